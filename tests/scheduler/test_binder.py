@@ -1,4 +1,4 @@
-"""Bindings of whose outcome nothing is known."""
+"""Bindings without a response."""
 
 import asyncio
 
@@ -13,26 +13,26 @@ from batholith.scheduler.framework.decision import Placement
 from batholith.scheduler.writers.binder import Binder
 
 
-@pytest.mark.parametrize("answer", ["drop", 408, 500, 502, 503, 504])
-async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_its_place(
-    answer: int | str,
+@pytest.mark.parametrize("fault", ["drop", 408, 500, 502, 503, 504])
+async def test_binding_that_may_have_taken_effect_is_retried(
+    fault: int | str,
 ) -> None:
-    clock, notes, forgotten = FakeClock(), FakeRecorder(), list[str]()
+    clock, recorder, forgotten = FakeClock(), FakeRecorder(), list[str]()
     async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
         binder = Binder(
-            client, recorder=notes, clock=clock, max_in_flight=1, forget=forgotten.append
+            client, recorder=recorder, clock=clock, max_in_flight=1, forget=forgotten.append
         )
-        api.inject_fault(answer, path="/binding")
-        working = asyncio.create_task(binder.run())
+        api.inject_fault(fault, path="/binding")
+        task = asyncio.create_task(binder.run())
         binder.bind([Placement("d", "p", "uid", "n")])
         await wait_for(binder.queue.delayed_count)
-        assert notes.events == []
+        assert recorder.events == []
         await clock.advance(1)
-        await wait_for(lambda: notes.events)
-        working.cancel()
-        await asyncio.wait([working])
-        bodies = [seen.body for seen in api.received if seen.path.endswith("/binding")]
+        await wait_for(lambda: recorder.events)
+        task.cancel()
+        await asyncio.wait([task])
+        bodies = [request.body for request in api.received if request.path.endswith("/binding")]
     assert forgotten == []
-    assert [event[3] for event in notes.events] == ["Scheduled"]
+    assert [event[3] for event in recorder.events] == ["Scheduled"]
     assert len(bodies) == 2
     assert bodies[0] == bodies[1]

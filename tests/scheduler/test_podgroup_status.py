@@ -87,7 +87,7 @@ def test_missing_members_are_reported_after_the_grace_period() -> None:
 
 
 def test_running_podgroup_with_a_missing_member_is_unknown_until_it_is_replaced() -> None:
-    """Scenario pod-deleted-no-policy; quirk 51: with all members placed it is not Pending."""
+    """Scenario pod-deleted-no-policy; quirk 51: with all members scheduled it is not Pending."""
     world = GangStatusWorld(2)
     world.start("x", "y")
     assert world.phase() == "Running"

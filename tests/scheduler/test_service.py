@@ -53,7 +53,7 @@ async def test_failed_cycle_ends_the_scheduler(
 
 
 class BlockingAction:
-    """An action that blocks, in its thread, once the cycle has placed a pod."""
+    """An action that blocks, in its thread, once the cycle has scheduled a pod."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -96,9 +96,9 @@ async def test_loop_does_not_see_or_change_the_cache_during_a_cycle_in_a_thread(
                 assert allocated() == 0, "a scrape reads the last decision"
                 with pytest.raises(RuntimeError, match="a cycle is running"):
                     cache.apply(Recheck("d/g"))
-                api.put(QUEUES, "late", spec={"weight": 1}, status={"state": "Open"})
+                api.put(QUEUES, "new", spec={"weight": 1}, status={"state": "Open"})
                 await wait_for(lambda: scheduler._events)
-                assert "late" not in cache.queues
+                assert "new" not in cache.queues
             finally:
                 action.release.set()
-            await wait_for(lambda: allocated() == 1000 and "late" in cache.queues)
+            await wait_for(lambda: allocated() == 1000 and "new" in cache.queues)

@@ -180,9 +180,9 @@ class NodeMatrix:
         capacity = np.full(idle.shape[1], MAX_AMOUNT, np.int64)
         for row in np.flatnonzero(request):
             np.minimum(capacity, idle[row] // request[row], out=capacity)
-        for row in (CPU, MEMORY):
-            if not request[row]:
-                capacity[idle[row] < 0] = 0
+        for resource in (CPU, MEMORY):
+            if not request[resource]:
+                capacity[idle[resource] < 0] = 0
         return np.maximum(capacity, 0, out=capacity)
 
     def add_missing_rows(self) -> None:

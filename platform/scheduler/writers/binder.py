@@ -129,7 +129,7 @@ class Binder:
             else:
                 log.warning("cannot bind pod", extra=log_fields)
                 self._record_event(
-                    placement, "Warning", "FailedScheduling", f"binding was refused: {error}"
+                    placement, "Warning", "FailedScheduling", f"binding rejected: {error}"
                 )
             return self._backoff.when(uid)
         self._complete(uid, bound=True)
