@@ -42,12 +42,12 @@ def _insufficient_resources(
     left = node_matrix.idle[:, node_indexes] - request[:, None] * capacity
     rows = np.union1d(np.flatnonzero(request), (CPU, MEMORY))
     first = rows[(left[rows] < request[rows, None]).argmax(axis=0)]
-    found = []
+    messages = []
     for row in np.unique(first):
         amounts = left[row, first == row]
         name = node_matrix.resource_index.names[row]
         label = "most free" if len(amounts) > 1 else "free"
         free = f"{label} {format_amount(name, int(amounts.max()))}"
         requested = format_amount(name, int(request[row]))
-        found.append(f"{len(amounts)} Insufficient {name} (requested {requested}, {free})")
-    return found
+        messages.append(f"{len(amounts)} Insufficient {name} (requested {requested}, {free})")
+    return messages

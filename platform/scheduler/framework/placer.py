@@ -163,12 +163,12 @@ class Placer:
     def _best_candidates(self, count: int, *, excluded: int) -> list[int]:
         """Return the *count* nodes with the highest keys that have no next keys."""
         keys = self._keys
-        found = (
+        candidates = (
             np.argpartition(keys, -count)[-count:] if count < len(keys) else np.arange(len(keys))
         )
         return [
             node_index
-            for node_index in found.tolist()
+            for node_index in candidates.tolist()
             if keys[node_index] >= 0
             and node_index != excluded
             and not self._next_keys.get(node_index)
@@ -193,9 +193,7 @@ class Placer:
         nodes: list[NodeInfo] = []
         for scorer in static_scorers:
             nodes = nodes or [
-                found
-                for node_index in node_indexes
-                if (found := node_infos[node_index]) is not None
+                info for node_index in node_indexes if (info := node_infos[node_index]) is not None
             ]
             node_scores = scorer.static_score(self._eq_class, nodes)
             if node_scores is not None:

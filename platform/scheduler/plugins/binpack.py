@@ -22,8 +22,8 @@ class BinpackPlugin:
             "memory": _non_negative(number(arguments, "binpack.memory", default=1)),
         }
         for name in filter(None, map(str.strip, listed)):
-            given = number(arguments, f"binpack.resources.{name}", default=1)
-            self._weights[name] = _non_negative(given)
+            weight = number(arguments, f"binpack.resources.{name}", default=1)
+            self._weights[name] = _non_negative(weight)
         self._resource_index = ResourceIndex()
 
     def on_session_open(self, cache: SchedulerCache) -> None:

@@ -223,6 +223,11 @@ class SchedulerCache:
         self.mark_changed(gang)
         self.refresh()
 
+    def mark_changed(self, gang: Gang) -> None:
+        """Record that *gang* has changed."""
+        self._changed_gangs[gang.key] = gang
+        self._dirty_gangs[gang.key] = gang
+
     # -- lookups -------------------------------------------------------------------------------
 
     def task(self, uid: str) -> Task | None:
@@ -319,15 +324,15 @@ class SchedulerCache:
         eq_class = self.eq_classes.get(pod.spec)
         if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
             return False
-        now = self._new_task(pod, eq_class)
+        updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
-            if not now.has_same_scheduling_fields(task):
+            if not updated.has_same_scheduling_fields(task):
                 return False
-            task.reported_condition = now.reported_condition
-        elif task.node != now.node or not now.status.on_node:
+            task.reported_condition = updated.reported_condition
+        elif task.node != updated.node or not updated.status.on_node:
             return False
-        elif now.status is not task.status:
-            gang.update_task_status(task, now.status)
+        elif updated.status is not task.status:
+            gang.update_task_status(task, updated.status)
             self.mark_changed(gang)
         return True
 
@@ -368,11 +373,6 @@ class SchedulerCache:
         if gang is not None:
             self.mark_changed(gang)
 
-    def mark_changed(self, gang: Gang) -> None:
-        """Record that *gang* has changed."""
-        self._changed_gangs[gang.key] = gang
-        self._dirty_gangs[gang.key] = gang
-
     def _update_queue_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
         before = self._queue_contributions.pop(gang.key, None)
@@ -387,10 +387,10 @@ class SchedulerCache:
             self._queue_contributions[gang.key] = (queue.name, counts)
             self._add_to_queue(queue, counts, 1)
             queue.gangs.add(gang.key)
-        then = (before[0], before[1][0]) if before else ("", {})
-        now = ("", {}) if is_deleted else (queue.name, gang.allocated)
-        if then != now:
-            self._changed_queues.update({then[0], now[0]} - {""})
+        previous = (before[0], before[1][0]) if before else ("", {})
+        current = ("", {}) if is_deleted else (queue.name, gang.allocated)
+        if previous != current:
+            self._changed_queues.update({previous[0], current[0]} - {""})
 
     @staticmethod
     def _add_to_queue(queue: QueueInfo, counts: tuple[Amounts, ...], sign: int) -> None:
@@ -410,13 +410,13 @@ class SchedulerCache:
 
     def _with_ancestors(self, name: str) -> list[str]:
         """Return *name* and its ancestors, each once even if they form a loop."""
-        found: list[str] = []
-        while name and name not in found:
-            found.append(name)
+        path: list[str] = []
+        while name and name not in path:
+            path.append(name)
             queue = self.queues.get(name)
             parent = queue.object.spec.parent if queue and queue.object else ""
             name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
-        return found
+        return path
 
 
 def _is_stale_update(task: Task, pod: Pod) -> bool:

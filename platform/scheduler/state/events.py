@@ -1,62 +1,45 @@
-"""Events of the scheduler cache: what the scheduling loop applies between two cycles.
-
-An event of an object has its *old* and its *new* version, as an informer delivers them: *old* is
-``None`` for an added object, *new* for a deleted one.
-"""
+"""Events of the scheduler cache: what the scheduling loop applies between two cycles."""
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class PodEvent:
+class ObjectEvent(Generic[T]):
+    """An object was added (*old* is ``None``), updated or deleted (*new* is ``None``)."""
+
+    old: T | None
+    new: T | None
+
+
+class PodEvent(ObjectEvent[Pod]):
     """A pod was added, updated or deleted."""
 
-    old: Pod | None
-    new: Pod | None
 
-
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
+class NodeEvent(ObjectEvent[Node]):
     """A node was added, updated or deleted."""
 
-    old: Node | None
-    new: Node | None
 
-
-@dataclass(frozen=True, slots=True)
-class PodGroupEvent:
+class PodGroupEvent(ObjectEvent[PodGroup]):
     """A PodGroup was added, updated or deleted."""
 
-    old: PodGroup | None
-    new: PodGroup | None
 
-
-@dataclass(frozen=True, slots=True)
-class QueueEvent:
+class QueueEvent(ObjectEvent[Queue]):
     """A queue was added, updated or deleted."""
 
-    old: Queue | None
-    new: Queue | None
 
-
-@dataclass(frozen=True, slots=True)
-class PVCEvent:
+class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
     """A PersistentVolumeClaim was added, updated or deleted."""
 
-    old: PersistentVolumeClaim | None
-    new: PersistentVolumeClaim | None
 
-
-@dataclass(frozen=True, slots=True)
-class PriorityClassEvent:
+class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
-
-    old: PriorityClass | None
-    new: PriorityClass | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -426,7 +426,7 @@ class Gang:
 
 _NO_TASKS = TaskCounts()
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 
 
 def sorted_tasks(
@@ -491,16 +491,16 @@ def _pod_pvcs(pod: Pod) -> Iterator[tuple[str, bool]]:
 
 
 def _task_priority(pod: Pod) -> int:
-    given = pod.metadata.annotations.get("volcano.sh/task-priority", "")
-    if _WHOLE_NUMBER.fullmatch(given) and abs(int(given)) < 2**31:
-        return int(given)
+    annotation = pod.metadata.annotations.get("volcano.sh/task-priority", "")
+    if _INTEGER.fullmatch(annotation) and abs(int(annotation)) < 2**31:
+        return int(annotation)
     return 1 if pod.spec.priority is None else pod.spec.priority
 
 
 def _task_index(name: str) -> float:
     """Return the number at the end of the pod name; infinity if there is none."""
     head, _, tail = name.rpartition("-")
-    return float(tail) if "-" in head and _WHOLE_NUMBER.fullmatch(tail) else math.inf
+    return float(tail) if "-" in head and _INTEGER.fullmatch(tail) else math.inf
 
 
 def _reported_condition(pod: Pod) -> tuple[str, str] | None:
