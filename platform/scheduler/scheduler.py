@@ -125,12 +125,7 @@ class Scheduler:
         loaded = conf.load(self._settings.conf)
         self._client = client
         self._clock = clock or SystemClock()
-        self._scheduler_cache = SchedulerCache(
-            gang_scheduler_names=self._settings.gang_scheduler_names,
-            pod_scheduler_names=self._settings.pod_scheduler_names,
-            default_queue=self._settings.default_queue,
-            queue_gates=self._settings.queue_gates,
-        )
+        self._scheduler_cache = _new_cache(self._settings)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
             self._scheduler_cache, Framework(loaded.tiers), loaded.actions
@@ -283,3 +278,12 @@ class Scheduler:
                 self._delayed_rechecks.add(report.key, report.requeue_after)
         for allocation in decision.queue_allocations:
             self._status_updater.set_allocated(allocation.queue, allocation.allocated)
+
+
+def _new_cache(settings: SchedulerSettings) -> SchedulerCache:
+    return SchedulerCache(
+        gang_scheduler_names=settings.gang_scheduler_names,
+        pod_scheduler_names=settings.pod_scheduler_names,
+        default_queue=settings.default_queue,
+        queue_gates=settings.queue_gates,
+    )
