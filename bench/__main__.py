@@ -114,7 +114,7 @@ def cpu_seconds(data: DataDir) -> dict[str, float]:
     state: UpState | None = read_state(data)
     ticks = os.sysconf("SC_CLK_TCK")
     spent = {}
-    for name, part in (state.parts if state else {}).items():
+    for name, part in (state.components if state else {}).items():
         if part.process is not None:
             stat = Path(f"/proc/{part.process.pid}/stat").read_text().rpartition(")")[2].split()
             spent[name] = (int(stat[11]) + int(stat[12])) / ticks

@@ -1,6 +1,7 @@
-"""The node agent: pods bound to its nodes, run as local processes or simulated.
+"""The node agent: runs the pods of its nodes as local processes, or simulates them.
 
-Pure parts decide (`status`, `lifecycle`, `plan`, `images`, `environment`, `hosts`, `layout`);
-shells act (`runner`, `volumes`, `worker`, `simulate`, `service`, `server`). `shim` is the one
-program that runs between the agent and a container, and outlives the agent.
+From the top: `service` runs a `real_node` or the `simulated` ones; `pods` syncs each pod of a real
+node; `volumes` and `runtime` are what containers need; `state` is pure: objects, pod state, and the
+actions that follow from it. `runtime.shim` runs between the agent and a container, and outlives
+the agent.
 """

@@ -1,7 +1,7 @@
-"""The nodes that the agent stands for: registering them, and saying that they live.
+"""Registration and heartbeats of nodes.
 
-A Lease in ``kube-node-lease`` is renewed often, the Node's status seldom. Pretended nodes share
-one round of renewals, spread over its time.
+A Lease in ``kube-node-lease`` is renewed often, the Node's status rarely. The renewals of simulated
+nodes are spread over the renewal period.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 LEASE_NAMESPACE = "kube-node-lease"
 STATUS_INTERVAL = 300.0
-"""Seconds between reports of a node's unchanged status."""
+"""Seconds between writes of a node's unchanged status."""
 
 _MAX_IN_FLIGHT = 32
 _HEALTHY_CONDITIONS = (
@@ -46,14 +46,14 @@ _HEALTHY_CONDITIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """What a node says of itself."""
+    """Name, capacity and addresses of a node."""
 
     name: str
     cpus: int
     memory: str
     pods: int
     runtime: str
-    """Name of what runs the containers, such as ``unshare`` or ``simulated``."""
+    """Name of the container runtime, such as ``unshare`` or ``simulated``."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     address: str = "127.0.0.1"
@@ -62,7 +62,7 @@ class NodeConfig:
 
     @property
     def capacity(self) -> dict[str, str]:
-        """Capacity, all of it allocatable."""
+        """Capacity, which is also the allocatable."""
         return {
             "cpu": str(self.cpus),
             "memory": self.memory,
@@ -72,12 +72,12 @@ class NodeConfig:
 
 
 def machine_memory() -> str:
-    """The machine's memory as a quantity."""
+    """Return the machine's memory as a quantity."""
     return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 1024}Ki"
 
 
 def node_object(config: NodeConfig) -> dict[str, Any]:
-    """The Node to create, without status."""
+    """Return the Node to create, without status."""
     labels = {
         "kubernetes.io/hostname": config.name,
         "kubernetes.io/os": "linux",
@@ -89,7 +89,7 @@ def node_object(config: NodeConfig) -> dict[str, Any]:
 
 
 def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> dict[str, Any]:
-    """The status of a healthy node; *since* is when it came up."""
+    """Return the status of a node that has been healthy since *started_at*."""
     conditions = [
         {
             "type": kind,
@@ -115,15 +115,15 @@ def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> d
 
 
 def _node_info(config: NodeConfig) -> dict[str, str]:
-    own = _own_version()
+    own_version = _own_version()
     return {
         "machineID": config.name,
         "systemUUID": config.name,
         "bootID": config.name,
         "kernelVersion": platform.release(),
         "osImage": "Linux",
-        "containerRuntimeVersion": f"{config.runtime}://{own}",
-        "kubeletVersion": f"v{own}",
+        "containerRuntimeVersion": f"{config.runtime}://{own_version}",
+        "kubeletVersion": f"v{own_version}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": _architecture(),
@@ -142,30 +142,30 @@ def _own_version() -> str:
 
 
 class NodeStatusManager:
-    """Registers nodes and keeps them alive."""
+    """Registers nodes, and renews their leases and statuses."""
 
     def __init__(self, client: Client, nodes: Sequence[NodeConfig], *, clock: Clock) -> None:
         self._client = client
         self._nodes = nodes
         self._clock = clock
         self._started_at = clock.now()
-        # A thousand pretended nodes need not all speak every ten seconds.
+        # Limits the request rate of a thousand simulated nodes.
         self._lease_seconds = 40 if len(nodes) == 1 else 200
 
     async def register(self) -> None:
         """Create or update every node and its lease.
 
         Raises:
-            ApiError, ConnectionLostError: the server refused or could not be reached.
+            ApiError, ConnectionLostError: a request failed.
         """
         await self._ensure_lease_namespace()
-        turn = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
 
-        async def one(facts: NodeConfig) -> None:
-            async with turn:
-                await self._register(facts)
+        async def register_one(config: NodeConfig) -> None:
+            async with slots:
+                await self._register(config)
 
-        results = await asyncio.gather(*map(one, self._nodes), return_exceptions=True)
+        results = await asyncio.gather(*map(register_one, self._nodes), return_exceptions=True)
         for failed in filter(None, results):
             raise failed
 
@@ -173,20 +173,20 @@ class NodeStatusManager:
         try:
             await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
         except (AlreadyExistsError, ForbiddenError):
-            return  # a real cluster brings it, and lets nodes make none
+            return  # a real cluster has it, and does not let nodes create namespaces
 
     async def _register(self, config: NodeConfig) -> None:
         node = node_object(config)
         try:
-            made = await self._client.create(NODES, node, view=Node)
+            created = await self._client.create(NODES, node, view=Node)
         except AlreadyExistsError:
-            made = await self._client.patch(NODES, config.name, node, view=Node)
+            created = await self._client.patch(NODES, config.name, node, view=Node)
         await self._update_status(config)
         await self._remove_not_ready_taint(config.name)
-        await self._create_lease(config.name, owner=made.metadata.uid)
+        await self._create_lease(config.name, owner=created.metadata.uid)
 
     async def _remove_not_ready_taint(self, name: str) -> None:
-        """Take off the taint that a new node has; controllers that do so may forbid us to."""
+        """Remove the taint of a new node, unless the agent may not."""
         while True:
             node = await self._client.get(NODES, name, view=Node)
             kept = [taint for taint in node.spec.taints if taint.key != NOT_READY_TAINT]
@@ -223,18 +223,18 @@ class NodeStatusManager:
             await self._client.patch(LEASES, name, lease, namespace=LEASE_NAMESPACE)
 
     async def run(self) -> None:
-        """Renew leases and repeat the status, until cancelled; failures are logged and passed."""
+        """Renew leases and statuses, until cancelled; errors are logged."""
         period = self._lease_seconds / 4
         reported = self._clock.monotonic()
         while True:
             start = self._clock.monotonic()
             due = start - reported >= STATUS_INTERVAL
             reported = start if due else reported
-            for number, facts in enumerate(self._nodes, 1):
-                await self._heartbeat(facts, update_status=due)
-                ahead = start + period * number / len(self._nodes) - self._clock.monotonic()
+            for number, config in enumerate(self._nodes, 1):
+                await self._heartbeat(config, update_status=due)
+                delay = start + period * number / len(self._nodes) - self._clock.monotonic()
                 if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):
-                    await self._clock.sleep(max(ahead, 0.0))
+                    await self._clock.sleep(max(delay, 0.0))
 
     async def _heartbeat(self, config: NodeConfig, *, update_status: bool) -> None:
         renewed = {"spec": {"renewTime": times.format_micros(self._clock.now())}}
@@ -245,11 +245,11 @@ class NodeStatusManager:
         except NotFoundError:
             await self._reregister(config)
         except (ApiError, ConnectionLostError) as error:
-            log.warning("a heartbeat failed", extra={"node": config.name, "error": str(error)})
+            log.warning("cannot renew node lease", extra={"node": config.name, "error": str(error)})
 
     async def _reregister(self, config: NodeConfig) -> None:
-        """Somebody deleted the node or its lease: both come back."""
+        """Create the node and its lease again after one of them was deleted."""
         try:
             await self._register(config)
         except (ApiError, ConnectionLostError) as error:
-            log.warning("a node is missing", extra={"node": config.name, "error": str(error)})
+            log.warning("cannot register node", extra={"node": config.name, "error": str(error)})

@@ -1,4 +1,4 @@
-"""A real node: its pods are processes of this machine."""
+"""A real node: runs its pods as processes of this machine."""
 
 import asyncio
 import logging
@@ -11,7 +11,6 @@ from typing import Any
 
 from ..kube.client.client import Client
 from ..kube.client.events import EventType
-from ..kube.errors import ApiError, ConnectionLostError
 from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..kube.timing import Timing
@@ -24,7 +23,7 @@ from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, make_dirs
-from .pods.status_manager import is_retriable
+from .retry import retry_until_done
 from .runtime import logs
 from .runtime.runs import IsolationReport, RunDir, detect_isolation, isolation_warning
 from .server import LogServer, LogUnavailableError
@@ -35,11 +34,10 @@ from .volumes.source_manager import SourceManager
 
 log = logging.getLogger(__name__)
 
-_RETRY_INTERVAL = 1.0
 _LOG_TRUNCATE_INTERVAL = 10.0
 _MEMORY_CHECK_INTERVAL = 1.0
 _MEMORY_CHECK_DUTY_CYCLE = 20
-"""One part in so many of the time goes into looking at memory."""
+"""Checking memory takes at most one in this many seconds."""
 
 _NAMESPACE_INDEX = "namespace"
 
@@ -81,25 +79,25 @@ class RealNode:
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE_INDEX, namespace)
 
-    # --- life -------------------------------------------------------------------------------
+    # --- start and shutdown -----------------------------------------------------------------
 
     async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
-        """Serve until *stop* is asked for; pods run on unless it says otherwise."""
+        """Run until *stop* is requested; pods keep running unless it includes them."""
         async with AsyncExitStack() as stack:
             stack.callback(self._hosts_files.close)
             stack.push_async_callback(self._cancel_tasks)
-            facts = await self._set_up(stack)
-            keeper = NodeStatusManager(self._client, [facts], clock=self._clock)
-            await retry_until_done(keeper.register, clock=self._clock)
-            for cache in (self._services, self._pods):
-                self._supervise(f"cache of {cache.name}", cache.run)
-                await cache.wait_synced()
+            config = await self._set_up(stack)
+            node_status = NodeStatusManager(self._client, [config], clock=self._clock)
+            await retry_until_done(node_status.register, clock=self._clock)
+            for informer in (self._services, self._pods):
+                self._supervise(f"cache of {informer.name}", informer.run)
+                await informer.wait_synced()
             self._sources.pvc_informer.add_event_handler(self._on_pvc_event)
             self._supervise("caches of sources", self._sources.run)
             await self._kill_orphans()
             self._services.add_event_handler(self._on_service_event)
             self._pods.add_event_handler(self._on_pod_event)
-            self._supervise("node heartbeat", keeper.run)
+            self._supervise("node heartbeat", node_status.run)
             self._supervise("log trimming", self._truncate_logs)
             self._supervise("memory guard", self._enforce_memory_limits)
             ready.set()
@@ -110,48 +108,48 @@ class RealNode:
     async def _set_up(self, stack: AsyncExitStack) -> NodeConfig:
         settings = self._settings
         make_dirs(settings.data_dir)
-        found = await asyncio.to_thread(detect_isolation, settings.sandbox)
-        self._record_isolation_events(found)
+        report = await asyncio.to_thread(detect_isolation, settings.sandbox)
+        self._record_isolation_events(report)
         port = await self._serve(stack)
-        facts = NodeConfig(
+        config = NodeConfig(
             name=settings.node_name,
             cpus=settings.cpus,
             memory=settings.memory or machine_memory(),
             pods=settings.pods,
-            runtime=str(found.isolation),
+            runtime=str(report.isolation),
             labels=settings.labels,
             log_port=port,
         )
-        known = [record for _, record in PodDir.all(settings.data_dir)]
+        records = [record for _, record in PodDir.all(settings.data_dir)]
         self._context = NodeContext(
             client=self._client,
             settings=settings,
             clock=self._clock,
-            isolation=found.isolation,
-            id_mode=found.id_mode,
-            safe_paths=found.safe_paths,
-            allocatable=facts.capacity,
+            isolation=report.isolation,
+            id_mode=report.id_mode,
+            safe_paths=report.safe_paths,
+            allocatable=config.capacity,
             hosts_files=self._hosts_files,
             services=self._services_of,
             sources=self._sources,
             recorder=self._recorder,
-            addresses={record.uid: record.ip for record in known},
-            id_ranges={record.uid: record.ids for record in known if record.ids},
+            addresses={record.uid: record.ip for record in records},
+            id_ranges={record.uid: record.ids for record in records if record.ids},
         )
-        return facts
+        return config
 
     def _record_isolation_events(self, report: IsolationReport) -> None:
-        """Say in events on the Node what this machine lacks."""
+        """Record events about the isolation that this machine lacks."""
         for reason in report.reasons:
-            log.info("a sandbox does not work here", extra={"reason": reason})
+            log.info("sandbox unavailable", extra={"reason": reason})
             self._record_event(type="Normal", reason="SandboxUnavailable", message=reason)
-        problem = isolation_warning(report, root=os.geteuid() == 0)
-        if problem:
-            log.warning("pods are not kept apart as they should be", extra={"problem": problem})
-            self._record_event(type="Warning", reason="WeakIsolation", message=problem)
+        warning = isolation_warning(report, root=os.geteuid() == 0)
+        if warning:
+            log.warning("pod isolation is weak", extra={"reason": warning})
+            self._record_event(type="Warning", reason="WeakIsolation", message=warning)
 
     def _record_event(self, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
-        """Record an event about the node; as kubelets do, its name stands for its uid."""
+        """Record an event about the node; like a kubelet, use its name as uid."""
         if self._recorder is not None:
             name = self._settings.node_name
             node = object_reference(NODES, ObjectMeta(name=name, uid=name))
@@ -182,12 +180,12 @@ class RealNode:
         task.add_done_callback(self._task_ended)
 
     def _supervise(self, name: str, work: Work, *, can_end: Callable[[], bool] = _never) -> None:
-        """Have *work* done again and again until cancelled, or until it *may_end* and does."""
+        """Start a task that repeats *work* until cancelled, or until it returns and *can_end*."""
         timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
         self._spawn(supervise(name, work, timing=timing, may_end=can_end))
 
     def _run_until_success(self, name: str, work: Work) -> None:
-        """Have *work* done once, as often as it takes."""
+        """Start a task that retries *work* until it succeeds."""
         done = False
 
         async def once() -> None:
@@ -200,20 +198,20 @@ class RealNode:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.error("a task of the agent failed", exc_info=error)
+            log.error("agent task failed", exc_info=error)
 
     async def _stop_pods(self) -> None:
-        """End every container with its pod's grace; the next agent applies restart policies."""
+        """Stop every container gracefully; the next agent applies restart policies."""
         self._stopping = True
         workers = list(self._workers.values())
         for worker in workers:
-            worker.pause()
-        ends = (worker.containers.stop_all() for worker in workers)
-        for error in await asyncio.gather(*ends, return_exceptions=True):
+            worker.suspend()
+        stops = (worker.containers.stop_all() for worker in workers)
+        for error in await asyncio.gather(*stops, return_exceptions=True):
             if error is not None:
-                log.error("a pod was not ended in order", exc_info=error)
+                log.error("cannot stop pod gracefully", exc_info=error)
         await self._cancel_tasks()
-        # Nobody may have been there for them: their worker had failed.
+        # Kills containers whose worker has failed.
         await asyncio.to_thread(stop_all_pods, self._settings.data_dir)
 
     # --- pods -------------------------------------------------------------------------------
@@ -236,8 +234,8 @@ class RealNode:
         worker = self._workers.get(new.metadata.uid)
         if worker is not None:
             worker.update(new)
-        elif _needs_work(new) and not self._stopping:
-            # At once: the next piece of news may be here already, and is for the same worker.
+        elif new.needs_work and not self._stopping:
+            # Synchronously: the next event of the pod is for the same worker.
             self._run_worker(self._create_worker(new))
 
     def _create_worker(self, pod: Pod) -> PodWorker:
@@ -250,11 +248,11 @@ class RealNode:
         if worker is not None:
             worker.pod_deleted()
         else:
-            folder = PodDir.of(self._settings.data_dir, pod)
-            self._run_until_success("removal of a pod", lambda: self._remove_pod_dir(folder))
+            pod_dir = PodDir.of(self._settings.data_dir, pod)
+            self._run_until_success("removal of a pod", lambda: self._remove_pod_dir(pod_dir))
 
     def _run_worker(self, worker: PodWorker) -> None:
-        """Have workers bring the pod to its end; one that fails is followed by another."""
+        """Run the pod until it is terminated; a worker that fails is replaced."""
         meta = worker.pod.metadata
 
         async def run_pod() -> None:
@@ -266,23 +264,23 @@ class RealNode:
         self._supervise("pod worker", run_pod, can_end=lambda: meta.uid not in self._workers)
 
     async def _replace_worker(self, worker: PodWorker) -> None:
-        """Tidy up after a worker that has run, and make another if it was not the last."""
+        """Clean up after a worker, and create another one if the pod still needs it."""
         meta = worker.pod.metadata
         if worker.is_finished:
             await asyncio.to_thread(worker.pod_dir.clear)
         await self._pvc_dirs.clean_up()
-        # From here on without a pause: the pod may go at any moment, and is told to somebody.
-        now = self._pods.get(meta.key)
-        if now is None or now.metadata.uid != meta.uid:
+        # No await between the look-up and the change of the workers: no event may be lost.
+        pod = self._pods.get(meta.key)
+        if pod is None or pod.metadata.uid != meta.uid:
             await self._remove_pod_dir(worker.pod_dir)
             del self._workers[meta.uid]
-        elif self._stopping or (worker.is_finished and not worker.missed_deletion(now)):
+        elif self._stopping or (worker.is_finished and not worker.missed_deletion(pod)):
             del self._workers[meta.uid]
         else:
-            self._create_worker(now)
+            self._create_worker(pod)
 
     async def _remove_pod_dir(self, pod_dir: PodDir) -> None:
-        """The pod is gone for good, and so is all that it left."""
+        """Delete the files, the address and the user ids of a deleted pod."""
         uid = pod_dir.path.name
         if self._context is not None:
             self._context.addresses.pop(uid, None)
@@ -292,64 +290,65 @@ class RealNode:
         await asyncio.to_thread(pod_dir.remove)
 
     async def _kill_orphans(self) -> None:
-        """End what runs for pods that are gone from the API, or are over there; tidy up."""
-        present = {pod.metadata.uid: pod for pod in self._pods}
-        for folder, record in list(PodDir.all(self._settings.data_dir)):
-            pod = present.get(record.uid)
-            if pod is not None and _needs_work(pod):
+        """Kill the containers of pods that are deleted or terminated in the API, and clean up."""
+        pods = {pod.metadata.uid: pod for pod in self._pods}
+        for pod_dir, record in list(PodDir.all(self._settings.data_dir)):
+            pod = pods.get(record.uid)
+            if pod is not None and pod.needs_work:
                 continue
-            if pod is None or folder.is_busy:
-                log.info("an orphan is ended", extra={"pod": f"{record.namespace}/{record.name}"})
-                await asyncio.to_thread(kill_orphan, folder, record.uid)
+            if pod is None or pod_dir.is_busy:
+                await asyncio.to_thread(kill_orphan, pod_dir, record.uid)
+                log.info("killed orphaned pod", extra={"pod": f"{record.namespace}/{record.name}"})
             if pod is None:
-                await self._remove_pod_dir(folder)
+                await self._remove_pod_dir(pod_dir)
             else:
-                await asyncio.to_thread(folder.clear)
-        for folder in PodDir.unrecorded(self._settings.data_dir):
-            if folder.path.name not in present:
-                await self._remove_pod_dir(folder)
+                await asyncio.to_thread(pod_dir.clear)
+        for pod_dir in PodDir.unrecorded(self._settings.data_dir):
+            if pod_dir.path.name not in pods:
+                await self._remove_pod_dir(pod_dir)
 
     async def _truncate_logs(self) -> None:
-        """Keep the logs of what runs from filling the disk, until cancelled."""
+        """Limit the size of the logs of running containers, until cancelled."""
         while True:
             await self._clock.sleep(_LOG_TRUNCATE_INTERVAL)
-            growing = [
+            open_logs = [
                 path for worker in self._workers.values() for path in worker.containers.open_logs
             ]
-            for path in growing:
+            for path in open_logs:
                 if await asyncio.to_thread(logs.punch_log_head, path):
-                    log.info("the head of a log was dropped", extra={"file": str(path)})
+                    log.info("truncated log", extra={"file": str(path)})
 
     async def _enforce_memory_limits(self) -> None:
-        """Hold containers to their memory limits, until cancelled."""
+        """Kill containers above their memory limits, until cancelled."""
         while True:
-            begun = self._clock.monotonic()
+            start = self._clock.monotonic()
             for worker in list(self._workers.values()):
                 await worker.containers.check_memory()
-            spent = self._clock.monotonic() - begun
-            await self._clock.sleep(max(_MEMORY_CHECK_INTERVAL, _MEMORY_CHECK_DUTY_CYCLE * spent))
+            duration = self._clock.monotonic() - start
+            delay = max(_MEMORY_CHECK_INTERVAL, _MEMORY_CHECK_DUTY_CYCLE * duration)
+            await self._clock.sleep(delay)
 
     # --- logs -------------------------------------------------------------------------------
 
     def find_log(self, pod: str, container: str, *, previous: bool) -> "_RunLog":
-        """The log of a container; see `LogSource`."""
+        """Return the log of a container; see `LogSource`."""
         found = self._pods.get(pod)
         if found is None:
             raise LogUnavailableError(404, f'pods "{pod.partition("/")[2]}" not found')
         if container not in found.containers:
             raise LogUnavailableError(400, f"container {container} is not valid for pod {pod}")
-        folder = PodDir.of(self._settings.data_dir, found)
+        pod_dir = PodDir.of(self._settings.data_dir, found)
         name = found.metadata.name
-        runs = [run for run in folder.runs(container) if run.is_valid]
+        runs = [run for run in pod_dir.runs(container) if run.is_valid]
         if previous:
             if len(runs) < 2:
-                words = f'previous terminated container "{container}" in pod "{name}" not found'
-                raise LogUnavailableError(400, words)
-            return _RunLog(folder.log_path(runs[-2]), runs[-2])
+                message = f'previous terminated container "{container}" in pod "{name}" not found'
+                raise LogUnavailableError(400, message)
+            return _RunLog(pod_dir.log_path(runs[-2]), runs[-2])
         if not runs:
-            words = f'container "{container}" in pod "{name}" is waiting to start: '
-            raise LogUnavailableError(400, words + "ContainerCreating")
-        return _RunLog(folder.log_path(runs[-1]), runs[-1])
+            message = f'container "{container}" in pod "{name}" is waiting to start: '
+            raise LogUnavailableError(400, message + "ContainerCreating")
+        return _RunLog(pod_dir.log_path(runs[-1]), runs[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,27 +359,5 @@ class _RunLog:
     run: RunDir
 
     def is_finished(self) -> bool:
-        """Whether the run is."""
+        """Return whether nothing more will be written."""
         return self.run.is_finished
-
-
-def _needs_work(pod: Pod) -> bool:
-    return not pod.is_terminal or pod.metadata.deletion_timestamp is not None
-
-
-async def retry_until_done(work: Callable[[], Coroutine[Any, Any, None]], *, clock: Clock) -> None:
-    """Do *work* until the server lets it pass.
-
-    Raises:
-        ApiError: it refused for good.
-    """
-    while True:
-        try:
-            await work()
-        except (ApiError, ConnectionLostError) as error:
-            if not is_retriable(error):
-                raise
-            log.info("the API server is not there yet", extra={"error": str(error)})
-        else:
-            return
-        await clock.sleep(_RETRY_INTERVAL)

@@ -1,6 +1,6 @@
-"""The agent's own server: logs of its containers, over TLS, for the API server alone.
+"""Log server of the agent: container logs over TLS, for the API server only.
 
-Paths and parameters are the kubelet's, so that an API server can forward to either.
+Paths and parameters are those of the kubelet, so that any API server can proxy to it.
 """
 
 import ssl
@@ -25,13 +25,13 @@ from .runtime import logs
 from .settings import ServingFiles
 
 _MAX_BODY = 64 * 1024
-"""Bytes of a request's body; none has a meaning."""
+"""Maximum bytes of a request's body, which is ignored."""
 
 _STREAMS = {"": "", "All": "", "Stdout": "stdout", "Stderr": "stderr"}
 
 
 class LogUnavailableError(Exception):
-    """There is no such log; *status* is the HTTP status to answer with."""
+    """The log is not available; *status* is the HTTP status of the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -43,35 +43,35 @@ class LogFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it lies; nothing may be there yet."""
+        """The file, which may not exist yet."""
         ...
 
     def is_finished(self) -> bool:
-        """Whether nothing more will be written."""
+        """Return whether nothing more will be written."""
         ...
 
 
 class LogSource(Protocol):
-    """Who knows the logs of a node's containers."""
+    """Finds the logs of a node's containers."""
 
     def find_log(self, pod: str, container: str, *, previous: bool) -> LogFile:
-        """The log of a container of the pod with this key; *previous* means the run before.
+        """Return the log of a container by the pod's key; *previous*: of the previous run.
 
         Raises:
-            LogRefusedError: there is none.
+            LogUnavailableError: it does not exist.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogServer:
-    """Answers requests for logs."""
+    """Handles requests for logs."""
 
     source: LogSource
     clock: Clock
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Return the application with its routes."""
         app = web.Application()
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -86,11 +86,11 @@ class LogServer:
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
     ) -> AsyncIterator[int]:
-        """Listen on loopback for the length of the block, which gets the port.
+        """Listen on loopback for the block; yield the port.
 
         Raises:
-            OSError: the port is taken, or the files cannot be read.
-            UnsafePathError where the key is not ours alone.
+            OSError: the port is in use, or the files cannot be read.
+            UnsafePathError: other users may read the key.
         """
         context = server_context(files)
         fronts = BufferingListener(
@@ -111,29 +111,29 @@ class LogServer:
         return web.Response(text="ok")
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
-        where, query = request.match_info, request.query
+        match, query = request.match_info, request.query
         try:
             options = self._options(query)
             found = self.source.find_log(
-                f"{where['namespace']}/{where['pod']}",
-                where["container"],
+                f"{match['namespace']}/{match['pod']}",
+                match["container"],
                 previous=_flag(query, "previous"),
             )
-        except LogUnavailableError as refused:
-            return web.Response(status=refused.status, text=str(refused))
-        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        await answer.prepare(request)
+        except LogUnavailableError as error:
+            return web.Response(status=error.status, text=str(error))
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
         if found.path.exists():
 
             def is_finished() -> bool:
-                # Nothing else tells of a reader who hung up while nothing was written.
+                # A client may disconnect while nothing is written.
                 return found.is_finished() or request.transport is None
 
-            pieces = logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
-            async for piece in pieces:
-                await answer.write(piece)
-        await answer.write_eof()
-        return answer
+            chunks = logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
+            async for chunk in chunks:
+                await response.write(chunk)
+        await response.write_eof()
+        return response
 
     def _options(self, query: Mapping[str, str]) -> logs.LogOptions:
         try:
@@ -151,7 +151,7 @@ class LogServer:
                 stream=_STREAMS[query.get("stream", "")],
             )
         except (ValueError, KeyError, OverflowError) as error:
-            raise LogUnavailableError(400, f"a parameter cannot be read: {error}") from error
+            raise LogUnavailableError(400, f"invalid query parameter: {error}") from error
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
@@ -159,9 +159,9 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def server_context(files: ServingFiles) -> ssl.SSLContext:
-    """TLS that answers only clients with a certificate of the cluster's authority."""
+    """Return a TLS context that accepts only clients with a certificate of the cluster's CA."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files.client_ca))
     context.verify_mode = ssl.CERT_REQUIRED
-    read_credential(files.key)  # OpenSSL would take it from anybody
+    read_credential(files.key)  # checks its mode, which OpenSSL does not
     context.load_cert_chain(files.certificate, files.key)
     return context

@@ -1,4 +1,4 @@
-"""The agent as a whole: real or pretended nodes behind one door."""
+"""The agent: a real node, or simulated nodes."""
 
 import asyncio
 from typing import Protocol
@@ -37,19 +37,19 @@ class Agent:
             self._nodes = RealNode(client, settings=settings, clock=clock, recorder=recorder)
 
     def stop(self, *, stop_pods: bool = False) -> None:
-        """Have `run` return; safe in a signal handler of the loop.
+        """Request that `run` return; safe in a signal handler of the loop.
 
-        With *end_pods* every container is ended first, with its pod's grace. Without, and when
-        `run` is cancelled, they run on and the next agent takes them over.
+        *stop_pods* stops every container first, with its pod's grace period. Otherwise, and when
+        `run` is cancelled, containers keep running and the next agent adopts them.
         """
         self._shutdown.stop_pods = self._shutdown.stop_pods or stop_pods
         self._shutdown.requested.set()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Register the nodes and run their pods until `stop`; *ready* is set when pods are taken.
+        """Register the nodes and run their pods until `stop`; set *ready* after synchronisation.
 
         Raises:
-            ApiError: the server refused to register a node.
-            OSError: the log server's port is taken, or its files cannot be read.
+            ApiError: the API server rejected the registration of a node.
+            OSError: the log server's port is in use, or its files cannot be read.
         """
         await self._nodes.run(ready or asyncio.Event(), self._shutdown)

@@ -1,4 +1,4 @@
-"""What an administrator may choose about the agent."""
+"""Settings of the agent."""
 
 import asyncio
 import os
@@ -14,86 +14,86 @@ from .state.status import BackOff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSettings:
-    """How pretended nodes look and how their pods behave by default."""
+    """Simulated nodes, and the default behaviour of their pods."""
 
     nodes: int
-    """How many there are; they are named ``<prefix>-0`` and so on."""
+    """Number of nodes, named ``<prefix>-0`` and so on."""
 
     prefix: str = "sim"
     cpus: int = 32
     memory: str = "128Gi"
     pods: int = 500
     start_delay: float = 0.0
-    """Seconds from binding to running, unless a pod's annotation says otherwise."""
+    """Seconds from binding to running, unless a pod's annotation overrides it."""
 
     stop_delay: float = 0.0
-    """Seconds that a pod takes to obey, unless it ignores SIGTERM."""
+    """Seconds from SIGTERM to exit, unless the pod ignores SIGTERM."""
 
     min_run: float = 0.0
-    """Seconds that each container runs at least, even one whose command ends at once."""
+    """Minimum seconds that each container runs."""
 
     writers: int = 48
-    """Requests in flight at once."""
+    """Status writes in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFiles:
-    """The files that the log server needs."""
+    """TLS files of the log server."""
 
     certificate: Path
     key: Path
     client_ca: Path
-    """Only clients with a certificate of this authority are answered."""
+    """CA of the client certificates that the log server accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """The agent of one machine."""
+    """Settings of the agent of one machine."""
 
     data_dir: Path
-    """Holds ``pods/``, ``logs/`` and ``volumes/``; containers in a sandbox do not see it."""
+    """Parent of ``pods/``, ``logs/`` and ``volumes/``; hidden from containers in a sandbox."""
 
     node_name: str = field(default_factory=lambda: socket.gethostname().lower())
     cpus: int = field(default_factory=lambda: max(16, os.cpu_count() or 1))
-    """Allocatable cores; more than there are lets examples fit a laptop."""
+    """Allocatable cores, by default at least 16 so that the examples fit on a laptop."""
 
     memory: str = ""
-    """Allocatable memory; empty means all that the machine has."""
+    """Allocatable memory; empty means all of the machine's memory."""
 
     pods: int = 500
     labels: dict[str, str] = field(default_factory=dict)
-    """More labels of the node."""
+    """Additional labels of the node."""
 
     sandbox: IsolationLevel | None = None
-    """How far containers are kept apart; ``None`` finds the best level that works here."""
+    """Isolation level of containers; ``None`` selects the best one that works on this machine."""
 
     back_off: BackOff = field(default_factory=BackOff)
     host_paths: tuple[str, ...] = ()
-    """Folders of the machine that pods may mount by hostPath."""
+    """Directories of the machine that pods may mount by hostPath."""
 
     api_address: str = ""
-    """``host:port`` of the API server as pods see it; told to them when set."""
+    """``host:port`` of the API server for pods, which get it in their environment if it is set."""
 
     serving: ServingFiles | None = None
-    """Without it there is no log server."""
+    """TLS files of the log server; ``None`` disables it."""
 
     listen_port: int = 0
-    """Port of the log server on loopback; 0 takes a free one."""
+    """Port of the log server on loopback; 0 selects a free one."""
 
     limits: Limits = field(default_factory=Limits)
-    """What clients may take of the log server."""
+    """Limits of the log server's connections and requests."""
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
-    """Counts what the log server refuses."""
+    """Counters of the log server's rejections."""
 
     simulation: SimulationSettings | None = None
-    """Pretend nodes instead of running anything."""
+    """Simulate nodes instead of running containers."""
 
 
 @dataclass(slots=True)
 class ShutdownRequest:
-    """The wish that the agent ends."""
+    """Request to stop the agent."""
 
     requested: asyncio.Event = field(default_factory=asyncio.Event)
     stop_pods: bool = False
-    """Containers are to be ended too; else they run on."""
+    """Also stop the containers, which otherwise keep running."""

@@ -234,7 +234,7 @@ def status(data_dir: DataDirOption = None) -> None:
     for name, port in state.ports.items():
         typer.echo(f"  {name}: port {port}")
     typer.echo(f"  {'PART':<12} {'PID':>8} {'STATE':<9} RESTARTS")
-    for name, part in state.parts.items():
+    for name, part in state.components.items():
         running = part.process is not None and part.process.is_alive
         word = "ready" if part.ready and running else "starting" if running else "down"
         pid = part.process.pid if part.process is not None else "-"

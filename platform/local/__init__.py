@@ -1,1 +1,1 @@
-"""The embedded cluster: API server, node agent, supervisor."""
+"""The embedded cluster on one machine: supervisor, data directory, certificates, tokens."""

@@ -1,7 +1,7 @@
-"""Child processes of the supervisor: forked from it with all its imports, or started anew.
+"""Child processes of the supervisor: forked from it with its imports, or spawned.
 
-Forking saves each part the import of what all parts share; it is possible only as long as the
-supervisor has no loop and no threads, so it serves the first start alone.
+A fork saves each component the imports that all components need. It is safe only while the
+supervisor has neither an event loop nor threads, so only first starts use it.
 """
 
 import asyncio
@@ -17,38 +17,38 @@ from typing import Protocol
 from ..agent.runtime.process_id import die_with_parent
 
 Entry = Callable[[Sequence[str]], None]
-"""What a forked child does with its arguments: the command line, without a new interpreter."""
+"""Entry point of a forked child: runs the command line with its arguments."""
 
 
 class Process(Protocol):
-    """A child that runs or has ended; as asyncio's own."""
+    """A child process; the subset of `asyncio.subprocess.Process` that the supervisor uses."""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         ...
 
     @property
     def returncode(self) -> int | None:
-        """How it ended; ``None`` while it runs or nobody has waited."""
+        """Exit status; ``None`` until `wait` has returned."""
         ...
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait until the process exits."""
         ...
 
     def send_signal(self, signal: int) -> None:
-        """Send a signal; raises ProcessLookupError when it has ended."""
+        """Send a signal; raise ProcessLookupError if the process has exited."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """How a child starts."""
+    """Start options of a child."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -59,7 +59,7 @@ class ProcessOptions:
 
 
 class ForkedProcess:
-    """A forked child, waited for by a descriptor of its process."""
+    """A forked child, watched by its pidfd."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -68,7 +68,7 @@ class ForkedProcess:
         self._exited: asyncio.Event | None = None
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait until the process exits."""
         if self._exited is None:
             self._exited = asyncio.Event()
             asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
@@ -85,19 +85,19 @@ class ForkedProcess:
             self._exited.set()
 
     def send_signal(self, signal: int) -> None:
-        """Send a signal; raises ProcessLookupError when it has ended."""
+        """Send a signal; raise ProcessLookupError if the process has exited."""
         if self.returncode is not None:
             raise ProcessLookupError(self.pid)
         os.kill(self.pid, signal)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         with suppress(ProcessLookupError):
             self.send_signal(signal.SIGKILL)
 
 
 async def spawn(program: Sequence[str], options: ProcessOptions) -> Process:
-    """Start *program* anew with the arguments of *start*."""
+    """Start *program* in a new process."""
     return await asyncio.create_subprocess_exec(
         *program,
         *options.arguments,
@@ -106,16 +106,16 @@ async def spawn(program: Sequence[str], options: ProcessOptions) -> Process:
         stderr=options.output,
         env={**os.environ, **options.environment},
         pass_fds=options.descriptors,
-        # Ctrl-C at the terminal is for the supervisor, which ends the parts in order.
+        # Ctrl-C at the terminal signals only the supervisor, which stops the components in order.
         start_new_session=True,
     )
 
 
 def fork(entry: Entry, options: ProcessOptions) -> ForkedProcess:
-    """Fork a child that does *entry*; only before any loop or thread of this process."""
+    """Fork a child that runs *entry*; only before this process has a loop or threads."""
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.freeze()  # what is shared stays shared: the collector does not touch it in the children
+    gc.freeze()  # keeps pages shared: the children's collectors do not write to these objects
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -138,14 +138,14 @@ def fork(entry: Entry, options: ProcessOptions) -> ForkedProcess:
 
 
 def _set_up_child(options: ProcessOptions) -> None:
-    """Make the inherited descriptors and environment the child's own."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (options.output, 1), (options.output, 2)):
+    """Set up the child's descriptors and environment."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (options.output, 1), (options.output, 2)):
         os.dup2(source, target)
     kept = {0, 1, 2, *options.descriptors}
-    # The lock of the data folder among them, and the sockets of other parts.
+    # Closes the lock of the data directory, and the sockets of other components.
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
-            with suppress(OSError):  # the descriptor that listed them
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
     os.environ.update(options.environment)

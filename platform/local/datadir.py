@@ -1,4 +1,4 @@
-"""The data folder of an embedded cluster: where things lie, and who may use it."""
+"""Data directory of an embedded cluster: its layout and its lock."""
 
 import fcntl
 import os
@@ -8,19 +8,19 @@ from typing import Self
 from ..kube.private_files import check_mode, ensure_private_dir, open_private, open_private_dir
 
 _MARKS = frozenset({"lock", "cluster.db"})
-"""What a data folder is known by."""
+"""Files that mark a data directory."""
 
 
 class DataDirLockedError(Exception):
-    """Another ``batholith up`` holds this folder."""
+    """Another ``batholith up`` holds this directory."""
 
 
 class NotADataDirError(Exception):
-    """The folder holds things, and none that say that it is a data folder."""
+    """The directory is not empty, and not a data directory."""
 
 
 class DataDir:
-    """One folder, mode 0700, that one supervisor at a time holds."""
+    """Directory of mode 0700 that one supervisor at a time holds."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -38,23 +38,23 @@ class DataDir:
     def default(cls) -> Self:
         """``$XDG_DATA_HOME/batholith``."""
         home = Path(os.environ.get("XDG_DATA_HOME", ""))
-        if not home.is_absolute():  # the specification of that variable has such values ignored
+        if not home.is_absolute():  # the XDG specification: ignore relative values
             home = Path.home() / ".local" / "share"
         return cls(home / "batholith")
 
     def lock(self) -> None:
-        """Make the folder and keep it until :meth:`unlock` or the end of this process.
+        """Create the directory and lock it until :meth:`unlock` or the exit of this process.
 
         Raises:
-            DataDirBusyError: somebody else holds it.
-            ForeignFolderError: it is a folder of something else.
-            UnsafePathError: others control it.
-            OSError: it cannot be made or entered.
+            DataDirLockedError: another process holds it.
+            NotADataDirError: it has other content.
+            UnsafePathError: other users control it.
+            OSError: it cannot be created or opened.
         """
         if not self._has_data_dir_marks():
-            raise NotADataDirError(f"{self.root} is not empty, and no data folder of Batholith")
+            raise NotADataDirError(f"{self.root} is not empty and not a data directory")
         ensure_private_dir(self.root)
-        # The kernel gives the lock back when its holder dies, however it dies.
+        # The kernel releases the lock when its holder dies, even by SIGKILL.
         lock = open_private(self.root / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,30 +62,30 @@ class DataDir:
             os.close(lock)
             raise DataDirLockedError(f"a cluster is already up in {self.root}") from None
         self._lock = lock
-        # After the lock, which marks the folder: a crash in between leaves one that is ours.
-        for folder in (self.pki, self.pods, self.logs):
-            ensure_private_dir(folder)
+        # After the lock file, which marks a data directory even if this process is killed here.
+        for directory in (self.pki, self.pods, self.logs):
+            ensure_private_dir(directory)
 
     def check(self) -> bool:
-        """Whether it is a data folder; changes nothing.
+        """Return whether it is a data directory; change nothing.
 
         Raises:
-            UnsafePathError: others control it.
-            OSError: it cannot be entered.
+            UnsafePathError: other users control it.
+            OSError: it cannot be opened.
         """
-        folder = open_private_dir(self.root)
+        opened = open_private_dir(self.root)
         try:
-            if not _MARKS.intersection(os.listdir(folder)):
+            if not _MARKS.intersection(os.listdir(opened)):
                 return False
-            check_mode(self.root, os.fstat(folder))
+            check_mode(self.root, os.fstat(opened))
             return True
         finally:
-            os.close(folder)
+            os.close(opened)
 
     def is_locked_by_other(self) -> bool:
-        """Whether another process holds the folder.
+        """Return whether another process holds the directory.
 
-        Not for every day: for the moment of the look, somebody who wants to hold it is refused.
+        The check itself locks it for an instant, in which a concurrent `lock` fails.
         """
         if self._lock is not None:
             return False
@@ -102,19 +102,19 @@ class DataDir:
         return False
 
     def _has_data_dir_marks(self) -> bool:
-        """Keep from shutting others out of /tmp, or a home, that was named by mistake."""
+        """Guard against changing the mode of /tmp, or of a home, that was named by mistake."""
         try:
-            folder = open_private_dir(self.root)
+            opened = open_private_dir(self.root)
         except FileNotFoundError:
             return True
         try:
-            found = os.listdir(folder)
+            found = os.listdir(opened)
         finally:
-            os.close(folder)
+            os.close(opened)
         return not found or bool(_MARKS.intersection(found))
 
     def unlock(self) -> None:
-        """Let others have the folder; harmless when it is not held."""
+        """Release the lock, if it is held."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole and that only their owner may read."""
+"""Atomic writes of files that only their owner may read."""
 
 import os
 from contextlib import suppress
@@ -8,10 +8,10 @@ from ..kube.private_files import open_private
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace *path* by *data* (mode 0600): a reader finds the old content or the new one.
+    """Replace the content of *path* (mode 0600) atomically.
 
     Raises:
-        UnsafePathError: what is there is not ours alone.
+        UnsafePathError: other users may access the existing file.
         OSError: it cannot be written.
     """
     with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The kubeconfig by which kubectl and everything else finds the embedded cluster."""
+"""Kubeconfig of the embedded cluster."""
 
 import base64
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from ..kube.client.config import OWN_USER_PREFIX
 from .files import write_private
 
 CLUSTER_NAME = "batholith"
-"""Of the cluster, the context and (with the user's name behind it) the user."""
+"""Name of the cluster and the context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """How one user reaches the cluster."""
+    """Server and credentials of one user."""
 
     server: str
     """``https://host:port``."""

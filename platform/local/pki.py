@@ -1,7 +1,7 @@
-"""The embedded cluster's own certificates: one authority, servers and one client.
+"""Certificates of the embedded cluster: a CA, serving certificates and one client certificate.
 
-Everything lies in one folder, readable by its owner alone, and is made again only when it is
-missing, damaged, about to expire, or signed by another authority.
+All are in one directory that only its owner may read. A certificate is issued again only if it is
+missing, malformed, about to expire, or signed by another CA.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .files import write_private
 CA_VALIDITY = timedelta(days=3650)
 CERT_VALIDITY = timedelta(days=825)
 RENEW_BEFORE = timedelta(days=30)
-"""A certificate that expires so soon is made anew."""
+"""A certificate that expires this soon is issued again."""
 
 _SERVER_NAMES = (
     "127.0.0.1",
@@ -45,48 +45,48 @@ class Pki:
     """All certificates of the embedded cluster."""
 
     ca: Path
-    """Certificate of the authority: what everybody trusts."""
+    """CA certificate, which all clients and servers trust."""
 
     server: KeyPair
-    """Of the API server."""
+    """Serving certificate of the API server."""
 
     agent: KeyPair
-    """Of the agent's HTTPS; it demands a client certificate of the same authority."""
+    """Serving certificate of the agent, which requires a client certificate of the same CA."""
 
     client: KeyPair
-    """With which the API server comes to agents."""
+    """Client certificate of the API server for requests to the agent."""
 
     @property
     def ca_data(self) -> bytes:
-        """The authority's certificate, PEM."""
+        """CA certificate, PEM."""
         return self.ca.read_bytes()
 
 
 def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
-    """Make what is missing in *folder*, and say where everything is.
+    """Issue the certificates that are missing in *directory*, and return their paths.
 
     Args:
-        folder: made with mode 0700 if it does not exist.
-        names: host names and addresses beside the usual ones at which servers are reached.
+        directory: created with mode 0700 if it does not exist.
+        names: host names and addresses of the servers in addition to the default ones.
 
     Raises:
-        UnsafePathError: others control the folder or a file in it.
+        UnsafePathError: other users control the directory or a file in it.
         OSError: a file cannot be read or written.
     """
     ensure_private_dir(directory)
-    authority = _ensure_ca(directory)
+    ca = _ensure_ca(directory)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
     def leaf(file: str, request: CertificateRequest) -> KeyPair:
-        """A certificate that is there already and still good, or a new one."""
+        """Return the existing certificate if it is valid, or a new one."""
         pair = KeyPair(directory / f"{file}.crt", directory / f"{file}.key")
         found = _load(pair)
         if (
             found is None
-            or not found.signed_by(authority.certificate)
+            or not found.signed_by(ca.certificate)
             or not _matches_request(found, request)
         ):
-            _write(pair, issue_certificate(authority, request, now=datetime.now(UTC)))
+            _write(pair, issue_certificate(ca, request, now=datetime.now(UTC)))
         return pair
 
     client = CertificateRequest(
@@ -104,9 +104,9 @@ def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:
     return CertificateRequest(subject=subject, validity=CERT_VALIDITY, hosts=hosts)
 
 
-def _ensure_ca(folder: Path) -> CertKeyPair:
-    """The key that signs: what is there and still good, or a new one."""
-    pair = KeyPair(folder / "ca.crt", folder / "ca.key")
+def _ensure_ca(directory: Path) -> CertKeyPair:
+    """Return the existing CA if it is valid, or a new one."""
+    pair = KeyPair(directory / "ca.crt", directory / "ca.key")
     found = _load(pair)
     if found is None:
         found = create_ca("batholith-ca", now=datetime.now(UTC), validity=CA_VALIDITY)

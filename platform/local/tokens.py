@@ -1,4 +1,4 @@
-"""One bearer token for each part of the embedded cluster, so that the server knows who writes."""
+"""Bearer tokens of the embedded cluster: one per component, so that each has its own user name."""
 
 import json
 import secrets
@@ -10,7 +10,7 @@ from ..kube.private_files import read_private
 from .files import write_private
 
 COMPONENTS = "batholith:components"
-"""The group of the parts of the embedded cluster."""
+"""Group of the components of the embedded cluster."""
 
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),
@@ -19,7 +19,7 @@ USERS: Mapping[str, tuple[str, ...]] = {
     "agent": (COMPONENTS, "system:nodes"),
     "api": (COMPONENTS,),
 }
-"""Every user and the groups that it is in, beside ``system:authenticated``."""
+"""Groups of each user, in addition to ``system:authenticated``."""
 
 TOKEN_BYTES = 32
 
@@ -35,11 +35,11 @@ class Tokens:
 
 
 def ensure(path: Path) -> Tokens:
-    """Read the tokens in *path*; users that have none get one. The file has mode 0600.
+    """Read the tokens in *path* (mode 0600), and add one for each user that has none.
 
     Raises:
-        UnsafePathError: others may have written or read the file.
-        OSError: the file cannot be read or written, or is damaged.
+        UnsafePathError: other users may have read or written the file.
+        OSError: the file cannot be read or written, or is malformed.
     """
     known = _read(path)
     missing = [user for user in USERS if user not in known]
@@ -59,5 +59,5 @@ def _read(path: Path) -> dict[str, str]:
     except ValueError:
         read = None
     if not isinstance(read, dict):
-        raise OSError(f"{path} is damaged; delete it, and new tokens are made")
+        raise OSError(f"{path} is malformed; delete it to create new tokens")
     return {user: str(token) for user, token in read.items() if token}

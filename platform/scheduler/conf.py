@@ -1,63 +1,19 @@
-"""The scheduler's configuration file, in Volcano's form: actions, and plugins in tiers.
+"""The scheduler configuration, in Volcano's format: actions, and plugins in tiers.
 
-Names that Volcano knows and we do not have yet are passed over with a warning, so that its
-files work unchanged; names that nobody knows are an error.
+Volcano's actions and plugins without an implementation are ignored with a warning, so that its
+files work unchanged; an unknown name is an error.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import yaml
 
-from .plugins.binpack import BinpackPlugin
-from .plugins.conformance import ConformancePlugin
-from .plugins.drf import DrfPlugin
-from .plugins.gang import GangPlugin
-from .plugins.nodeorder import NodeOrderPlugin
-from .plugins.overcommit import OvercommitPlugin
-from .plugins.predicates import PredicatesPlugin
-from .plugins.priority import PriorityPlugin
-from .plugins.proportion import ProportionPlugin
+from .actions.registry import ACTIONS
+from .plugins.registry import PLUGINS, PluginOption, Tiers
 
 log = logging.getLogger(__name__)
-
-PluginBuilder = Callable[[Mapping[str, object]], object]
-
-PLUGINS: Mapping[str, PluginBuilder] = {
-    "binpack": BinpackPlugin,
-    "conformance": ConformancePlugin,
-    "drf": DrfPlugin,
-    "gang": GangPlugin,
-    "nodeorder": NodeOrderPlugin,
-    "overcommit": OvercommitPlugin,
-    "predicates": PredicatesPlugin,
-    "priority": PriorityPlugin,
-    "proportion": ProportionPlugin,
-}
-ACTIONS = ("enqueue", "allocate", "backfill")
-
-_UNIMPLEMENTED_PLUGINS = frozenset(
-    {
-        "capacity",
-        "cdp",
-        "deviceshare",
-        "extender",
-        "network-topology-aware",
-        "nodegroup",
-        "numa-aware",
-        "numaaware",
-        "pdb",
-        "rescheduling",
-        "resource-strategy-fit",
-        "resourcequota",
-        "sla",
-        "task-topology",
-        "tdm",
-        "usage",
-    }
-)
-_UNIMPLEMENTED_ACTIONS = frozenset(["gangpreempt", "gangreclaim", "preempt", "reclaim", "shuffle"])
 
 DEFAULT = """
 actions: "enqueue, allocate, backfill"
@@ -76,32 +32,22 @@ tiers:
 
 
 class ConfError(ValueError):
-    """The configuration cannot be used; the message says what is wrong with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PluginConf:
-    """One plugin: its name, its arguments, and the things it shall not do."""
-
-    name: str
-    arguments: Mapping[str, object]
-    disabled: frozenset[str]
-    """Keys such as ``enableNodeOrder`` that are set to false."""
+    """The configuration is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """What a cycle does, and who has a say in it."""
+    """The actions of a cycle in order, and the plugins."""
 
     actions: tuple[str, ...]
-    tiers: tuple[tuple[PluginConf, ...], ...]
+    tiers: Tiers
 
 
 def load(text: str = DEFAULT) -> Conf:
-    """Read a configuration.
+    """Parse a configuration.
 
     Raises:
-        ConfError: it is no YAML of the right form, or names what nobody knows.
+        ConfError: it is not YAML of the right structure, or has an unknown name.
     """
     try:
         parsed = yaml.safe_load(text) or {}
@@ -111,44 +57,47 @@ def load(text: str = DEFAULT) -> Conf:
     tiers = document.get("tiers", [])
     if not isinstance(tiers, list):
         raise ConfError("tiers: must be a list")
-    return Conf(_actions(document.get("actions")), tuple(_tiers(tiers)))
+    return Conf(tuple(_actions(document.get("actions"))), tuple(_tiers(tiers)))
 
 
-def _actions(raw: object) -> tuple[str, ...]:
+def _actions(raw: object) -> Iterator[str]:
     if not isinstance(raw, str):
         raise ConfError("actions: must be text, with commas between the names")
-    actions = []
-    for name in (part.strip() for part in raw.split(",")):
-        if name in _UNIMPLEMENTED_ACTIONS:
-            log.warning("passing over an action that is not built yet", extra={"action": name})
-        elif name not in ACTIONS:
-            raise ConfError(f"actions: unknown action {name!r}; known: {', '.join(ACTIONS)}")
+    for name in (each.strip() for each in raw.split(",")):
+        if name not in ACTIONS:
+            raise ConfError(f"actions: unknown action {name!r}; known: {_known(ACTIONS)}")
+        if ACTIONS[name] is None:
+            log.warning("ignoring unimplemented action", extra={"action": name})
         else:
-            actions.append(name)
-    return tuple(actions)
+            yield name
 
 
-def _tiers(tiers: Iterable[object]) -> Iterable[tuple[PluginConf, ...]]:
+def _tiers(tiers: Iterable[object]) -> Iterator[tuple[PluginOption, ...]]:
     for number, tier in enumerate(tiers):
         plugins = _mapping(tier, f"tiers[{number}]").get("plugins") or []
         if not isinstance(plugins, list):
             raise ConfError(f"tiers[{number}].plugins: must be a list")
-        confs = (_plugin(each, f"tiers[{number}].plugins") for each in plugins)
-        yield tuple(conf for conf in confs if conf is not None)
+        options = (_plugin(each, f"tiers[{number}].plugins") for each in plugins)
+        yield tuple(option for option in options if option is not None)
 
 
-def _plugin(raw: object, path: str) -> PluginConf | None:
+def _plugin(raw: object, path: str) -> PluginOption | None:
     entry = _mapping(raw, path)
     name = entry.get("name")
-    if name in _UNIMPLEMENTED_PLUGINS:
-        log.warning("passing over a plugin that is not built yet", extra={"plugin": name})
-        return None
     if not isinstance(name, str) or name not in PLUGINS:
-        known = ", ".join(sorted(PLUGINS))
-        raise ConfError(f"{path}: unknown plugin {name!r}; known: {known}")
+        raise ConfError(f"{path}: unknown plugin {name!r}; known: {_known(PLUGINS)}")
+    factory = PLUGINS[name]
+    if factory is None:
+        log.warning("ignoring unimplemented plugin", extra={"plugin": name})
+        return None
     arguments = _mapping(entry.get("arguments") or {}, f"{path}: arguments of {name}")
     disabled = frozenset(str(key) for key, value in entry.items() if value is False)
-    return PluginConf(name, arguments, disabled)
+    return PluginOption(name, factory, arguments, disabled)
+
+
+def _known(table: Mapping[str, object]) -> str:
+    """Return the names that have an implementation."""
+    return ", ".join(name for name, value in table.items() if value is not None)
 
 
 def _mapping(raw: object, path: str) -> Mapping[str, object]:

@@ -1,51 +1,47 @@
-"""Figures of the scheduler, under the names that dashboards for Volcano know.
+"""Metrics of the scheduler, with the names of Volcano's, for its dashboards.
 
-Times are measured around decisions, never by what decides. What can be read from the cluster's
-picture is read when it is asked for.
+A cycle may run in a thread during a scrape, so the scrape reads the stats of the last decision and
+never the scheduler cache.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ..machinery.clock import Clock
-from .framework.session import Decision
-from .state.cache import SchedulerCache
-from .state.gangs import QueueInfo
+from .framework.decision import Decision, GangStats, QueueStats, SchedulerStats
 
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
-"""Milliseconds: half of one to a minute."""
+"""Milliseconds: 0.5 to a minute."""
 
 _SUMS = ("allocated", "request", "inqueue")
 _MEASURES = {"milli_cpu": "cpu", "memory_bytes": "memory"}
 
 
 class SchedulerMetrics:
-    """Registers with *registry*, if there is one."""
+    """Metrics of one scheduler, registered with *registry* unless that is ``None``."""
 
-    def __init__(
-        self, registry: CollectorRegistry | None, cache: SchedulerCache, *, clock: Clock
-    ) -> None:
-        self._cache = cache
+    def __init__(self, registry: CollectorRegistry | None, *, clock: Clock) -> None:
         self._clock = clock
+        self._stats = SchedulerStats()
         self._cycle_latency = Histogram(
             "volcano_e2e_scheduling_latency_milliseconds",
-            "Time of a scheduling cycle.",
+            "Latency of a scheduling cycle.",
             buckets=_BUCKETS,
             registry=registry,
         )
         self._action_latency = Histogram(
             "volcano_action_scheduling_latency_milliseconds",
-            "Time of an action within a cycle.",
+            "Latency of an action within a cycle.",
             ("action",),
             buckets=_BUCKETS,
             registry=registry,
         )
         self._attempts = Counter(
             "volcano_schedule_attempts",
-            "Tries to place a gang, by how they ended.",
+            "Attempts to schedule a gang, by result.",
             ("result",),
             registry=registry,
         )
@@ -54,15 +50,12 @@ class SchedulerMetrics:
         if registry is not None:
             registry.register(self)
 
-    @contextmanager
-    def cycle(self) -> Iterator[None]:
-        """Measure a cycle, from what is known to the decision."""
-        started = self._clock.monotonic()
-        yield
-        self._cycle_latency.observe((self._clock.monotonic() - started) * 1000)
+    def cycle(self) -> AbstractContextManager[None]:
+        """Measure a cycle."""
+        return self._measure(self._cycle_latency)
 
     def action(self, name: str) -> AbstractContextManager[None]:
-        """Measure an action."""
+        """Measure an action; may be called in the thread of a cycle."""
         return self._measure(self._action_latency.labels(name))
 
     @contextmanager
@@ -72,40 +65,36 @@ class SchedulerMetrics:
         histogram.observe((self._clock.monotonic() - started) * 1000)
 
     def record_decision(self, decision: Decision) -> None:
-        """Count what *decision* came to."""
+        """Count the attempts of *decision*, and expose its stats."""
         if decision.scheduled:
             self._attempts.labels("scheduled").inc(decision.scheduled)
         if decision.rejected:
             self._attempts.labels("unschedulable").inc(decision.rejected)
+        self._stats = decision.stats
 
     def collect(self) -> Iterator[Metric]:
-        """What waits, and what the queues hold."""
-        yield from self._unschedulable()
-        # A decision may add queues in a thread beside this.
-        yield from _queue_metrics(
-            [each for each in list(self._cache.queues.values()) if each.object]
-        )
-
-    def _unschedulable(self) -> Iterator[Metric]:
-        tasks = GaugeMetricFamily(
-            "volcano_unschedule_task_count", "Pods that found no place.", labels=["job_id"]
-        )
-        gangs = 0
-        for gang in list(self._cache.gangs.values()):
-            if gang.diagnosis is not None and gang.pending_tasks:
-                gangs += 1
-                tasks.add_metric([gang.name], len(gang.pending_tasks))
-        yield tasks
-        yield GaugeMetricFamily(
-            "volcano_unschedule_job_count", "Gangs that found no place.", value=gangs
-        )
+        """Yield the gauges, all from one decision."""
+        stats = self._stats
+        yield from _unschedulable(stats.unschedulable)
+        yield from _queue_metrics(stats.queues)
 
 
-def _queue_metrics(queues: list[QueueInfo]) -> Iterator[Metric]:
-    weight = GaugeMetricFamily("volcano_queue_weight", "Its weight.", labels=["queue_name"])
+def _unschedulable(gangs: tuple[GangStats, ...]) -> Iterator[Metric]:
+    tasks = GaugeMetricFamily(
+        "volcano_unschedule_task_count", "Unschedulable pods of a gang.", labels=["job_id"]
+    )
+    for gang in gangs:
+        tasks.add_metric([gang.name], gang.pending)
+    yield tasks
+    yield GaugeMetricFamily(
+        "volcano_unschedule_job_count", "Unschedulable gangs.", value=len(gangs)
+    )
+
+
+def _queue_metrics(queues: tuple[QueueStats, ...]) -> Iterator[Metric]:
+    weight = GaugeMetricFamily("volcano_queue_weight", "Weight of a queue.", labels=["queue_name"])
     for queue in queues:
-        if queue.object is not None:
-            weight.add_metric([queue.name], queue.object.spec.weight)
+        weight.add_metric([queue.name], queue.weight)
     yield weight
     for kind in _SUMS:
         for measure, resource in _MEASURES.items():
@@ -120,7 +109,7 @@ def _queue_metrics(queues: list[QueueInfo]) -> Iterator[Metric]:
         yield _scalar_resources(queues, kind)
 
 
-def _scalar_resources(queues: list[QueueInfo], kind: str) -> Metric:
+def _scalar_resources(queues: tuple[QueueStats, ...], kind: str) -> Metric:
     family = GaugeMetricFamily(
         f"volcano_queue_{kind}_scalar_resources",
         f"{kind.capitalize()} other resources of a queue, in thousandths.",
@@ -133,10 +122,6 @@ def _scalar_resources(queues: list[QueueInfo], kind: str) -> Metric:
     return family
 
 
-def _queue_sum(queue: QueueInfo, kind: str) -> dict[str, int]:
-    sums = {
-        "allocated": queue.allocated,
-        "request": queue.requested,
-        "inqueue": queue.reserved,
-    }
+def _queue_sum(queue: QueueStats, kind: str) -> Mapping[str, int]:
+    sums = {"allocated": queue.allocated, "request": queue.requested, "inqueue": queue.inqueue}
     return sums[kind]

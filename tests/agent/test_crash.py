@@ -1,4 +1,4 @@
-"""An agent may die at any moment; its pods don't notice, and none runs twice."""
+"""Crashes of the agent: pods keep running, are adopted, and run at most once."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ async def agent_process(
 
 
 def writer(name: str, shared: Path, script: str) -> dict[str, Any]:
-    """A pod that may write into *shared*."""
+    """Return a pod that may write to *shared*."""
     mounts = [{"name": "v", "mountPath": "/shared"}]
     full = f"R=$BATHOLITH_ROOT/shared; {script}"
     return manifest(
@@ -71,7 +71,7 @@ def writer(name: str, shared: Path, script: str) -> dict[str, Any]:
     )
 
 
-async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
+async def test_pods_of_a_killed_agent_keep_running_and_are_adopted(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     shared = make_world_writable(tmp_path / "shared")
@@ -79,33 +79,33 @@ async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
     async with agent_cluster(servers, tmp_path) as w:
         async with agent_process(w, shared):
             await w.run(writer("p", shared, script))
-            await w.run(writer("late", shared, "until test -f $R/go; do sleep 0.02; done"))
+            await w.run(writer("other", shared, "until test -f $R/go; do sleep 0.02; done"))
             await w.phase("p", "Running")
-            await w.phase("late", "Running")
+            await w.phase("other", "Running")
         (shared / "go").touch()
-        (folder,) = [f for f, record in PodDir.all(w.settings.data_dir) if record.name == "p"]
-        await wait_for(lambda: folder.runs("c")[0].exit_record())
-        assert (await w.pod("p"))["status"]["phase"] == "Running", "nobody could tell yet"
+        (pod_dir,) = [f for f, record in PodDir.all(w.settings.data_dir) if record.name == "p"]
+        await wait_for(lambda: pod_dir.runs("c")[0].exit_record())
+        assert (await w.pod("p"))["status"]["phase"] == "Running", "no agent has reported it"
         async with w.agent(host_paths=(str(shared),)):
             pod = await w.phase("p", "Succeeded", "Failed")
             state = pod["status"]["containerStatuses"][0]
             assert state["state"]["terminated"]["exitCode"] == 3
             assert state["restartCount"] == 0
             assert await w.logs("p") == "done\n"
-            await w.phase("late", "Succeeded")
+            await w.phase("other", "Succeeded")
         assert (shared / "log").read_text() == "begun\n"
 
 
-async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(
+async def test_each_pod_runs_once_wherever_the_agent_is_killed(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     shared = make_world_writable(tmp_path / "shared")
     draw = random.Random(7)
     names = [f"p{number}" for number in range(10)]
     async with agent_cluster(servers, tmp_path) as w:
-        for turn in range(2):
+        for attempt in range(2):
             async with agent_process(w, shared):
-                for name in names[turn * 5 : turn * 5 + 5]:
+                for name in names[attempt * 5 : attempt * 5 + 5]:
                     await w.run(writer(name, shared, f"echo {name} >> $R/log; sleep 0.1"))
                 await asyncio.sleep(draw.uniform(0, 0.25))
         async with w.agent(host_paths=(str(shared),)):
@@ -115,25 +115,25 @@ async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(
     assert sorted((shared / "log").read_text().split()) == sorted(names)
 
 
-async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
+async def test_prepared_run_without_claim_is_cancelled_and_replaced(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """The agent died between writing the intent and the shim's claim; the shim comes late."""
+    """The agent died between `launch.json` and the claim of the shim, which starts afterwards."""
     shared = make_world_writable(tmp_path / "shared")
     async with agent_cluster(servers, tmp_path, host_paths=(str(shared),)) as w:
-        made = await w.run(writer("p", shared, "echo run >> $R/log"))
-        folder = PodDir.of(w.settings.data_dir, decode_pod(made))
+        created = await w.run(writer("p", shared, "echo run >> $R/log"))
+        pod_dir = PodDir.of(w.settings.data_dir, decode_pod(created))
         record = PodRecord(
-            uid=made["metadata"]["uid"],
+            uid=created["metadata"]["uid"],
             namespace="default",
             name="p",
             ip="127.64.0.77",
             accepted_at="2026-01-01T00:00:00Z",
         )
-        folder.write_record(record)
-        stale = folder.new_run("c")
+        pod_dir.write_record(record)
+        stale = pod_dir.new_run("c")
         argv = ["sh", "-c", f"echo stale >> {shared}/log"]
-        stale.prepare(LaunchSpec(argv=argv, env={}, cwd="/", log=folder.log_path(stale)))
+        stale.prepare(LaunchSpec(argv=argv, env={}, cwd="/", log=pod_dir.log_path(stale)))
         async with w.agent():
             pod = await w.phase("p", "Succeeded", "Failed")
             assert pod["status"]["podIP"] == "127.64.0.77"
@@ -142,16 +142,14 @@ async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
+async def test_lost_run_follows_the_restart_policy(servers: ServerFactory, tmp_path: Path) -> None:
     async with agent_cluster(servers, tmp_path) as w:
         async with w.agent():
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
                 await w.phase(name, "Running")
-        for folder, _ in PodDir.all(w.settings.data_dir):
-            pid = folder.runs("c")[0].shim_pid()
+        for pod_dir, _ in PodDir.all(w.settings.data_dir):
+            pid = pod_dir.runs("c")[0].shim_pid()
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await asyncio.to_thread(os.waitpid, pid, 0)
@@ -170,26 +168,24 @@ async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
             assert last["reason"] == "ContainerStatusUnknown"
 
 
-async def test_an_orphan_is_ended_when_the_agent_comes_back(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
+async def test_orphan_is_killed_by_the_next_agent(servers: ServerFactory, tmp_path: Path) -> None:
     async with agent_cluster(servers, tmp_path) as w:
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60")))
             await w.phase("p", "Running")
-        ((folder, _),) = PodDir.all(w.settings.data_dir)
-        pid = folder.runs("c")[0].shim_pid()
+        ((pod_dir, _),) = PodDir.all(w.settings.data_dir)
+        pid = pod_dir.runs("c")[0].shim_pid()
         assert pid is not None
         await w.delete("p", grace=0)
         async with w.agent():
             await wait_for(lambda: shim.start_time(pid) is None)
-            await wait_for(lambda: not folder.path.exists())
+            await wait_for(lambda: not pod_dir.path.exists())
 
 
-async def test_what_an_agent_left_half_done_is_tidied_up(
+async def test_next_agent_cleans_up_unrecorded_and_terminated_pods(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """It died while it took a pod on, and another pod ended, says the API, while one still ran."""
+    """It died while it accepted a pod; another pod is Failed, but its container runs."""
     volumes = [{"name": "v", "emptyDir": {}}]
     async with agent_cluster(servers, tmp_path) as w:
         half = w.settings.data_dir / "pods" / "half"
@@ -198,19 +194,19 @@ async def test_what_an_agent_left_half_done_is_tidied_up(
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60"), volumes=volumes))
             await w.phase("p", "Running")
-        ((folder, _),) = PodDir.all(w.settings.data_dir)
+        ((pod_dir, _),) = PodDir.all(w.settings.data_dir)
         assert not half.exists()
-        pid = folder.runs("c")[0].shim_pid()
+        pid = pod_dir.runs("c")[0].shim_pid()
         assert pid is not None
         failed = {"status": {"phase": "Failed"}}
         await w.client.patch(PODS, "p", failed, namespace="default", subresource="status")
         async with w.agent():
             await wait_for(lambda: shim.start_time(pid) is None)
-            await wait_for(lambda: not (folder.path / "volumes").exists())
-        assert folder.read_record() is not None
+            await wait_for(lambda: not (pod_dir.path / "volumes").exists())
+        assert pod_dir.read_record() is not None
 
 
-async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
+async def test_next_agent_continues_probes_without_restarting_containers(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     def command(script: str) -> dict[str, Any]:
@@ -221,8 +217,8 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
 
     shared = make_world_writable(tmp_path / "shared")
     (shared / "ok").touch()
-    made = writer("p", shared, "sleep 60")
-    made["spec"]["containers"][0] |= {
+    created = writer("p", shared, "sleep 60")
+    created["spec"]["containers"][0] |= {
         "lifecycle": {"postStart": command("echo post >> $R/log")},
         "readinessProbe": {
             **command("test -f $R/ok"),
@@ -233,7 +229,7 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
     }
     async with agent_cluster(servers, tmp_path, host_paths=(str(shared),)) as w:
         async with w.agent():
-            await w.run(made)
+            await w.run(created)
             await w.wait_pod("p", ready)
         async with w.agent():
             assert ready(await w.pod("p"))
@@ -243,10 +239,10 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
     assert (shared / "log").read_text() == "post\n"
 
 
-async def test_a_container_whose_start_nobody_was_told_of_is_ready(
+async def test_container_with_unreported_start_is_ready_under_the_next_agent(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """The agent died between the start and the status that tells of it."""
+    """The agent died between the start and the write of the status."""
     async with agent_cluster(servers, tmp_path) as w:
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60")))
@@ -255,11 +251,11 @@ async def test_a_container_whose_start_nobody_was_told_of_is_ready(
         await w.client.patch(PODS, "p", forgotten, namespace="default", subresource="status")
         async with w.agent():
             seen = await w.phase("p", "Running")
-            (told,) = seen["status"]["containerStatuses"]
-            assert (told["ready"], told["started"], told["restartCount"]) == (True, True, 0)
+            (status,) = seen["status"]["containerStatuses"]
+            assert (status["ready"], status["started"], status["restartCount"]) == (True, True, 0)
 
 
-async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
+async def test_terminated_pod_keeps_its_logs_but_not_its_volumes(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     mounts = [{"name": "v", "mountPath": "/v"}]
@@ -268,12 +264,12 @@ async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
     async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         await w.phase("p", "Succeeded")
-        ((folder, _),) = PodDir.all(w.settings.data_dir)
-        await wait_for(lambda: not (folder.path / "volumes").exists())
+        ((pod_dir, _),) = PodDir.all(w.settings.data_dir)
+        await wait_for(lambda: not (pod_dir.path / "volumes").exists())
         assert await w.logs("p") == "x\n"
 
 
-async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_policy(
+async def test_shutdown_with_pods_stops_them_and_the_next_agent_applies_restart_policies(
     servers: ServerFactory,
     tmp_path: Path,
 ) -> None:
@@ -283,7 +279,7 @@ async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_p
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
                 await w.phase(name, "Running")
             agent.stop(stop_pods=True)
-            runs = [folder.runs("c")[0] for folder, _ in PodDir.all(w.settings.data_dir)]
+            runs = [pod_dir.runs("c")[0] for pod_dir, _ in PodDir.all(w.settings.data_dir)]
             await wait_for(
                 lambda: all(run.exit_record() and run.shim_pid() is None for run in runs)
             )
@@ -297,7 +293,7 @@ async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_p
             )
 
 
-async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
+async def test_shutdown_without_pods_leaves_them_to_the_next_agent(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with agent_cluster(servers, tmp_path) as w:
@@ -305,56 +301,56 @@ async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
             await w.run(manifest("p", container("sleep", "60")))
             before = await w.phase("p", "Running")
             agent.stop()
-        ((folder, _),) = PodDir.all(w.settings.data_dir)
-        assert folder.runs("c")[0].shim_pid() is not None
+        ((pod_dir, _),) = PodDir.all(w.settings.data_dir)
+        assert pod_dir.runs("c")[0].shim_pid() is not None
         async with w.agent():
             await w.delete("p", grace=1)
             await w.wait_pod_deleted("p")
         assert before["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_uid_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+def test_uid_cannot_lead_out_of_the_data_directory(tmp_path: Path) -> None:
     pod = decode_pod({"metadata": {"uid": "../x"}})
     with pytest.raises(ValueError, match="not a uid"):
         PodDir.of(tmp_path, pod)
 
 
-def test_a_record_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
-    folder = PodDir.of(tmp_path, decode_pod({"metadata": {"uid": "u"}}))
-    folder.path.mkdir(parents=True)
-    (folder.path / "pod.json").write_bytes(b'{"uid"')
-    assert folder.read_record() is None
+def test_truncated_pod_record_counts_as_missing(tmp_path: Path) -> None:
+    pod_dir = PodDir.of(tmp_path, decode_pod({"metadata": {"uid": "u"}}))
+    pod_dir.path.mkdir(parents=True)
+    (pod_dir.path / "pod.json").write_bytes(b'{"uid"')
+    assert pod_dir.read_record() is None
     assert list(PodDir.all(tmp_path)) == []
     with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode((folder.path / "pod.json").read_bytes())
+        msgspec.json.decode((pod_dir.path / "pod.json").read_bytes())
 
 
-async def test_a_pod_of_an_agent_without_ranges_goes_on_with_one(
+async def test_pod_of_an_agent_without_id_ranges_gets_one_on_restart(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """Its files are its own after the restart of a container, though it is another user then."""
+    """It owns its files after the restart of a container, which runs as another user."""
     if detect_isolation().id_mode is not IdMode.RANGE:
-        pytest.skip("pods have no ranges of ids here")
+        pytest.skip("pods have no ranges of user ids on this machine")
     script = "umask 077; cat /v/n 2>/dev/null; echo run >> /v/n; test -f /v/go || sleep 60"
     mounts = [{"name": "v", "mountPath": "/v"}]
     volumes = [{"name": "v", "emptyDir": {}}]
     body = manifest("p", container("sh", "-c", script, volumeMounts=mounts), volumes=volumes)
     async with agent_cluster(servers, tmp_path) as w:
         async with w.agent(sandbox=IsolationLevel.UNSHARE):
-            made = await w.run({**body, "spec": {**body["spec"], "restartPolicy": "OnFailure"}})
-            folder = PodDir.of(w.settings.data_dir, decode_pod(made))
-            await wait_for(lambda: (folder.path / "volumes" / "v" / "n").exists())
-        record = folder.read_record()
+            created = await w.run({**body, "spec": {**body["spec"], "restartPolicy": "OnFailure"}})
+            pod_dir = PodDir.of(w.settings.data_dir, decode_pod(created))
+            await wait_for(lambda: (pod_dir.path / "volumes" / "v" / "n").exists())
+        record = pod_dir.read_record()
         assert record is not None
-        folder.write_record(msgspec.structs.replace(record, ids=0))
-        for path in (folder.path / "volumes" / "v", *(folder.path / "volumes" / "v").iterdir()):
+        pod_dir.write_record(msgspec.structs.replace(record, ids=0))
+        for path in (pod_dir.path / "volumes" / "v", *(pod_dir.path / "volumes" / "v").iterdir()):
             os.chown(path, 0, 0)
-        (folder.path / "volumes" / "v" / "go").touch()
-        w.kill_leftover_pods()  # the container ends, and the next agent starts it again
+        (pod_dir.path / "volumes" / "v" / "go").touch()
+        w.kill_leftover_pods()  # the next agent restarts the container
         async with w.agent(sandbox=IsolationLevel.UNSHARE):
             done = await w.phase("p", "Succeeded", "Failed")
             assert done["status"]["phase"] == "Succeeded"
             assert await w.logs("p") == "run\n"
-        now = folder.read_record()
+        now = pod_dir.read_record()
         assert now is not None
         assert now.ids == record.ids

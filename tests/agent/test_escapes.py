@@ -1,4 +1,4 @@
-"""What a hostile container can win, at each level of isolation, as root and as a normal user."""
+"""Escapes from a container, at each isolation level, for an agent of root and of a normal user."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ import pytest
 from support import escapes
 from support.polling import wait_for
 
-from batholith.agent.pods.handlers import _exec_arguments as inside
+from batholith.agent.pods.handlers import _sandbox_pid as inside
 from batholith.agent.runtime import nsenter, rootfs, runs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
 from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
 UNPRIVILEGED = 54321
-"""A user that owns nothing on the machine."""
+"""A user without files on the machine."""
 
 PROGRAM = Path(escapes.__file__)
 KEY = "batholith-test"
@@ -39,27 +39,27 @@ BASIC_GUARANTEES = frozenset(
         "a_key_of_the_session_is_read", "the_host_name_is_changed",
     }
 )  # fmt: skip
-"""What a normal user's pod cannot do without a sandbox, either."""
+"""Breaches that a normal user's agent prevents even without a sandbox."""
 
 
 @pytest.fixture(params=["root", "root without user namespaces", "user"])
-def who(request: pytest.FixtureRequest) -> str:
-    """Who runs the agent, on which machine."""
+def agent_kind(request: pytest.FixtureRequest) -> str:
+    """User of the agent, and what its machine permits."""
     if request.param != "user" and os.geteuid():
         pytest.skip("only root can try what root's pods can do")
     return str(request.param)
 
 
 @pytest.fixture
-def user(who: str) -> int:
+def user(agent_kind: str) -> int:
     """The agent's user id."""
-    return 0 if who != "user" else os.geteuid() or UNPRIVILEGED
+    return 0 if agent_kind != "user" else os.geteuid() or UNPRIVILEGED
 
 
 @pytest.fixture
-def ids(who: str) -> Ids:
-    """What such an agent gives its pods."""
-    return Ids() if who == "user" else Ids(SHARED, namespace=who == "root")
+def ids(agent_kind: str) -> Ids:
+    """User ids of its pods."""
+    return Ids() if agent_kind == "user" else Ids(SHARED, namespace=agent_kind == "root")
 
 
 def python() -> str:
@@ -72,21 +72,21 @@ def python() -> str:
 
 @pytest.fixture
 def data(user: int) -> Iterator[Path]:
-    """A data folder with a secret, where the layout shows its surroundings: not in /tmp."""
-    places = [
-        place for place in ("/srv", "/opt", os.path.expanduser("~")) if os.access(place, os.W_OK)
+    """A data directory with a secret; not in /tmp, which is hidden anyway."""
+    candidates = [
+        path for path in ("/srv", "/opt", os.path.expanduser("~")) if os.access(path, os.W_OK)
     ]
-    made = Path(tempfile.mkdtemp(prefix="batholith-escapes-", dir=places[0]))
-    (made / "tokens.json").write_text(secrets.token_hex())
+    created = Path(tempfile.mkdtemp(prefix="batholith-escapes-", dir=candidates[0]))
+    (created / "tokens.json").write_text(secrets.token_hex())
     try:
-        yield made
+        yield created
     finally:
-        shutil.rmtree(made)
+        shutil.rmtree(created)
 
 
 @contextlib.contextmanager
 def seen_by(user: int) -> Iterator[None]:
-    """See the machine's files as *user* does."""
+    """Access files as *user* for the block."""
     before = os.geteuid()
     os.seteuid(user)
     try:
@@ -96,8 +96,8 @@ def seen_by(user: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerCase:
-    """An agent that is about to run one container."""
+class ContainerAttack:
+    """A hostile container at one isolation level."""
 
     data: Path
     level: IsolationLevel
@@ -106,16 +106,16 @@ class ContainerCase:
     program: str
 
     def prepare(self, *argv: str, run_as: int = 0) -> RunDir:
-        """The container as the agent prepares it."""
-        data, folder = self.data, RunDir(self.data / "pods" / "uid" / "containers" / "c" / "0")
+        """Prepare the run like the agent."""
+        data, run_dir = self.data, RunDir(self.data / "pods" / "uid" / "containers" / "c" / "0")
         with seen_by(self.user):
             tools = () if self.ids.base is None else runs.PYTHON_PREFIXES
-            steps = rootfs.mount_plan([], hidden=[str(data)], home="/nobody", tools=tools)
-        told = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": KEY}
-        folder.prepare(
+            steps = rootfs.mount_plan([], hidden=[str(data)], home="/no-home", tools=tools)
+        variables = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": KEY}
+        run_dir.prepare(
             LaunchSpec(
                 argv=argv,
-                env={"PATH": os.defpath, **told},
+                env={"PATH": os.defpath, **variables},
                 cwd="/",
                 log=data / "logs" / "0.log",
                 hostname="some-pod",
@@ -126,10 +126,10 @@ class ContainerCase:
             )
         )
         own(data, self.user)
-        return folder
+        return run_dir
 
     async def start(self, script: Path, *arguments: str, **more: Any) -> asyncio.subprocess.Process:
-        """One of the programs of the agent, as its user."""
+        """Start a program of the agent as its user."""
         return await asyncio.create_subprocess_exec(
             self.program, "-I", "-S", str(script), *arguments,
             user=self.user, group=self.user, extra_groups=[], start_new_session=True,
@@ -137,7 +137,7 @@ class ContainerCase:
         )  # fmt: skip
 
     def breaches(self, text: str) -> dict[str, str]:
-        """What was won, of what the level promises."""
+        """Return the breaches that the level must prevent."""
         found: dict[str, str] = json.loads(text)
         assert len(found) >= 20
         return {
@@ -147,9 +147,9 @@ class ContainerCase:
         }
 
 
-def own(place: Path, user: int) -> None:
-    """Give all of a folder to *user*."""
-    for path in (place, *place.rglob("*")):
+def own(directory: Path, user: int) -> None:
+    """Change the owner of a directory tree."""
+    for path in (directory, *directory.rglob("*")):
         os.chown(path, user, user, follow_symlinks=False)
 
 
@@ -157,17 +157,17 @@ SHIM = Path(shim.__file__).with_name("starting.py")
 
 
 @pytest.fixture(params=list(IsolationLevel))
-def case(
+def attack(
     request: pytest.FixtureRequest, data: Path, user: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
-) -> ContainerCase:
-    """Each level, where it applies."""
+) -> ContainerAttack:
+    """Each isolation level that applies."""
     level: IsolationLevel = request.param
     if level is IsolationLevel.PLAIN and user == 0:
-        pytest.skip("in plain mode root's pods are root, which is said wherever it matters")
+        pytest.skip("without a sandbox the pods of root's agent run as root")
     if level is IsolationLevel.BUBBLEWRAP:
         require_bubblewrap()
     monkeypatch.setattr(sys, "executable", python())
-    return ContainerCase(data=data, level=level, user=user, ids=ids, program=python())
+    return ContainerAttack(data=data, level=level, user=user, ids=ids, program=python())
 
 
 def require_bubblewrap() -> None:
@@ -179,45 +179,45 @@ def require_bubblewrap() -> None:
 
 
 @pytest.mark.parametrize("run_as", [0, 1000])
-async def test_a_container_wins_nothing(case: ContainerCase, run_as: int) -> None:
+async def test_container_cannot_escape(attack: ContainerAttack, run_as: int) -> None:
     host = socket.gethostname()
-    folder = case.prepare(case.program, "-I", "-S", str(PROGRAM), run_as=run_as)
-    await (await case.start(SHIM, str(folder.path))).wait()
-    ended = folder.exit_record()
-    log = (case.data / "logs" / "0.log").read_text()
+    run_dir = attack.prepare(attack.program, "-I", "-S", str(PROGRAM), run_as=run_as)
+    await (await attack.start(SHIM, str(run_dir.path))).wait()
+    ended = run_dir.exit_record()
+    log = (attack.data / "logs" / "0.log").read_text()
     assert ended is not None
     assert ended.code == 0, (ended, log)
-    assert case.breaches(log.splitlines()[-1].split(" ", 3)[3]) == {}
+    assert attack.breaches(log.splitlines()[-1].split(" ", 3)[3]) == {}
     assert socket.gethostname() == host
 
 
-async def test_a_hook_wins_nothing(case: ContainerCase) -> None:
-    folder = case.prepare("sleep", "60")
-    started = await case.start(SHIM, str(folder.path))
-    await wait_for(lambda: folder.read_claim())
-    launch = json.loads((folder.path / shim.LAUNCH).read_text())
-    plain = case.level is IsolationLevel.PLAIN
+async def test_hook_cannot_escape(attack: ContainerAttack) -> None:
+    run_dir = attack.prepare("sleep", "60")
+    started = await attack.start(SHIM, str(run_dir.path))
+    await wait_for(lambda: run_dir.read_claim())
+    launch = json.loads((run_dir.path / shim.LAUNCH).read_text())
+    plain = attack.level is IsolationLevel.PLAIN
     wanted = {
-        "argv": [case.program, "-I", "-S", str(PROGRAM)],
+        "argv": [attack.program, "-I", "-S", str(PROGRAM)],
         **{key: launch[key] for key in ("env", "cwd", "ids")},
-        "pid": 0 if plain else await inside(folder, case.level, ids=launch["ids"]),
+        "pid": 0 if plain else await inside(run_dir, attack.level, ids=launch["ids"]),
     }
     pipe = asyncio.subprocess.PIPE
-    hook = await case.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
+    hook = await attack.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
     out, err = await hook.communicate(json.dumps(wanted).encode())
     assert hook.returncode == 0, err
-    assert case.breaches(out.decode().splitlines()[-1]) == {}
+    assert attack.breaches(out.decode().splitlines()[-1]) == {}
     started.send_signal(signal.SIGUSR1)
     await started.wait()
 
 
-async def test_no_process_of_a_container_outlives_its_shim(case: ContainerCase) -> None:
-    """Even one that wiped its environment, by which it could have been found."""
-    if case.level is IsolationLevel.PLAIN:
-        pytest.skip("without a sandbox what hides is not found")
+async def test_no_process_of_a_container_outlives_its_shim(attack: ContainerAttack) -> None:
+    """Not even one that cleared its environment, and so its tag."""
+    if attack.level is IsolationLevel.PLAIN:
+        pytest.skip("without a sandbox such a process is not found")
     seconds = f"60.{secrets.randbits(48)}"
-    folder = case.prepare("env", "-i", "/bin/sleep", seconds)
-    started = await case.start(SHIM, str(folder.path))
+    run_dir = attack.prepare("env", "-i", "/bin/sleep", seconds)
+    started = await attack.start(SHIM, str(run_dir.path))
 
     def alive() -> bool:
         lines = Path("/proc").glob("[0-9]*/cmdline")
@@ -226,8 +226,8 @@ async def test_no_process_of_a_container_outlives_its_shim(case: ContainerCase) 
     await wait_for(alive)
     started.kill()
     await started.wait()
-    if case.user == 0:
-        runs.kill_tagged(folder.name)  # as root's agent does; a user's cannot look into all of them
+    if attack.user == 0:
+        runs.kill_tagged(run_dir.name)  # only root can read the environment of all processes
     await wait_for(lambda: not alive())
 
 

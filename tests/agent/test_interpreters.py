@@ -1,4 +1,4 @@
-"""`python3` in a pod is the one of the environment from which the cluster was started."""
+"""`python3` in a pod is that of the environment in which the cluster was started."""
 
 import os
 import sys
@@ -17,19 +17,19 @@ from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.state.environment import SEARCH_PATH
 
 
-def environment(folder: Path, mark: str = "pyvenv.cfg") -> str:
-    """What looks like an environment, whose Python has a package of its own."""
-    packages = folder / f"lib/python3.{sys.version_info.minor}/site-packages"
+def environment(directory: Path, mark: str = "pyvenv.cfg") -> str:
+    """Create an environment with a package."""
+    packages = directory / f"lib/python3.{sys.version_info.minor}/site-packages"
     packages.mkdir(parents=True)
-    (packages / "users_own.py").write_text(f"place = {folder.name!r}\n")
-    (folder / "bin").mkdir()
+    (packages / "users_own.py").write_text(f"origin = {directory.name!r}\n")
+    (directory / "bin").mkdir()
     base = os.path.realpath(sys.executable)
-    (folder / "bin/python3").symlink_to(base)
-    (folder / "bin/python").symlink_to("python3")
-    (folder / "pyvenv.cfg").write_text(f"home = {os.path.dirname(base)}\n")
+    (directory / "bin/python3").symlink_to(base)
+    (directory / "bin/python").symlink_to("python3")
+    (directory / "pyvenv.cfg").write_text(f"home = {os.path.dirname(base)}\n")
     if mark != "pyvenv.cfg":
-        (folder / mark).mkdir()
-    return str(folder)
+        (directory / mark).mkdir()
+    return str(directory)
 
 
 @pytest.fixture
@@ -44,22 +44,22 @@ def conda(tmp_path: Path) -> str:
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    """Where Batholith is installed."""
+    """The environment of Batholith."""
     return environment(tmp_path / "pipx")
 
 
 def order(variables: Mapping[str, str], own: str) -> list[str]:
-    return [Path(place).parent.name for place in find(variables, prefix=own).path_dirs]
+    return [Path(path).parent.name for path in find(variables, prefix=own).path_dirs]
 
 
-def test_an_active_environment_goes_before_our_own(venv: str, conda: str, own: str) -> None:
+def test_active_environment_precedes_that_of_batholith(venv: str, conda: str, own: str) -> None:
     assert order({}, own) == ["pipx"]
     assert order({"VIRTUAL_ENV": venv}, own) == ["venv", "pipx"]
     assert order({"CONDA_PREFIX": conda}, own) == ["conda", "pipx"]
     assert order({"VIRTUAL_ENV": own}, own) == ["pipx"]
 
 
-def test_of_two_active_ones_the_first_in_path_counts(venv: str, conda: str, own: str) -> None:
+def test_first_environment_on_the_path_wins(venv: str, conda: str, own: str) -> None:
     both = {"VIRTUAL_ENV": venv, "CONDA_PREFIX": conda}
     for first, second in ((venv, conda), (conda, venv)):
         path = {"PATH": f"{first}/bin:/usr/bin:{second}/bin"}
@@ -67,26 +67,26 @@ def test_of_two_active_ones_the_first_in_path_counts(venv: str, conda: str, own:
     assert order(both | {"PATH": f"{conda}/bin"}, own)[0] == "conda"
 
 
-def test_what_is_no_environment_any_more_is_left_out(tmp_path: Path, own: str) -> None:
+def test_invalid_environments_are_ignored(tmp_path: Path, own: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/pyvenv.cfg").touch()
-    for gone in ("no-such-folder", "empty"):
-        assert order({"VIRTUAL_ENV": str(tmp_path / gone)}, own) == ["pipx"]
+    for invalid in ("no-such-directory", "empty"):
+        assert order({"VIRTUAL_ENV": str(tmp_path / invalid)}, own) == ["pipx"]
     assert order({"VIRTUAL_ENV": "relative"}, own) == ["pipx"]
 
 
-def test_the_machine_s_own_python_keeps_its_place() -> None:
+def test_python_of_the_machine_is_not_added_to_the_path() -> None:
     found = find({}, prefix="/usr")
     assert found.path_dirs == ()
 
 
-def test_environments_go_before_all_else_in_path(venv: str) -> None:
+def test_environments_are_first_on_the_path(venv: str) -> None:
     variables = {"VIRTUAL_ENV": venv, "PATH": f"/opt/mine/bin:{venv}/bin:/usr/bin"}
     for sandboxed in (True, False):
-        places = search_path(variables, sandboxed=sandboxed).split(":")
-        assert places[0] == f"{venv}/bin"
-        assert len(places) == len(set(places))
-        assert "/opt/mine/bin" in places
+        directories = search_path(variables, sandboxed=sandboxed).split(":")
+        assert directories[0] == f"{venv}/bin"
+        assert len(directories) == len(set(directories))
+        assert "/opt/mine/bin" in directories
     assert search_path({}, sandboxed=True).endswith(SEARCH_PATH)
 
 
@@ -95,21 +95,23 @@ def shown(steps: list[rootfs.Step]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "place", ["/home/u/.hidden/venv", "/root/.hidden/venv", "/tmp/venv", "/run/venv"]
+    "location", ["/home/u/.hidden/venv", "/root/.hidden/venv", "/tmp/venv", "/run/venv"]
 )
-def test_an_environment_is_seen_wherever_it_lies(tmp_path: Path, place: str) -> None:
-    home = "/root" if place.startswith("/root") else "/home/u"
-    for folder in (place, home, "/tmp", "/run"):
-        (tmp_path / folder[1:]).mkdir(parents=True, exist_ok=True)
-    steps = rootfs.mount_plan([], hidden=[], home=home, host=str(tmp_path), visible=[place])
+def test_environment_is_visible_even_below_hidden_directories(
+    tmp_path: Path, location: str
+) -> None:
+    home = "/root" if location.startswith("/root") else "/home/u"
+    for directory in (location, home, "/tmp", "/run"):
+        (tmp_path / directory[1:]).mkdir(parents=True, exist_ok=True)
+    steps = rootfs.mount_plan([], hidden=[], home=home, host=str(tmp_path), visible=[location])
     seen = shown(steps)
-    assert ("show", place) in seen
-    hiding = [step for step in seen if place.startswith(step[1] + "/") and step[0] == "tmpfs"]
+    assert ("show", location) in seen
+    hiding = [step for step in seen if location.startswith(step[1] + "/") and step[0] == "tmpfs"]
     assert hiding
-    assert all(seen.index(step) < seen.index(("show", place)) for step in hiding)
+    assert all(seen.index(step) < seen.index(("show", location)) for step in hiding)
 
 
-def test_two_environments_below_one_closed_folder_are_both_seen(tmp_path: Path) -> None:
+def test_two_environments_below_one_inaccessible_directory_are_visible(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "srv/closed" / name).mkdir(parents=True)
     (tmp_path / "srv/closed").chmod(0o700)
@@ -117,10 +119,10 @@ def test_two_environments_below_one_closed_folder_are_both_seen(tmp_path: Path) 
     steps = rootfs.mount_plan([], hidden=[], home="/home/u", host=str(tmp_path), tools=tools)
     seen = shown(steps)
     assert seen.count(("tmpfs", "/srv/closed")) == 1
-    assert {("show", place) for place in tools} <= set(seen)
+    assert {("show", tool) for tool in tools} <= set(seen)
 
 
-def test_what_has_the_home_in_it_is_not_shown_whole(tmp_path: Path) -> None:
+def test_parent_of_the_home_is_not_made_visible(tmp_path: Path) -> None:
     (tmp_path / "tmp/home/.secret").mkdir(parents=True)
     steps = rootfs.mount_plan(
         [], hidden=[], home="/tmp/home", host=str(tmp_path), visible=["/tmp/home"]
@@ -128,7 +130,7 @@ def test_what_has_the_home_in_it_is_not_shown_whole(tmp_path: Path) -> None:
     assert ("show", "/tmp/home") not in shown(steps)
 
 
-def test_a_data_folder_in_an_environment_stays_hidden(tmp_path: Path) -> None:
+def test_data_directory_in_an_environment_stays_hidden(tmp_path: Path) -> None:
     (tmp_path / "tmp/venv/data").mkdir(parents=True)
     data = "/tmp/venv/data"
     steps = rootfs.mount_plan(
@@ -139,7 +141,7 @@ def test_a_data_folder_in_an_environment_stays_hidden(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", list(IsolationLevel))
-async def test_a_pod_imports_what_the_user_has_installed(
+async def test_pod_imports_packages_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: IsolationLevel
 ) -> None:
     found = detect_isolation(level)
@@ -150,12 +152,12 @@ async def test_a_pod_imports_what_the_user_has_installed(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("VIRTUAL_ENV", environment(home / ".hidden/venv"))
     assert interpreters.find(os.environ).path_dirs[0] == str(home / ".hidden/venv/bin")
-    script = "import users_own; print('from', users_own.place)"
+    script = "import users_own; print('from', users_own.origin)"
     async with agent_cluster(EmbeddedServerFactory(), tmp_path) as w, w.agent(sandbox=level):
-        made: list[dict[str, Any]] = [
+        created: list[dict[str, Any]] = [
             container(program, "-c", script, name=program) for program in ("python3", "python")
         ]
-        await w.run(manifest("p", *made, restartPolicy="Never"))
+        await w.run(manifest("p", *created, restartPolicy="Never"))
         seen = await w.phase("p", "Succeeded", "Failed")
-        told = [await w.logs("p", f"?container={program}") for program in ("python3", "python")]
-    assert (seen["status"]["phase"], told) == ("Succeeded", ["from venv\n"] * 2), seen["status"]
+        logs = [await w.logs("p", f"?container={program}") for program in ("python3", "python")]
+    assert (seen["status"]["phase"], logs) == ("Succeeded", ["from venv\n"] * 2), seen["status"]

@@ -1,4 +1,4 @@
-"""Whose a pod's processes and files are on the machine, and what it may not ask for."""
+"""User ids of pods on the host, and unsupported security contexts."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from batholith.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tr
 from batholith.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from batholith.agent.runtime.rights import capabilities, check_security_context
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.runtime.users import user_of
+from batholith.agent.runtime.users import user_of, volume_owner
 from batholith.agent.state.environment import SEARCH_PATH, ContainerConfigError
 from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
 
@@ -34,13 +34,13 @@ async def shared(
     servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[AgentCluster]:
     """One server and one agent for all tests of this module."""
-    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
-        yield made
+    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as created, created.agent():
+        yield created
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace of the test's own."""
+    """The shared cluster, in a namespace for this test."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     await add_namespace(shared.server, name)
     return replace(shared, namespace=name)
@@ -48,22 +48,24 @@ async def cluster(shared: AgentCluster) -> AgentCluster:
 
 @pytest.fixture
 def ranges() -> None:
-    """Only where pods get ranges of user ids."""
+    """Skip unless pods get ranges of user ids."""
     found = detect_isolation()
     if found.id_mode is not IdMode.RANGE:
-        pytest.skip(f"pods have no ranges of ids here ({found.isolation}, {found.id_mode} ids)")
+        pytest.skip(
+            f"pods have no ranges of user ids here ({found.isolation}, {found.id_mode} ids)"
+        )
 
 
 def shell(script: str, **more: Any) -> Json:
     return container("sh", "-c", script, **more)
 
 
-def pod_dir(cluster: AgentCluster, made: Json) -> PodDir:
-    return PodDir.of(cluster.settings.data_dir, decode_pod(made))
+def pod_dir(cluster: AgentCluster, created: Json) -> PodDir:
+    return PodDir.of(cluster.settings.data_dir, decode_pod(created))
 
 
-def owners(folder: PodDir) -> set[int]:
-    """Users of the machine that a pod's processes run as, without the shim and its helpers."""
+def owners(directory: PodDir) -> set[int]:
+    """Return the host user ids of a pod's processes, without the shim and its helpers."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -71,26 +73,26 @@ def owners(folder: PodDir) -> set[int]:
             text = status.read_text()
         except OSError:
             continue
-        if folder.path.name.encode() in environ:
+        if directory.path.name.encode() in environ:
             line = next(line for line in text.splitlines() if line.startswith("Uid:"))
             found.add(int(line.split()[1]))
     return found - {os.geteuid()}
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_pods_are_users_of_the_machine_that_own_nothing_there(cluster: AgentCluster) -> None:
+async def test_each_pod_has_its_own_host_user_ids(cluster: AgentCluster) -> None:
     seen = []
     for name, uid in (("one", 0), ("two", 77)):
-        made = await cluster.run(
+        created = await cluster.run(
             manifest(name, shell("echo up; sleep 60"), securityContext={"runAsUser": uid})
         )
         await cluster.phase(name, "Running")
         await cluster.wait_log(name, "up")
-        folder = pod_dir(cluster, made)
-        record = folder.read_record()
+        directory = pod_dir(cluster, created)
+        record = directory.read_record()
         assert record is not None
         seen.append(record.ids)
-        assert owners(folder) == {record.ids + uid}
+        assert owners(directory) == {record.ids + uid}
         assert record.ids > SHARED
         assert record.ids % ID_RANGE_SIZE == 0
         await cluster.delete(name, grace=0)
@@ -98,8 +100,8 @@ async def test_pods_are_users_of_the_machine_that_own_nothing_there(cluster: Age
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_root_in_a_pod_may_be_many_users(cluster: AgentCluster) -> None:
-    """As sshd wants it, which leaves root's rights to users of its own."""
+async def test_root_in_a_pod_can_switch_users(cluster: AgentCluster) -> None:
+    """sshd needs that: it switches from root to other users."""
     script = (
         "touch /tmp/a && chown 1234:4321 /tmp/a && stat -c %u:%g /tmp/a;"
         "setpriv --reuid 1234 --regid 4321 --clear-groups sh -c 'id -u; id -g; touch /tmp/b';"
@@ -130,7 +132,7 @@ async def test_sshd_serves_root_of_a_pod(cluster: AgentCluster) -> None:
     assert "0" in (await cluster.logs("p")).splitlines()
 
 
-async def test_files_of_secrets_are_their_reader_s(cluster: AgentCluster) -> None:
+async def test_secret_files_belong_to_the_pod_s_user(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod cannot be another user")
     await cluster.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
@@ -138,14 +140,16 @@ async def test_files_of_secrets_are_their_reader_s(cluster: AgentCluster) -> Non
     mounts = [{"name": "s", "mountPath": "/s"}]
     for name, context in (("root", {}), ("user", {"runAsUser": 1000})):
         one = shell("cat /s/key", volumeMounts=mounts)
-        made = manifest(name, one, volumes=volumes, restartPolicy="Never", securityContext=context)
-        await cluster.run(made)
+        created = manifest(
+            name, one, volumes=volumes, restartPolicy="Never", securityContext=context
+        )
+        await cluster.run(created)
         await cluster.phase(name, "Succeeded", "Failed")
         assert await cluster.logs(name) == "hush"
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(
+async def test_files_in_a_claim_are_accessible_to_later_pods(
     cluster: AgentCluster,
 ) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -154,11 +158,11 @@ async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(
     )
     await bind_pvc(cluster, "data")
     uid = claim["metadata"]["uid"]
-    folder = cluster.settings.data_dir / "volumes" / f"{cluster.namespace}_data_{uid}"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "old").write_text("old")  # of an agent that gave all pods its own id
-    (folder / "deep" / "old").chmod(0o600)
-    (folder / "out").symlink_to("/etc/hostname")
+    directory = cluster.settings.data_dir / "volumes" / f"{cluster.namespace}_data_{uid}"
+    (directory / "deep").mkdir(parents=True)
+    (directory / "deep" / "old").write_text("old")  # of an agent without id ranges
+    (directory / "deep" / "old").chmod(0o600)
+    (directory / "out").symlink_to("/etc/hostname")
     before = os.stat("/etc/hostname").st_uid
     volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
     mounts = [{"name": "d", "mountPath": "/d"}]
@@ -171,13 +175,13 @@ async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(
         done = await cluster.phase(name, "Succeeded", "Failed")
         assert done["status"]["phase"] == "Succeeded", await cluster.logs(name)
     assert (await cluster.logs("second")).split() == ["oldmore", "first", "old"]
-    assert {path.lstat().st_uid for path in folder.rglob("*")} == {SHARED}
+    assert {path.lstat().st_uid for path in directory.rglob("*")} == {SHARED}
     assert os.stat("/etc/hostname").st_uid == before
 
 
-async def test_a_root_that_is_to_be_read_only_is(cluster: AgentCluster) -> None:
+async def test_read_only_root_filesystem_is_read_only(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
-        pytest.skip("without a sandbox a pod has no root of its own")
+        pytest.skip("without a sandbox a pod has no root file system")
     script = (
         "for p in / /tmp /run /root /var/tmp; do touch $p/x 2>/dev/null && echo $p; done;"
         "touch /v/x && echo fine > /dev/termination-log"
@@ -196,7 +200,7 @@ async def test_a_root_that_is_to_be_read_only_is(cluster: AgentCluster) -> None:
     assert ended["message"] == "fine\n"
 
 
-async def test_what_a_level_cannot_give_is_a_configuration_error(cluster: AgentCluster) -> None:
+async def test_unsupported_capability_is_a_configuration_error(cluster: AgentCluster) -> None:
     asked = {"capabilities": {"add": ["SYS_ADMIN"]}}
     await cluster.run(manifest("p", shell("exit 0", securityContext=asked)))
     pod = await cluster.wait_pod(
@@ -204,8 +208,8 @@ async def test_what_a_level_cannot_give_is_a_configuration_error(cluster: AgentC
         lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
     )
     waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
-    words = "container c cannot have what it asks for: the capability SYS_ADMIN"
-    assert waiting["message"] == words
+    message = "container c: unsupported security context: the capability SYS_ADMIN"
+    assert waiting["message"] == message
 
 
 REFUSED: list[tuple[IsolationLevel, IdMode, Json, Json, str]] = [
@@ -245,13 +249,13 @@ REFUSED: list[tuple[IsolationLevel, IdMode, Json, Json, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("level", "identity", "context", "spec", "words"), REFUSED)
-async def test_each_refusal_says_why(
-    level: IsolationLevel, identity: IdMode, context: Json, spec: Json, words: str
+@pytest.mark.parametrize(("level", "identity", "context", "spec", "message"), REFUSED)
+async def test_unsupported_security_context_is_named(
+    level: IsolationLevel, identity: IdMode, context: Json, spec: Json, message: str
 ) -> None:
     pod = decode_pod(manifest("p", container(securityContext=context), **spec))
     (one,) = pod.spec.containers
-    with pytest.raises(ContainerConfigError, match=words):
+    with pytest.raises(ContainerConfigError, match=message):
         check_security_context(
             pod, one, user_of(pod, one), isolation=level, id_mode=identity, agent_uid=0
         )
@@ -268,7 +272,9 @@ GRANTED: list[tuple[IsolationLevel, IdMode, Json]] = [
 
 
 @pytest.mark.parametrize(("level", "identity", "context"), GRANTED)
-async def test_what_can_be_given_is(level: IsolationLevel, identity: IdMode, context: Json) -> None:
+async def test_supported_security_context_is_accepted(
+    level: IsolationLevel, identity: IdMode, context: Json
+) -> None:
     pod = decode_pod(manifest("p", container(securityContext=context)))
     (one,) = pod.spec.containers
     check_security_context(
@@ -276,7 +282,20 @@ async def test_what_can_be_given_is(level: IsolationLevel, identity: IdMode, con
     )
 
 
-async def test_rights_that_a_container_drops_are_gone() -> None:
+async def test_volume_owner_is_the_user_of_all_containers() -> None:
+    def owner(*contexts: Json, **shared: Any) -> int:
+        containers = [container(name=f"c{i}", securityContext=c) for i, c in enumerate(contexts)]
+        return volume_owner(decode_pod(manifest("p", *containers, securityContext=shared)))
+
+    assert owner({}) == 0
+    assert owner({"runAsUser": 7}, {"runAsUser": 7}) == 7
+    assert owner({"runAsUser": 7}, {}) == 0
+    assert owner({}, {}, runAsUser=5) == 5
+    assert owner({}, runAsNonRoot=True) == 1000
+    assert owner({"runAsNonRoot": True}) == 1000
+
+
+async def test_dropped_capabilities_are_removed() -> None:
     for dropped, added, left in (
         ([], [], KEPT_CAPABILITIES),
         (["chown", "CAP_KILL"], [], KEPT_CAPABILITIES - {0, 5}),
@@ -287,10 +306,10 @@ async def test_rights_that_a_container_drops_are_gone() -> None:
         assert capabilities(pod.spec.containers[0]) == left
 
 
-async def test_ranges_are_apart_and_pods_that_share_files_share_one() -> None:
+async def test_id_ranges_are_disjoint_except_for_pods_with_common_files() -> None:
     def pod(uid: str, *volumes: Json) -> Any:
-        made = manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)])
-        return decode_pod({**made, "metadata": {**made["metadata"], "uid": uid}})
+        created = manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)])
+        return decode_pod({**created, "metadata": {**created["metadata"], "uid": uid}})
 
     taken: list[int] = []
     for number in range(500):
@@ -304,36 +323,36 @@ async def test_ranges_are_apart_and_pods_that_share_files_share_one() -> None:
     )
 
 
-async def test_a_folder_is_taken_over_once_and_no_link_is_followed(tmp_path: Path) -> None:
+async def test_chown_tree_shifts_owners_once_and_follows_no_links(tmp_path: Path) -> None:
     if os.geteuid():
-        pytest.skip("only root can give files away")
-    outside, folder = tmp_path / "outside", tmp_path / "folder"
-    (folder / "deep").mkdir(parents=True)
+        pytest.skip("only root can change owners")
+    outside, directory = tmp_path / "outside", tmp_path / "directory"
+    (directory / "deep").mkdir(parents=True)
     outside.mkdir()
-    (folder / "deep" / "link").symlink_to(outside)
-    (folder / "file").touch()
-    os.chown(folder / "file", 33, 44)
-    chown_tree(folder, SHARED)
-    file = (folder / "file").stat()
+    (directory / "deep" / "link").symlink_to(outside)
+    (directory / "file").touch()
+    os.chown(directory / "file", 33, 44)
+    chown_tree(directory, SHARED)
+    file = (directory / "file").stat()
     assert (file.st_uid, file.st_gid) == (SHARED + 33, SHARED + 44)
-    assert (folder / "deep" / "link").lstat().st_uid == SHARED
+    assert (directory / "deep" / "link").lstat().st_uid == SHARED
     assert outside.stat().st_uid == 0
-    (folder / "late").touch()
-    chown_tree(folder, SHARED)
-    assert (folder / "late").stat().st_uid == 0, "it was taken over already"
+    (directory / "new").touch()
+    chown_tree(directory, SHARED)
+    assert (directory / "new").stat().st_uid == 0, "only the first call shifts owners"
 
 
-async def test_tools_below_a_closed_home_are_there_for_all_users(tmp_path: Path) -> None:
+async def test_tools_below_an_inaccessible_home_are_visible(tmp_path: Path) -> None:
     host = tmp_path / "host"
-    for place in ("home/me/.venv/bin", "home/me/.ssh", "srv/shut/python/bin", "srv/shut/data"):
-        (host / place).mkdir(parents=True)
-    for place in ("home/me", "srv/shut"):
-        (host / place).chmod(0o700)
+    for path in ("home/me/.venv/bin", "home/me/.ssh", "srv/shut/python/bin", "srv/shut/data"):
+        (host / path).mkdir(parents=True)
+    for path in ("home/me", "srv/shut"):
+        (host / path).chmod(0o700)
     tools = ["/srv/shut/python", "/home/me/.venv", "/usr"]
     steps = rootfs.mount_plan([], hidden=[], home="/home/me", host=str(host), tools=tools)
-    places = [step[2] for step in steps]
+    targets = [step[2] for step in steps]
     assert ("tmpfs", "755", "/home/me", "") in steps
-    assert places.index("/home/me") < places.index("/home/me/.venv")
+    assert targets.index("/home/me") < targets.index("/home/me/.venv")
     assert ("tmpfs", "755", "/srv/shut", "") in steps
     assert ("show", str(host / "srv/shut/python"), "/srv/shut/python", "") in steps
-    assert not any(place.endswith((".ssh", "data")) for place in places)
+    assert not any(target.endswith((".ssh", "data")) for target in targets)

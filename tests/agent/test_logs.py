@@ -1,4 +1,4 @@
-"""Reading logs, and who is allowed to."""
+"""Reads of container logs, and access to the log server."""
 
 import asyncio
 import ssl
@@ -33,8 +33,8 @@ LINES = (
 
 
 async def text(path: Path, options: LogOptions) -> str:
-    pieces = read(path, options, is_finished=lambda: True, clock=SystemClock())
-    return b"".join([piece async for piece in pieces]).decode()
+    chunks = read(path, options, is_finished=lambda: True, clock=SystemClock())
+    return b"".join([chunk async for chunk in chunks]).decode()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def text(path: Path, options: LogOptions) -> str:
         ),
     ],
 )
-async def test_a_log_is_read_as_asked(tmp_path: Path, options: LogOptions, expected: str) -> None:
+async def test_log_options_select_lines(tmp_path: Path, options: LogOptions, expected: str) -> None:
     path = tmp_path / "0.log"
     path.write_text(LINES)
     assert await text(path, options) == expected
@@ -63,7 +63,7 @@ async def test_a_log_is_read_as_asked(tmp_path: Path, options: LogOptions, expec
     lines=st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n\r"), max_size=9)),
     count=st.integers(0, 12),
 )
-def test_the_tail_is_the_end_of_the_whole(
+def test_tail_returns_the_last_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: Sequence[str], count: int
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "0.log"
@@ -75,7 +75,7 @@ def test_the_tail_is_the_end_of_the_whole(
     assert tail == "".join(f"{line}\n" for line in (lines[-count:] if count else []))
 
 
-async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
+async def test_head_of_a_large_log_is_deallocated(tmp_path: Path) -> None:
     path, page = tmp_path / "0.log", 4096
     lines = [f"2026-01-01T00:00:01.000000001Z stdout F line {n}\n" for n in range(20_000)]
     path.write_text("".join(lines))
@@ -84,8 +84,8 @@ async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
     with path.open("rb") as reader:
         reader.seek(size - 1)
         if not punch_log_head(path, min_kept_bytes=64 * page):
-            pytest.skip("this file system drops no part of a file")
-        assert reader.read() == b"\n", "who reads on does not notice"
+            pytest.skip("this file system does not support holes")
+        assert reader.read() == b"\n", "open readers are not affected"
     assert path.stat().st_size == size
     assert path.stat().st_blocks * 512 < 70 * page
     kept = (await text(path, LogOptions())).splitlines()
@@ -97,15 +97,15 @@ async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
     assert not punch_log_head(tmp_path / "none.log")
 
 
-async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> None:
+async def test_followed_log_ends_when_its_run_is_finished(tmp_path: Path) -> None:
     path, clock, over = tmp_path / "0.log", FakeClock(), False
     path.write_text(LINES)
     got: list[bytes] = []
 
     async def follow() -> None:
         options = LogOptions(follow=True, tail=1)
-        async for piece in read(path, options, is_finished=lambda: over, clock=clock):
-            got.append(piece)  # noqa: PERF401 - looked at while it grows
+        async for chunk in read(path, options, is_finished=lambda: over, clock=clock):
+            got.append(chunk)  # noqa: PERF401 - read during the loop
 
     following = asyncio.create_task(follow())
     await run_ready_tasks()
@@ -124,7 +124,7 @@ async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> N
 
 @dataclass
 class SingleLogSource:
-    """Holds a single log."""
+    """A source with one log."""
 
     path: Path
 
@@ -137,9 +137,9 @@ class SingleLogSource:
         return self
 
 
-async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None:
+async def test_log_server_accepts_only_certificates_of_its_ca(tmp_path: Path) -> None:
     own = pki.ensure(tmp_path / "pki")
-    stranger = pki.ensure(tmp_path / "other")
+    other = pki.ensure(tmp_path / "other")
     (tmp_path / "0.log").write_text(LINES)
     server = LogServer(SingleLogSource(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
@@ -148,40 +148,40 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
         assert await request_log(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
         assert (await request_log(f"{url}/d", own, own.client))[0] == 404
         assert (await request_log(f"{url}/c?tailLines=x", own, own.client))[0] == 400
-        for pair in (None, stranger.client):
+        for pair in (None, other.client):
             with pytest.raises((aiohttp.ClientError, OSError)):
                 await request_log(f"{url}/c", own, pair)
 
 
 class OpenLogSource(SingleLogSource):
-    """A log to which nothing is added."""
+    """A log that never ends, and gets no more lines."""
 
     def is_finished(self) -> bool:
         return False
 
 
-async def test_a_log_is_followed_no_more_when_its_reader_hangs_up(
+async def test_following_stops_when_the_client_disconnects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = pki.ensure(tmp_path / "pki")
     (tmp_path / "0.log").write_text(LINES)
     ended, read_on = asyncio.Event(), logs.read
 
-    async def read(*about: Any, **more: Any) -> AsyncIterator[bytes]:
-        async for piece in read_on(*about, **more):
-            yield piece
+    async def read(*arguments: Any, **more: Any) -> AsyncIterator[bytes]:
+        async for chunk in read_on(*arguments, **more):
+            yield chunk
         ended.set()
 
-    monkeypatch.setattr(logs, "decode_job", read)
+    monkeypatch.setattr(logs, "read", read)
     server = LogServer(OpenLogSource(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)
     async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
-        answer = await session.get(url, ssl=context)
-        assert await answer.content.readline() == b"one\n"
-        answer.close()
+        response = await session.get(url, ssl=context)
+        assert await response.content.readline() == b"one\n"
+        response.close()
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             await ended.wait()
 
@@ -190,17 +190,17 @@ async def request_log(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple
     context = ssl.create_default_context(cafile=str(own.ca))
     if pair:
         context.load_cert_chain(pair.certificate, pair.key)
-    async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
-        return answer.status, await answer.text()
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as response:
+        return response.status, await response.text()
 
 
-async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Path) -> None:
+async def test_truncated_log_request_is_rejected(tmp_path: Path) -> None:
     own = pki.ensure(tmp_path / "pki")
     (tmp_path / "0.log").write_text(LINES)
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)
-    source, figures = SingleLogSource(tmp_path / "0.log"), ListenerMetrics()
+    source, metrics = SingleLogSource(tmp_path / "0.log"), ListenerMetrics()
     found: list[str] = []
 
     class Source(SingleLogSource):
@@ -209,10 +209,10 @@ async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Pat
             return source
 
     server = LogServer(Source(source.path), SystemClock())
-    async with server.running(files, port=0, metrics=figures) as port:
+    async with server.running(files, port=0, metrics=metrics) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         path = b"/containerLogs/default/p/c"
         writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
         writer.close()
-        await wait_for(lambda: figures.rejections["agent", "truncated"] == 1)
+        await wait_for(lambda: metrics.rejections["agent", "truncated"] == 1)
     assert found == []

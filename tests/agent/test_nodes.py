@@ -1,4 +1,4 @@
-"""Nodes of an agent of their own: how they show themselves, and each level of the sandbox."""
+"""Node objects and their status, and containers at each isolation level."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ async def test_a_container_sees_its_environment_volumes_and_names(
         data = {"worker.host": "p.job"}
         await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
-        one = container("sh", "-c", script, env=env, volumeMounts=mounts, workingDir="/place/here")
+        one = container("sh", "-c", script, env=env, volumeMounts=mounts, workingDir="/work/dir")
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         pod = await w.phase("p", "Succeeded", "Failed")
         assert pod["status"]["phase"] == "Succeeded", pod["status"]
@@ -60,14 +60,14 @@ async def test_a_container_sees_its_environment_volumes_and_names(
             "p",
             "p.job",
         ]
-        assert lines[5].endswith("/place/here")
+        assert lines[5].endswith("/work/dir")
         if level is IsolationLevel.PLAIN:
             assert "BATHOLITH_ROOT" in (await w.wait_event("p", "NoSandbox"))["message"]
         else:
-            assert lines[5:] == ["/place/here", "p"]
+            assert lines[5:] == ["/work/dir", "p"]
 
 
-async def test_the_node_says_what_it_has_and_that_it_lives(
+async def test_node_reports_capacity_and_renews_its_lease(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with agent_cluster(servers, tmp_path, cpus=16, memory="64Gi") as w, w.agent():
@@ -82,25 +82,25 @@ async def test_the_node_says_what_it_has_and_that_it_lives(
         assert lease["spec"]["holderIdentity"] == NODE
 
 
-async def test_a_new_node_takes_no_pods_until_its_agent_says_that_it_is_ready(
+async def test_new_node_keeps_its_taint_until_the_agent_is_ready(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     own = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
     async with agent_cluster(servers, tmp_path) as w:
         body = {"metadata": {"name": NODE}, "spec": {"taints": [own]}}
-        made = await w.client.create(NODES, body, view=dict)
+        created = await w.client.create(NODES, body, view=dict)
         not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
-        assert made["spec"]["taints"] == [own, not_ready]
+        assert created["spec"]["taints"] == [own, not_ready]
         async with w.agent():
             node = await w.client.get(NODES, NODE, view=dict)
             assert node["spec"]["taints"] == [own]
 
 
-@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens
+@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one issues no tokens
 async def test_a_pod_may_call_the_api_by_its_service_account(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """The volume that the server's admission adds: token, authority, namespace."""
+    """The volume that the server's admission adds: token, CA bundle, namespace."""
     script = f'cd "$BATHOLITH_ROOT{ACCOUNT}" && cat namespace && echo && cat ca.crt && cat token'
     async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", container("sh", "-c", script), restartPolicy="Never"))
@@ -118,8 +118,8 @@ async def test_a_pod_may_call_the_api_by_its_service_account(
         assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
 
 
-async def test_a_node_tells_what_it_lacks(servers: ServerFactory, tmp_path: Path) -> None:
+async def test_node_event_reports_weak_isolation(servers: ServerFactory, tmp_path: Path) -> None:
     async with agent_cluster(servers, tmp_path) as w, w.agent(sandbox=IsolationLevel.PLAIN):
         event = await w.wait_event(NODE, "WeakIsolation")
     assert event["type"] == "Warning"
-    assert event["message"].startswith("there is no sandbox: pods ")
+    assert event["message"].startswith("no sandbox: pods ")

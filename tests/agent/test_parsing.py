@@ -1,4 +1,4 @@
-"""Images, environments, plans and names: what is read off a pod's words."""
+"""Commands of images, environments, simulation plans and host names."""
 
 import math
 import sys
@@ -48,13 +48,13 @@ def program_missing(program: str) -> str | None:
         ("model", ["run"], ["--fast"], ("run", "--fast")),
     ],
 )
-def test_a_command_stands_in_for_an_image(
+def test_command_line_depends_on_the_image(
     image: str, command: list[str], args: list[str], expected: tuple[str, ...]
 ) -> None:
     assert command_line(image, command, args, find=program_found) == expected
 
 
-def test_a_program_that_the_machine_lacks_is_replaced_where_that_makes_sense() -> None:
+def test_missing_servers_are_replaced_by_placeholders() -> None:
     assert (
         command_line("nginx", ["nginx", "-g", "daemon off;"], [], find=program_missing)
         == RUN_FOREVER
@@ -91,7 +91,7 @@ def env_of(pod: Pod, sources: ResolvedSources) -> dict[str, str]:
     )
 
 
-def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins() -> None:
+def test_environment_combines_all_sources_and_the_last_one_wins() -> None:
     env = [
         {"name": "PLAIN", "value": "v"},
         {"name": "EARLIER", "value": "$(PLAIN)/$(LATER)"},
@@ -100,7 +100,7 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
         {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}},
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
-        {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "w"}}},
+        {"name": "TEXT", "valueFrom": {"secretKeyRef": {"name": "s", "key": "w"}}},
         {"name": "NO", "valueFrom": {"secretKeyRef": {"name": "-", "key": "w", "optional": True}}},
         {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
         {
@@ -122,12 +122,12 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
     assert env_of(decode_pod(text), sources) == {
         "PATH": "/bin", "k": "own", "P_w": "hush", "PLAIN": "v", "EARLIER": "v/$(LATER)",
         "LATER": "x", "NAME": "p", "LABEL": "c", "IP": "127.64.0.1", "KEY": "shared",
-        "WORD": "hush", "CPU": "16", "MEM": "2",
+        "TEXT": "hush", "CPU": "16", "MEM": "2",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ({"configMapKeyRef": {"name": "x", "key": "k"}}, 'configmap "x" not found'),
         (
@@ -137,9 +137,11 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
         ({"fieldRef": {"fieldPath": "spec.nope"}}, "unsupported fieldPath"),
     ],
 )
-def test_a_value_that_must_be_there_is_asked_for(source: dict[str, object], words: str) -> None:
+def test_missing_required_value_is_a_configuration_error(
+    source: dict[str, object], message: str
+) -> None:
     pod = decode_pod(manifest("p", container(env=[{"name": "A", "valueFrom": source}])))
-    with pytest.raises(ContainerConfigError, match=words):
+    with pytest.raises(ContainerConfigError, match=message):
         env_of(pod, ResolvedSources(config_maps={"m": {}}))
 
 
@@ -168,7 +170,7 @@ def test_a_value_that_must_be_there_is_asked_for(source: dict[str, object], word
         (["sh"], SimulatedRun(0)),
     ],
 )
-def test_a_command_says_how_long_it_runs_and_how_it_ends(
+def test_duration_and_exit_code_are_inferred_from_the_command(
     argv: list[str], expected: SimulatedRun
 ) -> None:
     assert run_of(argv) == expected
@@ -183,7 +185,7 @@ def run_with(notes: dict[str, str], *command: str, image: str = "busybox") -> Si
     return plan_run(pod, pod.spec.containers[0], "seed")
 
 
-def test_annotations_go_before_commands() -> None:
+def test_annotations_override_commands() -> None:
     assert run_with({"run-for": "1m", "exit-code": "3"}, "sleep", "5") == SimulatedRun(60, 3)
     assert run_with({"run-for": "inf"}, "true") == SimulatedRun(math.inf)
     assert run_with({"exit-code": "other=4,c=137"}, "sleep", "5") == SimulatedRun(5, 137)
@@ -192,7 +194,7 @@ def test_annotations_go_before_commands() -> None:
     assert 1 <= run_with({"run-for": "1s~3s"}, "true").seconds <= 3
 
 
-def test_a_plan_says_when_a_pod_starts_and_whether_it_obeys() -> None:
+def test_pod_plan_has_start_delay_and_term_handling() -> None:
     text = manifest()
     prefix = "simulate.batholith.io/"
     text["metadata"]["annotations"] = {
@@ -251,7 +253,7 @@ def test_addresses_differ_and_stay_the_same_for_a_uid() -> None:
     assert hosts.allocate_address("uid-5", set()) in taken
 
 
-def test_services_with_an_address_are_told_by_variables() -> None:
+def test_services_with_a_cluster_ip_have_variables() -> None:
     ports = [{"port": 80, "name": "http"}]
     web = service("my-web", clusterIP="10.0.0.7", ports=ports)
     assert hosts.service_variables([web, service("none", clusterIP="None", ports=ports)]) == {
@@ -261,8 +263,8 @@ def test_services_with_an_address_are_told_by_variables() -> None:
     }
 
 
-def test_the_api_server_is_told_by_no_variables() -> None:
-    """Clients would look for a token beside it, and pods get none."""
+def test_api_server_service_has_no_variables() -> None:
+    """Given them, clients look for a token, which pods do not have."""
     ports = [{"port": 7443, "name": "https"}]
     found = service("kubernetes", clusterIP="127.0.0.1", ports=ports)
     assert hosts.service_variables([found]) == {}

@@ -1,4 +1,4 @@
-"""Paths that a container swaps while somebody resolves them."""
+"""Paths that a container replaces during their resolution."""
 
 import ctypes
 import errno
@@ -24,7 +24,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
-    """A volume with a folder that becomes a link to a secret and a folder again, all the time."""
+    """A volume in which a directory and a link to a secret replace each other constantly."""
     volume, outside = tmp_path / "volume", tmp_path / "outside"
     (volume / "dir").mkdir(parents=True)
     (volume / "dir" / SECRET).write_text("harmless")
@@ -51,7 +51,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 
 
 def resolve_for(seconds: float, volume: Path) -> dict[str, int]:
-    """Open and make paths that are being swapped; how often each end was met."""
+    """Open and create paths during the replacement; count the outcomes."""
     top = os.open(volume, os.O_PATH)
     met = {"inside": 0, "refused": 0}
     until = time.monotonic() + seconds
@@ -75,22 +75,22 @@ def resolve_for(seconds: float, volume: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("way")
-def test_no_swap_leads_out_of_a_volume(volume: Path) -> None:
+def test_concurrent_replacement_does_not_lead_out_of_a_volume(volume: Path) -> None:
     met = resolve_for(1.0, volume)
-    assert min(met.values()) > 0, "both were there to be met"
+    assert min(met.values()) > 0, "both outcomes occurred"
     assert os.listdir(volume.parent / "outside") == [SECRET]
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("way")
-def test_no_swap_leads_out_of_a_volume_for_a_long_time(volume: Path) -> None:
+def test_concurrent_replacement_does_not_lead_out_of_a_volume_in_a_long_run(volume: Path) -> None:
     resolve_for(120.0, volume)
     assert os.listdir(volume.parent / "outside") == [SECRET]
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("path", ["../outside", "a/../../outside", "up/outside", "abs", "proc"])
-def test_what_leads_out_is_not_opened(tmp_path: Path, path: str) -> None:
+def test_path_out_of_the_volume_is_not_opened(tmp_path: Path, path: str) -> None:
     volume, outside = tmp_path / "volume", tmp_path / "outside"
     (volume / "a").mkdir(parents=True)
     outside.mkdir()
@@ -107,7 +107,7 @@ def test_what_leads_out_is_not_opened(tmp_path: Path, path: str) -> None:
     assert os.listdir(outside) == []
 
 
-def test_neither_a_link_nor_a_pipe_is_read_for_a_file(tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "link").symlink_to("secret")
     os.mkfifo(tmp_path / "pipe")

@@ -36,13 +36,13 @@ async def shared(
     servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[AgentCluster]:
     """One server and one agent for all tests of this module."""
-    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
-        yield made
+    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as created, created.agent():
+        yield created
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace of the test's own."""
+    """The shared cluster, in a namespace for this test."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     await add_namespace(shared.server, name)
     return replace(shared, namespace=name)
@@ -53,17 +53,17 @@ def shell(script: str, *, name: str = "c", **more: Any) -> Json:
 
 
 def ended(pod: Json, at: int = 0) -> Json:
-    """How a container ended; a server may leave out a code of 0."""
+    """Return the exit of a container; a server may omit the exit code 0."""
     return {"exitCode": 0, **pod["status"]["containerStatuses"][at]["state"]["terminated"]}
 
 
 def pod_dirs(cluster: AgentCluster) -> list[Path]:
-    """What is on disk for the pods of the test."""
+    """Return the directories of the test's pods."""
     held = PodDir.all(cluster.settings.data_dir)
-    return [folder.path for folder, record in held if record.namespace == cluster.namespace]
+    return [directory.path for directory, record in held if record.namespace == cluster.namespace]
 
 
-async def test_pods_end_as_their_containers_do(cluster: AgentCluster) -> None:
+async def test_pod_phase_follows_from_exit_codes(cluster: AgentCluster) -> None:
     await cluster.run(manifest("good", shell("exit 0"), restartPolicy="Never"))
     await cluster.run(
         manifest("bad", shell("exit 3"), shell("exit 0", name="d"), restartPolicy="Never")
@@ -97,7 +97,7 @@ async def test_a_failing_container_is_restarted_until_it_succeeds(cluster: Agent
     assert done["status"]["containerStatuses"][0]["restartCount"] == 2
 
 
-async def test_images_without_a_command_behave_as_their_kind(cluster: AgentCluster) -> None:
+async def test_images_without_a_command_run_placeholders(cluster: AgentCluster) -> None:
     await cluster.run(manifest("web", container(image="nginx")))
     await cluster.run(manifest("box", container(image="busybox:latest"), restartPolicy="Never"))
     assert (await cluster.phase("box", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
@@ -107,7 +107,7 @@ async def test_images_without_a_command_behave_as_their_kind(cluster: AgentClust
     assert web["status"]["podIP"].startswith("127.")
 
 
-async def test_a_container_that_takes_too_much_memory_is_killed(cluster: AgentCluster) -> None:
+async def test_container_above_its_memory_limit_is_killed(cluster: AgentCluster) -> None:
     take = "import sys, time; x = b'1' * (int(sys.argv[1]) << 20); print('up'); time.sleep(60)"
     limits = {"limits": {"memory": "128Mi"}}
     for name, amount in (("greedy", "256"), ("modest", "8")):
@@ -121,29 +121,29 @@ async def test_a_container_that_takes_too_much_memory_is_killed(cluster: AgentCl
     await cluster.delete("modest", grace=0)
 
 
-async def test_a_container_that_keeps_failing_is_said_to_wait(cluster: AgentCluster) -> None:
+async def test_restart_backoff_is_reported_by_an_event(cluster: AgentCluster) -> None:
     await cluster.run(manifest("p", shell("exit 1")))
-    made = await cluster.pod("p")
+    created = await cluster.pod("p")
     event = await cluster.wait_event("p", "BackOff")
-    where = f"p_{cluster.namespace}({made['metadata']['uid']})"
+    where = f"p_{cluster.namespace}({created['metadata']['uid']})"
     assert event["message"] == f"Back-off restarting failed container c in pod {where}"
     assert event["type"] == "Warning"
     await cluster.delete("p", grace=0)
 
 
-async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(
+async def test_pod_waits_for_a_missing_config_map(
     cluster: AgentCluster,
 ) -> None:
-    volumes = [{"name": "m", "configMap": {"name": "late"}}]
+    volumes = [{"name": "m", "configMap": {"name": "config"}}]
     await cluster.run(manifest("p", shell("exit 0"), restartPolicy="Never", volumes=volumes))
     event = await cluster.wait_event("p", "FailedMount")
     assert event["type"] == "Warning"
-    assert 'configmap "late" not found' in event["message"]
+    assert 'configmap "config" not found' in event["message"]
     waiting = await cluster.wait_pod("p", lambda pod: pod["status"].get("containerStatuses"))
     state = waiting["status"]["containerStatuses"][0]["state"]
     assert state["waiting"]["reason"] == "ContainerCreating"
     assert waiting["status"]["phase"] == "Pending"
-    await cluster.create({"metadata": {"name": "late"}, "data": {}}, CONFIGMAPS)
+    await cluster.create({"metadata": {"name": "config"}, "data": {}}, CONFIGMAPS)
     await cluster.phase("p", "Succeeded")
 
 
@@ -160,14 +160,14 @@ async def test_a_missing_key_in_the_environment_is_a_configuration_error(
     assert waiting["message"] == 'secret "no" not found'
 
 
-async def test_a_pod_runs_as_the_user_that_it_asks_for(cluster: AgentCluster) -> None:
+async def test_pod_runs_as_the_user_of_its_security_context(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox pods run as the agent's user")
     script = "id -un; id -u; id -g; pwd -P; cd; pwd; touch mine && ls; id -un 0"
-    somebody = shell(script)
+    default = shell(script)
     other = shell("id -u; id -g", name="d", securityContext={"runAsUser": 0, "runAsGroup": 7})
     shared = {"runAsUser": 4321, "runAsGroup": 1234}
-    pod = manifest("p", somebody, other, restartPolicy="Never", securityContext=shared)
+    pod = manifest("p", default, other, restartPolicy="Never", securityContext=shared)
     await cluster.run(pod)
     await cluster.phase("p", "Succeeded")
     shown = ["pod", "4321", "1234", "/", "/home/pod", "mine", "root"]
@@ -175,7 +175,7 @@ async def test_a_pod_runs_as_the_user_that_it_asks_for(cluster: AgentCluster) ->
     assert (await cluster.logs("p", "?container=d")).split() == ["0", "7"]
 
 
-async def test_a_pod_that_must_not_be_root_is_not(cluster: AgentCluster) -> None:
+async def test_run_as_non_root_is_enforced(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox pods run as the agent's user")
     never = {"runAsNonRoot": True}
@@ -194,7 +194,7 @@ async def test_a_pod_that_must_not_be_root_is_not(cluster: AgentCluster) -> None
     assert "breaks non-root policy" in waiting["message"]
 
 
-async def test_init_containers_go_first_and_their_failure_is_the_pod_s(
+async def test_failed_init_container_fails_the_pod(
     cluster: AgentCluster,
 ) -> None:
     inits = [shell("echo one", name="i1"), shell("exit 4", name="i2")]
@@ -207,12 +207,12 @@ async def test_init_containers_go_first_and_their_failure_is_the_pod_s(
     assert await cluster.logs("p", "?container=i1") == "one\n"
 
 
-async def test_logs_can_be_narrowed_and_followed(cluster: AgentCluster) -> None:
+async def test_logs_can_be_filtered_and_followed(cluster: AgentCluster) -> None:
     script = "for i in 1 2 3; do echo line $i; done; echo bad >&2; sleep 0.3; echo last"
     await cluster.run(manifest("p", shell(script), restartPolicy="Never"))
     await cluster.phase("p", "Running", "Succeeded")
     whole = (await cluster.logs("p", "?follow=true")).splitlines(keepends=True)
-    # Two streams have no order but that in which they were read.
+    # The two streams are logged in the order in which the shim reads them.
     assert [line for line in whole if line != "bad\n"] == [
         "line 1\n", "line 2\n", "line 3\n", "last\n",
     ]  # fmt: skip
@@ -230,7 +230,7 @@ async def test_logs_can_be_narrowed_and_followed(cluster: AgentCluster) -> None:
     assert "previous terminated container" in refused.body["message"]
 
 
-async def test_the_run_before_keeps_its_log(cluster: AgentCluster) -> None:
+async def test_log_of_the_previous_run_is_kept(cluster: AgentCluster) -> None:
     mounts = [{"name": "data", "mountPath": "/data"}]
     script = (
         "R=$BATHOLITH_ROOT; echo run; test -f $R/data/x && sleep 60; touch $R/data/x; echo first"
@@ -247,7 +247,7 @@ async def test_the_run_before_keeps_its_log(cluster: AgentCluster) -> None:
     assert await cluster.logs("p", "?previous=true") == "run\nfirst\n"
 
 
-async def test_a_deleted_pod_is_asked_first_and_killed_when_its_grace_is_over(
+async def test_deleted_pod_gets_sigterm_then_sigkill_after_its_grace_period(
     cluster: AgentCluster,
 ) -> None:
     kind = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"
@@ -271,7 +271,7 @@ async def test_a_deleted_pod_is_asked_first_and_killed_when_its_grace_is_over(
     await wait_for(lambda: not pod_dirs(cluster))
 
 
-async def test_a_pod_that_is_removed_by_force_is_killed_in_the_background(
+async def test_force_deleted_pod_is_killed_in_the_background(
     cluster: AgentCluster,
 ) -> None:
     await cluster.run(manifest("p", shell("echo up; sleep 60")))
@@ -281,14 +281,14 @@ async def test_a_pod_that_is_removed_by_force_is_killed_in_the_background(
     await wait_for(lambda: not pod_dirs(cluster))
 
 
-async def test_a_deadline_ends_a_pod(cluster: AgentCluster) -> None:
+async def test_active_deadline_terminates_a_pod(cluster: AgentCluster) -> None:
     await cluster.run(manifest("p", shell("sleep 60"), activeDeadlineSeconds=1))
     pod = await cluster.phase("p", "Succeeded", "Failed")
     assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-async def test_peers_find_one_another_by_name_as_they_come(cluster: AgentCluster) -> None:
-    """Three pods behind a headless service, as the svc plugin makes it."""
+async def test_peers_resolve_each_other_as_they_start(cluster: AgentCluster) -> None:
+    """Three pods behind a headless service like that of the svc plugin."""
     names = [f"job-w-{number}" for number in range(3)]
     script = (
         "H=${BATHOLITH_HOSTS:-/etc/hosts};"
@@ -315,7 +315,7 @@ async def test_peers_find_one_another_by_name_as_they_come(cluster: AgentCluster
         assert set((await cluster.wait_log(name, "127.")).split()) == {addresses[2]}
 
 
-async def test_a_name_bound_later_runs_too(cluster: AgentCluster) -> None:
+async def test_pod_bound_after_its_creation_runs(cluster: AgentCluster) -> None:
     await cluster.create(manifest("p", shell("exit 0"), restartPolicy="Never"))
     binding = {
         "apiVersion": "v1",
@@ -327,10 +327,10 @@ async def test_a_name_bound_later_runs_too(cluster: AgentCluster) -> None:
     await cluster.phase("p", "Succeeded")
 
 
-async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(
+async def test_event_suggests_the_pod_ip_if_a_port_is_in_use(
     cluster: AgentCluster,
 ) -> None:
-    """Pods share the machine's network; each has an address of its own there."""
+    """Pods use the host's network, each with its own loopback address."""
     env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
     listen = (
         "import os, socket, sys; s = socket.socket();"
@@ -350,7 +350,7 @@ async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(
         assert (await cluster.phase("own", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
 
 
-async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(
+async def test_claim_keeps_its_files_until_it_is_deleted(
     cluster: AgentCluster,
 ) -> None:
     spec = {
@@ -377,7 +377,7 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(
     assert await cluster.logs("second") == "first\n"
     base = cluster.settings.data_dir / "volumes"
     assert len(list(base.glob(f"{cluster.namespace}_*"))) == 1
-    # On the real server nobody takes its protection off.
+    # No controller of the real server removes the pvc-protection finalizer.
     free = {"metadata": {"finalizers": None}}
     await cluster.client.patch(PERSISTENTVOLUMECLAIMS, "data", free, namespace=cluster.namespace)
     await cluster.client.delete(PERSISTENTVOLUMECLAIMS, "data", namespace=cluster.namespace)
@@ -389,24 +389,24 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(
     assert await cluster.logs("third") == ""
 
 
-async def test_secrets_stay_out_of_logs_and_reach(
+async def test_secrets_are_neither_logged_nor_readable_by_others(
     cluster: AgentCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    env = [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}]
+    env = [{"name": "TEXT", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}]
     await cluster.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaC1odXNo"}}, SECRETS)
     await cluster.run(
-        manifest("p", shell("test $WORD = hush-hush", env=env), restartPolicy="Never")
+        manifest("p", shell("test $TEXT = hush-hush", env=env), restartPolicy="Never")
     )
     await cluster.phase("p", "Succeeded")
-    (folder,) = pod_dirs(cluster)
-    assert os.stat(folder).st_mode & 0o077 == 0
+    (directory,) = pod_dirs(cluster)
+    assert os.stat(directory).st_mode & 0o077 == 0
     assert "hush-hush" not in caplog.text
 
 
-async def test_last_words_become_the_termination_message(cluster: AgentCluster) -> None:
+async def test_termination_message_is_reported(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
-        pytest.skip("without a sandbox the message file is out of reach")
+        pytest.skip("without a sandbox the message file cannot be mounted")
     own = shell("echo gave up > /dev/termination-log; exit 2")
     log = shell(
         "echo from the log; exit 2",
@@ -418,7 +418,7 @@ async def test_last_words_become_the_termination_message(cluster: AgentCluster) 
     assert [ended(pod, 0)["message"], ended(pod, 1)["message"]] == ["gave up\n", "from the log"]
 
 
-async def test_a_condition_that_holds_loses_the_reason_why_it_did_not(
+async def test_true_condition_has_no_reason_of_its_earlier_status(
     cluster: AgentCluster,
 ) -> None:
     probe = {"exec": {"command": ["test", "-e", "/tmp/ok"]}, "periodSeconds": 1}
@@ -426,15 +426,15 @@ async def test_a_condition_that_holds_loses_the_reason_why_it_did_not(
         manifest("p", shell("sleep 0.5; touch /tmp/ok; sleep 60", readinessProbe=probe))
     )
 
-    def told(pod: Json) -> dict[str, Json]:
+    def conditions(pod: Json) -> dict[str, Json]:
         return {each["type"]: each for each in pod["status"].get("conditions") or ()}
 
     def is_ready(value: str) -> Callable[[Json], bool]:
-        return lambda pod: told(pod).get("Ready", {}).get("status") == value
+        return lambda pod: conditions(pod).get("Ready", {}).get("status") == value
 
-    waiting = told(await cluster.wait_pod("p", is_ready("False")))
+    waiting = conditions(await cluster.wait_pod("p", is_ready("False")))
     assert waiting["Ready"]["reason"] == "ContainersNotReady"
-    ready = told(await cluster.wait_pod("p", is_ready("True")))
+    ready = conditions(await cluster.wait_pod("p", is_ready("True")))
     for kind in ("Ready", "ContainersReady", "Initialized"):
         assert "reason" not in ready[kind], ready[kind]
         assert "message" not in ready[kind], ready[kind]
@@ -458,11 +458,11 @@ async def test_a_followed_log_ends_with_its_pod(cluster: AgentCluster) -> None:
 @pytest.mark.parametrize(
     ("image", "command"), [("nginx", []), ("nginx", ["nginx"]), ("busybox", [])]
 )
-async def test_a_pod_says_that_it_runs_no_program_of_its_image(
+async def test_condition_and_event_report_a_placeholder(
     cluster: AgentCluster, image: str, command: list[str]
 ) -> None:
     if command and shutil.which(command[0]):
-        pytest.skip("nginx is installed: it is run, not stood in for")
+        pytest.skip("nginx is installed and runs without a placeholder")
     await cluster.run(manifest("p", shell("true", name="own"), container(*command, image=image)))
 
     def sign(pod: Json) -> Json:
@@ -479,7 +479,7 @@ async def test_a_pod_says_that_it_runs_no_program_of_its_image(
     await cluster.delete("p", grace=0)
 
 
-async def test_a_pod_with_a_program_has_no_such_sign(cluster: AgentCluster) -> None:
+async def test_pod_with_a_program_has_no_placeholder_condition(cluster: AgentCluster) -> None:
     await cluster.run(manifest("p", shell("exit 0"), restartPolicy="Never"))
     pod = await cluster.phase("p", "Succeeded")
     assert "batholith.io/Placeholder" not in {c["type"] for c in pod["status"]["conditions"]}

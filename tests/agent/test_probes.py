@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def host_dir(servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the machine that pods may write to, one for each kind of server."""
+    """A directory of the machine that pods may write, one per kind of server."""
     return make_world_writable(tmp_path_factory.mktemp("outside"))
 
 
@@ -32,13 +32,16 @@ async def shared(
 ) -> AsyncIterator[AgentCluster]:
     """One server and one agent for all tests of this module."""
     base = tmp_path_factory.mktemp("world")
-    async with agent_cluster(servers, base, host_paths=(str(host_dir),)) as made, made.agent():
-        yield made
+    async with (
+        agent_cluster(servers, base, host_paths=(str(host_dir),)) as created,
+        created.agent(),
+    ):
+        yield created
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def cluster(shared: AgentCluster) -> AgentCluster:
-    """The shared cluster, in a namespace of the test's own."""
+    """The shared cluster, in a namespace for this test."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     await add_namespace(shared.server, name)
     return replace(shared, namespace=name)
@@ -49,14 +52,14 @@ def run_in(script: str) -> Json:
 
 
 def frequent_probe(action: Json, **more: Any) -> Json:
-    """A probe that fails at once."""
+    """Return a probe with a failure threshold of 1."""
     return {**action, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 10, **more}
 
 
-def pod(name: str, script: str, folder: Path | None = None, **more: Any) -> Json:
-    """A pod of one container, which may write into *folder* at /out."""
-    mounts = [{"name": "out", "mountPath": "/out"}] if folder else []
-    volumes = [{"name": "out", "hostPath": {"path": str(folder)}}] if folder else []
+def pod(name: str, script: str, directory: Path | None = None, **more: Any) -> Json:
+    """Return a pod of one container, which may write to *directory* at /out."""
+    mounts = [{"name": "out", "mountPath": "/out"}] if directory else []
+    volumes = [{"name": "out", "hostPath": {"path": str(directory)}}] if directory else []
     policy = more.pop("restartPolicy", "Always")
     mounts += more.pop("volumeMounts", [])
     volumes += more.pop("volumes", [])
@@ -75,16 +78,16 @@ def is_ready(seen: Json) -> bool:
     return conditions.get("Ready") == "True" and container_status(seen)["ready"]
 
 
-async def test_a_container_is_ready_while_its_probe_says_so(cluster: AgentCluster) -> None:
+async def test_readiness_follows_the_readiness_probe(cluster: AgentCluster) -> None:
     await cluster.create({"metadata": {"name": "m"}, "data": {}}, CONFIGMAPS)
-    made = pod(
+    created = pod(
         "p",
         "sleep 60",
         readinessProbe=frequent_probe(run_in("test -f $R/m/ok")),
         volumeMounts=[{"name": "m", "mountPath": "/m"}],
         volumes=[{"name": "m", "configMap": {"name": "m"}}],
     )
-    await cluster.run(made)
+    await cluster.run(created)
     assert (await cluster.wait_event("p", "Unhealthy"))["message"].startswith(
         "Readiness probe failed: "
     )
@@ -98,15 +101,15 @@ async def test_a_container_is_ready_while_its_probe_says_so(cluster: AgentCluste
     assert container_status(await cluster.pod("p"))["restartCount"] == 0
 
 
-async def test_a_container_that_is_not_well_is_restarted_as_its_policy_says(
+async def test_failed_liveness_probe_follows_the_restart_policy(
     cluster: AgentCluster,
 ) -> None:
     unwell = frequent_probe(run_in("echo so bad; exit 1"))
     await cluster.run(pod("again", "sleep 60", livenessProbe=unwell))
     await cluster.run(pod("never", "sleep 60", livenessProbe=unwell, restartPolicy="Never"))
     again = await cluster.wait_pod("again", lambda seen: container_status(seen).get("restartCount"))
-    said = "Liveness probe failed: so bad"
-    assert (await cluster.wait_event("again", "Unhealthy", said))["message"] == said
+    message = "Liveness probe failed: so bad"
+    assert (await cluster.wait_event("again", "Unhealthy", message))["message"] == message
     ended = [
         one.get("terminated")
         for one in (container_status(again)["lastState"], container_status(again)["state"])
@@ -115,30 +118,30 @@ async def test_a_container_that_is_not_well_is_restarted_as_its_policy_says(
     assert (await cluster.phase("never", "Succeeded", "Failed"))["status"]["phase"] == "Failed"
 
 
-async def test_nothing_else_is_asked_before_the_start_went_well(
+async def test_other_probes_wait_for_the_startup_probe(
     cluster: AgentCluster, host_dir: Path
 ) -> None:
-    made = pod(
+    created = pod(
         "p",
         "sleep 60",
         host_dir,
         startupProbe=frequent_probe(run_in("test -f $R/out/up"), failureThreshold=1000),
         livenessProbe=frequent_probe(run_in("test -f $R/out/up")),
     )
-    await cluster.run(made)
+    await cluster.run(created)
     await cluster.wait_event("p", "Unhealthy")
     seen = await cluster.phase("p", "Running")
     assert (container_status(seen)["started"], container_status(seen)["ready"]) == (False, False)
     (host_dir / "up").touch()
     await cluster.wait_pod("p", is_ready)
-    late = pod(
-        "late", "sleep 60", startupProbe=frequent_probe(run_in("exit 1")), restartPolicy="Never"
+    failing = pod(
+        "failing", "sleep 60", startupProbe=frequent_probe(run_in("exit 1")), restartPolicy="Never"
     )
-    await cluster.run(late)
-    assert (await cluster.phase("late", "Succeeded", "Failed"))["status"]["phase"] == "Failed"
+    await cluster.run(failing)
+    assert (await cluster.phase("failing", "Succeeded", "Failed"))["status"]["phase"] == "Failed"
 
 
-async def test_ports_are_asked_at_the_pod_s_address(cluster: AgentCluster) -> None:
+async def test_probes_connect_to_the_pod_s_address(cluster: AgentCluster) -> None:
     serve = (
         "import http.server, os, sys; s = http.server.HTTPServer((os.environ['IP'], 18080),"
         "type('H', (http.server.BaseHTTPRequestHandler,), {'do_GET': lambda h: (h.send_response("
@@ -166,58 +169,58 @@ async def test_ports_are_asked_at_the_pod_s_address(cluster: AgentCluster) -> No
     assert not is_ready(await cluster.pod("shut"))
 
 
-async def test_hooks_run_in_the_container_after_its_start_and_before_its_end(
+async def test_hooks_run_after_the_start_and_before_sigterm(
     cluster: AgentCluster, tmp_path: Path, host_dir: Path
 ) -> None:
-    folder = make_world_writable(host_dir / "hooks")
+    directory = make_world_writable(host_dir / "hooks")
     hooks = {
         "postStart": run_in("hostname >> $R/out/log; echo post >> $R/out/log"),
         "preStop": run_in("echo pre >> $R/out/log"),
     }
     script = "trap 'echo term >> $R/out/log; exit 0' TERM; echo up; while :; do sleep 0.02; done"
-    await cluster.run(pod("p", script, folder, lifecycle=hooks))
+    await cluster.run(pod("p", script, directory, lifecycle=hooks))
     await cluster.wait_pod("p", is_ready)
     await cluster.wait_log("p", "up")
-    host, post = (folder / "log").read_text().split()
+    host, post = (directory / "log").read_text().split()
     assert post == "post"
     if detect_isolation().isolation is not IsolationLevel.PLAIN:
         assert host == "p"
     await cluster.delete("p", grace=60)
     await cluster.wait_pod_deleted("p")
-    assert (folder / "log").read_text().split()[1:] == ["post", "pre", "term"]
+    assert (directory / "log").read_text().split()[1:] == ["post", "pre", "term"]
 
 
-async def test_a_hook_that_fails_or_never_ends_does_not_keep_a_pod(
+async def test_failed_or_hanging_hook_does_not_block_the_pod(
     cluster: AgentCluster, host_dir: Path
 ) -> None:
-    folder = make_world_writable(host_dir / "failing")
+    directory = make_world_writable(host_dir / "failing")
     fails = {"postStart": run_in("echo oh; exit 1")}
     await cluster.run(pod("bad", "sleep 60", lifecycle=fails, restartPolicy="Never"))
     assert (await cluster.phase("bad", "Succeeded", "Failed"))["status"]["phase"] == "Failed"
     assert "oh" in (await cluster.wait_event("bad", "FailedPostStartHook"))["message"]
     hangs = {"preStop": run_in("sleep 600")}
-    # It hears of its end at once: after such a hook it has but two seconds.
+    # It exits promptly: after such a hook only two seconds remain.
     script = "trap 'echo term >> $R/out/log; exit 0' TERM; echo up; sleep 600 & wait"
-    await cluster.run(pod("slow", script, folder, lifecycle=hangs))
+    await cluster.run(pod("slow", script, directory, lifecycle=hangs))
     await cluster.phase("slow", "Running")
     await cluster.wait_log("slow", "up")
-    # Times in the API are whole seconds, so that of a grace one may be over when it begins.
+    # API times are whole seconds, so that up to one second of the grace period may be lost.
     await cluster.delete("slow", grace=3)
     await cluster.wait_pod_deleted("slow")
     assert "timed out" in (await cluster.wait_event("slow", "FailedPreStopHook"))["message"]
-    assert (folder / "log").read_text() == "term\n"
+    assert (directory / "log").read_text() == "term\n"
 
 
-async def test_what_runs_for_a_hook_has_no_more_rights_than_its_container(
+async def test_hook_has_the_privileges_of_its_container(
     cluster: AgentCluster,
 ) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
-        pytest.skip("without a sandbox there is nothing to be kept from")
+        pytest.skip("without a sandbox privileges are not dropped")
     rights = "grep -E 'CapEff|CapBnd|NoNewPrivs|Uid' /proc/self/status"
-    told = f"{rights} > /v/part; ls / >> /v/part; mv /v/part /v/theirs"
-    hooks = {"postStart": run_in(told)}
+    hook = f"{rights} > /v/new; ls / >> /v/new; mv /v/new /v/theirs"
+    hooks = {"postStart": run_in(hook)}
     script = f"{rights} > /v/own; ls / >> /v/own; until test -f /v/theirs; do sleep 0.02; done;"
-    made = pod(
+    created = pod(
         "p",
         f"{script} diff /v/own /v/theirs",
         lifecycle=hooks,
@@ -226,12 +229,12 @@ async def test_what_runs_for_a_hook_has_no_more_rights_than_its_container(
         volumeMounts=[{"name": "v", "mountPath": "/v"}],
         volumes=[{"name": "v", "emptyDir": {}}],
     )
-    await cluster.run(made)
+    await cluster.run(created)
     seen = await cluster.phase("p", "Succeeded", "Failed")
     assert seen["status"]["phase"] == "Succeeded", await cluster.logs("p")
 
 
-async def test_what_stands_in_for_a_server_is_not_asked(cluster: AgentCluster) -> None:
+async def test_placeholder_is_not_probed(cluster: AgentCluster) -> None:
     asked = frequent_probe({"httpGet": {"port": 18099}})
     one = container(image="nginx", livenessProbe=asked, readinessProbe=asked)
     one["lifecycle"] = {"postStart": run_in("exit 1")}

@@ -1,4 +1,4 @@
-"""What a running pod reads of the API follows its sources, each change in one step."""
+"""Projected files of a running pod follow their sources, each update atomically."""
 
 import os
 import stat
@@ -27,31 +27,31 @@ FILES = st.dictionaries(
 )
 
 
-def visible_files(folder: Path) -> dict[str, ProjectedFile]:
-    """What somebody sees who looks into *folder*, save the machinery behind it."""
+def visible_files(directory: Path) -> dict[str, ProjectedFile]:
+    """Return the visible files of *directory*."""
     found = {}
-    for place, below, names in os.walk(folder, followlinks=True):
+    for parent, below, names in os.walk(directory, followlinks=True):
         below[:] = [name for name in below if not name.startswith("..")]
         for name in names:
-            path = Path(place) / name
+            path = Path(parent) / name
             mode = stat.S_IMODE(path.stat().st_mode)
-            found[str(path.relative_to(folder))] = ProjectedFile(path.read_bytes(), mode)
+            found[str(path.relative_to(directory))] = ProjectedFile(path.read_bytes(), mode)
     return found
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(FILES, min_size=1, max_size=4))
-def test_a_folder_shows_what_was_published_last(
+def test_directory_shows_the_last_written_files(
     tmp_path_factory: pytest.TempPathFactory, versions: list[Mapping[str, ProjectedFile]]
 ) -> None:
-    folder = tmp_path_factory.mktemp("volume")
+    directory = tmp_path_factory.mktemp("volume")
     for before, files in zip([None, *versions], versions, strict=False):
-        assert atomic_write(folder, files) == (files != before)
-        assert visible_files(folder) == files
-        assert len([e for e in folder.iterdir() if e.is_dir() and not e.is_symlink()]) == 1
+        assert atomic_write(directory, files) == (files != before)
+        assert visible_files(directory) == files
+        assert len([e for e in directory.iterdir() if e.is_dir() and not e.is_symlink()]) == 1
 
 
-def test_what_was_begun_and_left_is_cleaned_up(tmp_path: Path) -> None:
+def test_interrupted_write_is_cleaned_up(tmp_path: Path) -> None:
     half = tmp_path / "..half"
     half.mkdir()
     (half / "a").touch()
@@ -66,7 +66,7 @@ def test_what_was_begun_and_left_is_cleaned_up(tmp_path: Path) -> None:
 
 
 def reader(script: str) -> Json:
-    """A pod that sees all kinds of sources."""
+    """Return a pod with all kinds of sources."""
     label = {"path": "label", "fieldRef": {"fieldPath": "metadata.labels['round']"}}
     sources = [{"configMap": {"name": "m"}}, {"downwardAPI": {"items": [label]}}]
     volumes = [
@@ -76,26 +76,26 @@ def reader(script: str) -> Json:
     ]
     mounts = [
         {"name": "m", "mountPath": "/m"},
-        {"name": "m", "mountPath": "/part", "subPath": "word"},
+        {"name": "m", "mountPath": "/single", "subPath": "text"},
         {"name": "s", "mountPath": "/s"},
         {"name": "p", "mountPath": "/p"},
     ]
     one = container("sh", "-c", script, volumeMounts=mounts)
-    made = manifest("p", one, restartPolicy="Never", volumes=volumes)
-    made["metadata"]["labels"] = {"round": "1"}
-    return made
+    created = manifest("p", one, restartPolicy="Never", volumes=volumes)
+    created["metadata"]["labels"] = {"round": "1"}
+    return created
 
 
-async def change(cluster: AgentCluster, word: str) -> None:
-    """Give all sources another content."""
-    await cluster.client.patch(CONFIGMAPS, "m", {"data": {"word": word}}, namespace="default")
-    await cluster.client.patch(SECRETS, "s", {"stringData": {"word": word}}, namespace="default")
-    labels = {"metadata": {"labels": {"round": word}}}
+async def change(cluster: AgentCluster, text: str) -> None:
+    """Change the content of all sources."""
+    await cluster.client.patch(CONFIGMAPS, "m", {"data": {"text": text}}, namespace="default")
+    await cluster.client.patch(SECRETS, "s", {"stringData": {"text": text}}, namespace="default")
+    labels = {"metadata": {"labels": {"round": text}}}
     await cluster.client.patch(PODS, "p", labels, namespace="default")
 
 
 WAIT = (
-    "R=$BATHOLITH_ROOT; shown() { cat $R/m/word $R/s/word $R/p/word $R/p/label; };"
+    "R=$BATHOLITH_ROOT; shown() { cat $R/m/text $R/s/text $R/p/text $R/p/label; };"
     "until_shows() { until test $(shown) = $1; do sleep 0.02; done; };"
 )
 
@@ -104,12 +104,12 @@ async def test_files_follow_their_sources_while_a_pod_runs(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     script = WAIT + (
-        "shown; echo; until_shows 2222; echo 2; echo part $(cat $R/part);"
+        "shown; echo; until_shows 2222; echo 2; echo single $(cat $R/single);"
         "touch $R/m/mine 2>/dev/null || echo no; until test -f $R/p/more; do sleep 0.02; done"
     )
     async with agent_cluster(servers, tmp_path) as w, w.agent():
-        await w.create({"metadata": {"name": "m"}, "data": {"word": "1"}}, CONFIGMAPS)
-        await w.create({"metadata": {"name": "s"}, "data": {"word": "MQ=="}}, SECRETS)
+        await w.create({"metadata": {"name": "m"}, "data": {"text": "1"}}, CONFIGMAPS)
+        await w.create({"metadata": {"name": "s"}, "data": {"text": "MQ=="}}, SECRETS)
         await w.run(reader(script))
         await w.phase("p", "Running")
         await w.wait_log("p", "1111")
@@ -117,17 +117,15 @@ async def test_files_follow_their_sources_while_a_pod_runs(
         if detect_isolation().isolation is IsolationLevel.PLAIN:
             await w.wait_log("p", "2\n")
         else:
-            assert (await w.wait_log("p", "no\n")) == "1111\n2\npart 1\nno\n"
+            assert (await w.wait_log("p", "no\n")) == "1111\n2\nsingle 1\nno\n"
         await w.client.patch(CONFIGMAPS, "m", {"data": {"more": ""}}, namespace="default")
         await w.phase("p", "Succeeded")
 
 
-async def test_an_agent_that_comes_back_brings_the_files_up_to_date(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
+async def test_next_agent_updates_projected_files(servers: ServerFactory, tmp_path: Path) -> None:
     async with agent_cluster(servers, tmp_path) as w:
-        await w.create({"metadata": {"name": "m"}, "data": {"word": "1"}}, CONFIGMAPS)
-        await w.create({"metadata": {"name": "s"}, "data": {"word": "MQ=="}}, SECRETS)
+        await w.create({"metadata": {"name": "m"}, "data": {"text": "1"}}, CONFIGMAPS)
+        await w.create({"metadata": {"name": "s"}, "data": {"text": "MQ=="}}, SECRETS)
         async with w.agent():
             await w.run(
                 reader(WAIT + "shown; echo; until_shows 2222; shown; echo; until_shows 3333")
@@ -141,17 +139,17 @@ async def test_an_agent_that_comes_back_brings_the_files_up_to_date(
             await w.phase("p", "Succeeded")
 
 
-async def test_what_was_missing_is_used_when_it_comes(
+async def test_container_starts_when_its_missing_secret_is_created(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "word"}}}]
+    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "text"}}}]
     async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", container("sh", "-c", "echo $A", env=env), restartPolicy="Never"))
         await w.wait_pod(
             "p",
             lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
         )
-        await w.create({"metadata": {"name": "s"}, "data": {"word": "MQ=="}}, SECRETS)
+        await w.create({"metadata": {"name": "s"}, "data": {"text": "MQ=="}}, SECRETS)
         await w.phase("p", "Succeeded")
         assert await w.logs("p") == "1\n"
 
@@ -160,7 +158,7 @@ _FASTER = 300
 
 
 class FastClock(SystemClock):
-    """A steady clock of which minutes pass in a second."""
+    """A steady clock that is 300 times faster."""
 
     @staticmethod
     def monotonic() -> float:
@@ -170,7 +168,7 @@ class FastClock(SystemClock):
         return super().call_later(seconds / _FASTER, callback)
 
 
-@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens
+@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one issues no tokens
 async def test_a_token_is_renewed_before_it_expires(servers: ServerFactory, tmp_path: Path) -> None:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
     script = (

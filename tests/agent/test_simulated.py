@@ -1,4 +1,4 @@
-"""Pretended nodes: pods that live by their annotations and commands, without a process."""
+"""Simulated nodes: pods run by their annotations and commands, without processes."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ def simulated(servers: ServerFactory, tmp_path: Path, **more: Any) -> Any:
 
 
 async def run(cluster: AgentCluster, name: str, *command: str, node: int = 0, **given: Any) -> Json:
-    """Create a pod on a pretended node; *given* are annotations and parts of the spec."""
+    """Create a pod on a simulated node; *given* are annotations and fields of the spec."""
     notes = {key: given.pop(key) for key in list(given) if "_" in key}
     pod = manifest(name, container(*command, image=given.pop("image", "busybox")), **given)
     pod["metadata"]["annotations"] = {
@@ -31,7 +31,7 @@ async def run(cluster: AgentCluster, name: str, *command: str, node: int = 0, **
     return await cluster.create(pod)
 
 
-async def test_the_nodes_are_there_with_what_they_pretend(
+async def test_simulated_nodes_are_registered_with_their_capacity(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with simulated(servers, tmp_path, cpus=8, memory="16Gi") as w, w.agent():
@@ -42,7 +42,7 @@ async def test_the_nodes_are_there_with_what_they_pretend(
         assert len(leases.items) == 3
 
 
-async def test_commands_are_played_as_written(servers: ServerFactory, tmp_path: Path) -> None:
+async def test_commands_are_simulated(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "good", "sleep", "0.2", restartPolicy="Never")
         await run(w, "bad", "sh", "-c", "sleep 0.1; exit 3", node=1, restartPolicy="Never")
@@ -57,7 +57,7 @@ async def test_commands_are_played_as_written(servers: ServerFactory, tmp_path: 
         assert {c["type"]: c["status"] for c in web["status"]["conditions"]}["Ready"] == "True"
 
 
-async def test_annotations_rule(servers: ServerFactory, tmp_path: Path) -> None:
+async def test_annotations_control_the_simulation(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "never", "true", never_start="true")
         await run(w, "exits", image="nginx", run_for="100ms", exit_code="9", restartPolicy="Never")
@@ -67,7 +67,7 @@ async def test_annotations_rule(servers: ServerFactory, tmp_path: Path) -> None:
         assert (await w.pod("never")).get("status", {}).get("phase", "Pending") == "Pending"
 
 
-async def test_probes_and_hooks_of_pretended_pods_go_well(
+async def test_probes_and_hooks_of_simulated_pods_succeed(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     never = {"exec": {"command": ["false"]}}
@@ -80,10 +80,10 @@ async def test_probes_and_hooks_of_pretended_pods_go_well(
         assert seen["status"]["containerStatuses"][0]["ready"]
 
 
-async def test_restarts_are_counted_as_in_real_life(servers: ServerFactory, tmp_path: Path) -> None:
+async def test_simulated_restarts_are_counted(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "p", "sh", "-c", "exit 1", restartPolicy="OnFailure")
-        pod = await w.when(
+        pod = await w.wait_pod(
             "p", lambda pod: str(pod["status"]).count("CrashLoopBackOff") and
             pod["status"]["containerStatuses"][0]["restartCount"] >= 2,
         )  # fmt: skip
@@ -93,7 +93,7 @@ async def test_restarts_are_counted_as_in_real_life(servers: ServerFactory, tmp_
 
 
 @pytest.mark.parametrize(("ignores", "grace", "code"), [("false", 60, 143), ("true", 1, 137)])
-async def test_a_deleted_pod_ends_and_goes(
+async def test_deleted_simulated_pod_exits_and_is_removed(
     servers: ServerFactory, tmp_path: Path, ignores: str, grace: int, code: int
 ) -> None:
     async with simulated(servers, tmp_path, stop_delay=0.1) as w, w.agent():
@@ -103,10 +103,10 @@ async def test_a_deleted_pod_ends_and_goes(
         pod = await w.phase("p", "Succeeded", "Failed", since=runs["metadata"]["resourceVersion"])
         state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (pod["status"]["phase"], state["exitCode"]) == ("Failed", code)
-        await w.gone("p")
+        await w.wait_pod_deleted("p")
 
 
-async def test_pods_that_never_ran_or_are_over_go_when_deleted(
+async def test_pods_that_never_ran_or_are_terminated_can_be_deleted(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
@@ -115,17 +115,15 @@ async def test_pods_that_never_ran_or_are_over_go_when_deleted(
         await w.phase("over", "Succeeded")
         for name in ("never", "over"):
             await w.delete(name)
-            await w.gone(name)
+            await w.wait_pod_deleted(name)
 
 
-async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
+async def test_next_agent_resumes_simulated_pods(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w:
         async with w.agent():
-            made = await run(w, "short", "sleep", "1", restartPolicy="Never")
+            created = await run(w, "short", "sleep", "1", restartPolicy="Never")
             await run(w, "long", "sleep", "60", restartPolicy="Never")
-            await w.phase("short", "Running", since=made["metadata"]["resourceVersion"])
+            await w.phase("short", "Running", since=created["metadata"]["resourceVersion"])
             before = await w.phase("long", "Running")
         await run(w, "new", "true", restartPolicy="Never")
         async with w.agent():
@@ -135,10 +133,12 @@ async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
             started = before["status"]["containerStatuses"][0]["state"]["running"]
             assert after["status"]["containerStatuses"][0]["state"]["running"] == started
             await w.delete("long", grace=1)
-            await w.gone("long")
+            await w.wait_pod_deleted("long")
 
 
-async def test_a_pod_s_life_is_two_writes_at_most(servers: ServerFactory, tmp_path: Path) -> None:
+async def test_simulated_pod_needs_two_status_writes_at_most(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         names = [f"p{number}" for number in range(40)]
         start = (await w.client.list(PODS, view=dict)).resource_version
@@ -157,4 +157,4 @@ async def test_a_pod_s_life_is_two_writes_at_most(servers: ServerFactory, tmp_pa
                 over.add(name)
             if len(over) == len(names):
                 break
-        assert max(versions.values()) <= 3, "made, running, over"
+        assert max(versions.values()) <= 3, "created, running, succeeded"

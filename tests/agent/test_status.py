@@ -1,4 +1,4 @@
-"""What a pod shows and what it needs next, told by events alone."""
+"""Status and next actions of a pod, from events alone."""
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,8 @@ from batholith.agent.state.status import (
     Started,
     StartFailed,
     phase_of,
-    state_from_status,
 )
+from batholith.agent.state.status_reader import state_from_status
 from batholith.model.pod import FINISHED
 
 
@@ -47,9 +47,7 @@ def terminated_state(
         ("Always", 3, "Running"),
     ],
 )
-def test_the_phase_after_the_end_follows_the_restart_policy(
-    policy: str, code: int, phase: str
-) -> None:
+def test_final_phase_follows_the_restart_policy(policy: str, code: int, phase: str) -> None:
     story = PodStatusSimulator(decode_pod(manifest(restartPolicy=policy)), *terminated_state(code))
     assert story.status()["phase"] == phase
 
@@ -63,7 +61,7 @@ def test_a_pod_is_pending_until_each_container_ran_and_running_while_one_does() 
     assert story.status()["phase"] == "Running"
 
 
-def test_a_finished_container_says_how_it_ended() -> None:
+def test_terminated_state_reports_the_exit() -> None:
     status = PodStatusSimulator(
         decode_pod(manifest(restartPolicy="Never")), *terminated_state(143)
     ).status()
@@ -83,7 +81,7 @@ def test_a_finished_container_says_how_it_ended() -> None:
     assert status["podIP"] == "127.64.0.9"
 
 
-def test_restarts_come_at_once_then_after_10_20_40_up_to_300_seconds() -> None:
+def test_restart_delays_are_0_then_10_20_40_up_to_300_seconds() -> None:
     story = PodStatusSimulator(decode_pod(manifest(restartPolicy="OnFailure")))
     time, waits = 0.0, []
     for _ in range(8):
@@ -102,7 +100,7 @@ def test_restarts_come_at_once_then_after_10_20_40_up_to_300_seconds() -> None:
     assert shown["lastState"]["terminated"]["exitCode"] == 1
 
 
-def test_a_long_run_starts_the_back_off_afresh() -> None:
+def test_long_run_resets_the_backoff() -> None:
     story = PodStatusSimulator(
         decode_pod(manifest()), *terminated_state(1), *terminated_state(1, begin=1, end=2)
     )
@@ -123,7 +121,7 @@ def test_init_containers_run_in_order_before_the_others() -> None:
     assert story.next_actions(1).actions == (StartContainer("c"),)
 
 
-def test_a_failed_init_container_fails_the_pod_only_where_nothing_restarts() -> None:
+def test_failed_init_container_fails_the_pod_only_without_restarts() -> None:
     inits = [container(name="i")]
     never = PodStatusSimulator(
         decode_pod(manifest(restartPolicy="Never", initContainers=inits)),
@@ -154,7 +152,7 @@ def test_a_sidecar_starts_first_stays_up_and_is_stopped_last() -> None:
     assert story.next_actions(2).actions == (FinalizePod(),)
 
 
-def test_a_sidecar_lets_others_start_once_its_own_start_went_well() -> None:
+def test_next_container_starts_after_the_sidecar_has_started() -> None:
     probed = {"exec": {"command": ["true"]}}
     side = container(name="side", restartPolicy="Always", startupProbe=probed)
     pod = decode_pod(manifest("p", container("x"), initContainers=[side]))
@@ -166,7 +164,7 @@ def test_a_sidecar_lets_others_start_once_its_own_start_went_well() -> None:
     assert conditions(story)["Initialized"] == "True"
 
 
-def test_a_container_is_ready_as_its_probe_says_and_only_while_it_runs() -> None:
+def test_container_is_ready_by_its_probe_and_only_while_running() -> None:
     story = PodStatusSimulator(
         decode_pod(manifest()), Started("c", START, started=False, ready=False)
     )
@@ -178,7 +176,7 @@ def test_a_container_is_ready_as_its_probe_says_and_only_while_it_runs() -> None
     assert conditions(story)["Ready"] == "False"
 
 
-def test_a_container_that_is_unwell_is_stopped_once_and_starts_afresh() -> None:
+def test_failed_probe_stops_the_container_once_and_restarts_it() -> None:
     story = PodStatusSimulator(
         decode_pod(manifest()), Started("c", START), ProbeFailed("c", after(30))
     )
@@ -190,7 +188,7 @@ def test_a_container_that_is_unwell_is_stopped_once_and_starts_afresh() -> None:
     assert story.next_actions(3).actions == ()
 
 
-def test_a_deadline_ends_the_pod_for_its_reason() -> None:
+def test_active_deadline_terminates_the_pod_with_its_reason() -> None:
     story = PodStatusSimulator(decode_pod(manifest(activeDeadlineSeconds=5)), Started("c", START))
     assert story.next_actions(4).wake_at == after(5)
     (expire,) = story.next_actions(5).actions
@@ -202,7 +200,7 @@ def test_a_deadline_ends_the_pod_for_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (143, "Failed")])
-def test_a_deleted_pod_ends_by_its_exit_codes_whatever_its_policy(code: int, phase: str) -> None:
+def test_phase_of_a_deleted_pod_follows_from_exit_codes(code: int, phase: str) -> None:
     story = PodStatusSimulator(
         decode_pod(manifest()), Started("c", START), PodTermination(at=after(1), grace_period=30)
     )
@@ -213,7 +211,7 @@ def test_a_deleted_pod_ends_by_its_exit_codes_whatever_its_policy(code: int, pha
     assert story.next_actions(2).actions == (FinalizePod(),)
 
 
-def test_a_second_deletion_may_shorten_the_grace_but_not_lengthen_it() -> None:
+def test_second_deletion_may_only_shorten_the_grace_period() -> None:
     story = PodStatusSimulator(
         decode_pod(manifest()), Started("c", START), PodTermination(at=after(1), grace_period=30)
     )
@@ -223,7 +221,7 @@ def test_a_second_deletion_may_shorten_the_grace_but_not_lengthen_it() -> None:
     assert story.next_actions(3).actions == (StopContainer("c", after(4)),)
 
 
-def test_a_pod_deleted_before_it_ran_fails_and_says_that_nothing_was_found() -> None:
+def test_pod_deleted_before_it_ran_fails_with_unknown_container_status() -> None:
     story = PodStatusSimulator(decode_pod(manifest()), PodTermination(at=after(1), grace_period=30))
     assert story.next_actions(1).actions == (FinalizePod(),)
     status = story.status()
@@ -232,7 +230,7 @@ def test_a_pod_deleted_before_it_ran_fails_and_says_that_nothing_was_found() -> 
     assert (shown["exitCode"], shown["reason"]) == (137, "ContainerStatusUnknown")
 
 
-def test_what_keeps_a_container_from_starting_is_shown() -> None:
+def test_start_failure_is_reported() -> None:
     blocked = StartFailed("c", "CreateContainerConfigError", 'configmap "x" not found')
     waiting = PodStatusSimulator(decode_pod(manifest()), blocked).status()["containerStatuses"][0][
         "state"
@@ -242,7 +240,7 @@ def test_what_keeps_a_container_from_starting_is_shown() -> None:
     }
 
 
-def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+def test_condition_keeps_its_transition_time() -> None:
     text = manifest() | {
         "status": {
             "conditions": [
@@ -267,8 +265,8 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     policy=st.sampled_from(["Always", "OnFailure", "Never"]),
     codes=st.lists(st.sampled_from([0, 1]), min_size=1, max_size=6),
 )
-def test_what_is_shown_is_enough_to_go_on_from(policy: str, codes: list[int]) -> None:
-    """Phase, restart count and whether a start is due survive the way through the API."""
+def test_state_can_be_rebuilt_from_the_status(policy: str, codes: list[int]) -> None:
+    """Phase, restart count and pending starts survive a round trip through the API."""
     story = PodStatusSimulator(decode_pod(manifest(restartPolicy=policy)))
     for code in codes:
         if phase_of(story.pod, story.state) in FINISHED:
@@ -284,6 +282,6 @@ def test_what_is_shown_is_enough_to_go_on_from(policy: str, codes: list[int]) ->
 
 
 @given(st.integers(1, 200))
-def test_the_back_off_never_shrinks_nor_exceeds_its_cap(streak: int) -> None:
+def test_backoff_never_decreases_nor_exceeds_its_maximum(streak: int) -> None:
     back_off = BackOff(initial_delay=10, max_delay=300)
     assert back_off.delay(streak) <= back_off.delay(streak + 1) <= BACKOFF.max_delay

@@ -1,4 +1,4 @@
-"""Volumes: what lies in them, and that no path leads out."""
+"""Volumes: content, and confinement of paths."""
 
 import os
 import stat
@@ -30,11 +30,11 @@ from batholith.agent.volumes.volumes import (
 )
 
 SOURCES = ResolvedSources(
-    config_maps={"m": {"a": b"1", "b": b"2"}, "gone": None},
+    config_maps={"m": {"a": b"1", "b": b"2"}, "missing": None},
     secrets={"s": {"key": b"hush"}},
     claims={
         "c": ClaimVolume(uid="u1", handle="u1"),
-        "gone": None,
+        "missing": None,
         "waits": ClaimVolume(error='persistentvolumeclaim "waits" is Pending'),
         "host": ClaimVolume(uid="u2", host_path="/etc"),
         "kept": ClaimVolume(uid="u3", handle="u0"),
@@ -42,28 +42,30 @@ SOURCES = ResolvedSources(
 )
 
 
-def make(base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ()) -> dict[str, Path]:
-    places = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_paths=host_paths)
+def set_up(
+    base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ()
+) -> dict[str, Path]:
+    paths = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_paths=host_paths)
     pod = decode_pod(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
-    made = set_up_volumes(
-        pod, paths=places, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
+    created = set_up_volumes(
+        pod, paths=paths, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
     )
-    return {name: volume.path for name, volume in made.items()}
+    return {name: volume.path for name, volume in created.items()}
 
 
-def files(folder: Path) -> dict[str, str]:
-    """What a container sees in *folder*, save the machinery behind it."""
+def files(directory: Path) -> dict[str, str]:
+    """Return the files that a container sees in *directory*."""
     seen = {}
-    for place, below, names in os.walk(folder, followlinks=True):
+    for parent, below, names in os.walk(directory, followlinks=True):
         below[:] = [name for name in below if not name.startswith("..")]
         for name in names:
-            path = Path(place) / name
-            seen[str(path.relative_to(folder))] = path.read_text()
+            path = Path(parent) / name
+            seen[str(path.relative_to(directory))] = path.read_text()
     return seen
 
 
 def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
-    made = make(
+    created = set_up(
         tmp_path,
         {"configMap": {"name": "m"}},
         {"configMap": {"name": "m", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}},
@@ -80,65 +82,63 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
         },
         {"persistentVolumeClaim": {"claimName": "c"}},
     )
-    assert [files(folder) for folder in made.values()] == [
+    assert [files(directory) for directory in created.values()] == [
         {"a": "1", "b": "2"}, {"x/y": "2"}, {"key": "hush"}, {}, {"n": "p"},
         {"key": "hush", "sub/a": "1"}, {},
     ]  # fmt: skip
-    assert stat.S_IMODE((made["v0"] / "a").stat().st_mode) == 0o644
-    assert stat.S_IMODE((made["v1"] / "x/y").stat().st_mode) == 0o400
-    assert stat.S_IMODE((made["v2"] / "key").stat().st_mode) == 0o600
-    assert made["v6"] == tmp_path / "claims" / "default_c_u1"
+    assert stat.S_IMODE((created["v0"] / "a").stat().st_mode) == 0o644
+    assert stat.S_IMODE((created["v1"] / "x/y").stat().st_mode) == 0o400
+    assert stat.S_IMODE((created["v2"] / "key").stat().st_mode) == 0o600
+    assert created["v6"] == tmp_path / "claims" / "default_c_u1"
 
 
 @pytest.mark.parametrize(
-    ("volume", "words"),
+    ("volume", "message"),
     [
-        ({"configMap": {"name": "gone"}}, 'configmap "gone" not found'),
+        ({"configMap": {"name": "missing"}}, 'configmap "missing" not found'),
         ({"configMap": {"name": "m", "items": [{"key": "q", "path": "q"}]}}, "non-existent key: q"),
         ({"configMap": {"name": "m", "items": [{"key": "a", "path": "../a"}]}}, "'..'"),
-        ({"hostPath": {"path": "/etc"}}, "not among the permitted folders"),
-        ({"persistentVolumeClaim": {"claimName": "gone"}}, 'claim "gone" not found'),
+        ({"hostPath": {"path": "/etc"}}, "not below a permitted directory"),
+        ({"persistentVolumeClaim": {"claimName": "missing"}}, 'claim "missing" not found'),
         ({"persistentVolumeClaim": {"claimName": "waits"}}, '"waits" is Pending'),
-        ({"persistentVolumeClaim": {"claimName": "host"}}, "not among the permitted folders"),
-        ({"persistentVolumeClaim": {"claimName": "kept"}}, "no folder 'u0' on this node"),
-        ({"nfs": {"server": "x"}}, "does not know the volume's type"),
+        ({"persistentVolumeClaim": {"claimName": "host"}}, "not below a permitted directory"),
+        ({"persistentVolumeClaim": {"claimName": "kept"}}, "directory 'u0' not found on this node"),
+        ({"nfs": {"server": "x"}}, "unsupported volume type"),
     ],
 )
-def test_a_volume_that_cannot_be_made_says_why(
-    tmp_path: Path, volume: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(VolumeError, match=words):
-        make(tmp_path, volume)
+def test_volume_error_names_its_cause(tmp_path: Path, volume: dict[str, Any], message: str) -> None:
+    with pytest.raises(VolumeError, match=message):
+        set_up(tmp_path, volume)
 
 
-def test_what_is_optional_may_be_missing(tmp_path: Path) -> None:
-    made = make(
+def test_optional_sources_may_be_missing(tmp_path: Path) -> None:
+    created = set_up(
         tmp_path,
-        {"configMap": {"name": "gone", "optional": True}},
+        {"configMap": {"name": "missing", "optional": True}},
         {"configMap": {"name": "m", "optional": True, "items": [{"key": "q", "path": "q"}]}},
     )
-    assert [files(folder) for folder in made.values()] == [{}, {}]
+    assert [files(directory) for directory in created.values()] == [{}, {}]
 
 
 def test_a_host_path_must_be_permitted(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "out").symlink_to("/etc")
     permitted = (str(tmp_path / "open"),)
-    made = make(tmp_path, {"hostPath": {"path": str(tmp_path / "open")}}, host_paths=permitted)
-    assert made["v0"] == tmp_path / "open"
+    created = set_up(tmp_path, {"hostPath": {"path": str(tmp_path / "open")}}, host_paths=permitted)
+    assert created["v0"] == tmp_path / "open"
     with pytest.raises(VolumeError, match="permitted"):
-        make(tmp_path, {"hostPath": {"path": str(tmp_path / "open/out")}}, host_paths=permitted)
+        set_up(tmp_path, {"hostPath": {"path": str(tmp_path / "open/out")}}, host_paths=permitted)
 
 
-def test_a_retained_folder_is_mounted_by_the_claim_that_its_volume_is_bound_to(
+def test_retained_directory_is_mounted_by_the_claim_bound_to_its_volume(
     tmp_path: Path,
 ) -> None:
     old = tmp_path / "claims" / "default_before_u0"
     old.mkdir(parents=True)
-    assert make(tmp_path, {"persistentVolumeClaim": {"claimName": "kept"}}) == {"v0": old}
+    assert set_up(tmp_path, {"persistentVolumeClaim": {"claimName": "kept"}}) == {"v0": old}
 
 
-def test_a_pod_s_needs_are_all_that_it_names() -> None:
+def test_references_of_a_pod_include_all_its_sources() -> None:
     env = [
         {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m1", "key": "k"}}},
         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}},
@@ -160,7 +160,7 @@ def test_a_pod_s_needs_are_all_that_it_names() -> None:
     assert needs.tokens == {("me", 3600)}
 
 
-def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Path) -> None:
+def test_sub_path_is_created_in_its_volume_if_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     mounts = [
         {"name": "v", "mountPath": "/a", "subPath": "file"},
@@ -175,7 +175,7 @@ def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Pat
     assert (tmp_path / "dir/p").is_dir()
 
 
-def test_a_sub_path_through_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+def test_sub_path_through_a_link_out_of_the_volume_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "link").symlink_to("/etc")
     with pytest.raises(ContainerConfigError, match="leads out"):
@@ -183,7 +183,7 @@ def test_a_sub_path_through_a_link_that_leads_out_is_refused(tmp_path: Path) -> 
 
 
 @given(st.lists(st.sampled_from(["..", "a", ".", "", "b"]), max_size=6).map("/".join))
-def test_no_name_leads_out_of_its_folder(name: str) -> None:
+def test_no_sub_path_leads_out_of_its_volume(name: str) -> None:
     with tempfile.TemporaryDirectory() as base:
         volume = Path(base) / "volume"
         volume.mkdir()

@@ -1,4 +1,4 @@
-"""kill -9 of any part, at any time: every job ends Completed, and no pod runs twice."""
+"""SIGKILL of any component at any time: every job completes, and each pod runs once."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOB_VERSION, JOBS, PODS
 
-pytestmark = pytest.mark.timeout(600)  # a hundred processes, on a machine with much else to do
+pytestmark = pytest.mark.timeout(600)  # a hundred processes on a busy machine
 
 COMPONENTS = ("controllers", "scheduler", "agent", "apiserver", "api")
 NUMBER = 50
@@ -45,7 +45,7 @@ def job(name: str, pods: int) -> dict[str, Any]:
 
 
 class ObservedJobs:
-    """What became of the jobs and their pods, as a watch saw it."""
+    """Jobs and pods as observed by informers."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.uids: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -62,27 +62,27 @@ class ObservedJobs:
         return sum(job.status.state.phase == "Completed" for job in self.jobs)
 
 
-async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -> None:
+async def test_jobs_complete_while_each_component_is_killed_once(tmp_path: Path) -> None:
     async with (
         embedded_cluster.embedded_cluster(tmp_path / "data") as cluster,
         asyncio.TaskGroup() as tasks,
     ):
         watched = ObservedJobs(cluster)
-        caches: list[Informer[Any]] = [watched.jobs, watched.pods]
-        running = [tasks.create_task(cache.run()) for cache in caches]
-        for cache in caches:
-            await cache.wait_synced()
+        informers: list[Informer[Any]] = [watched.jobs, watched.pods]
+        running = [tasks.create_task(informer.run()) for informer in informers]
+        for informer in informers:
+            await informer.wait_synced()
         for number in range(NUMBER):
             body = job(f"j{number}", 1 + number % 3)
             await cluster.client.create(JOBS, body, namespace="default")
-        for part in COMPONENTS:
-            cluster.kill(part)
+        for component in COMPONENTS:
+            cluster.kill(component)
             await wait_for(
-                lambda part=part: (
-                    cluster.state.parts[part].restarts > 0  # type: ignore[misc]
-                    and cluster.state.parts[part].ready
+                lambda component=component: (
+                    cluster.state.components[component].restarts > 0  # type: ignore[misc]
+                    and cluster.state.components[component].ready
                 ),
-                f"{part} is back",
+                f"{component} is ready again",
             )
         await wait_for(lambda: watched.completed() == NUMBER, seconds=400)
 
@@ -97,13 +97,13 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
             task.cancel()
 
 
-async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -> None:
+async def test_next_up_recovers_from_a_killed_supervisor(tmp_path: Path) -> None:
     root = tmp_path / "data"
     async with embedded_cluster.embedded_cluster(root) as cluster:
         await cluster.client.create(JOBS, job("kept", 1), namespace="default")
-        parts = [part.process for part in cluster.state.parts.values()]
+        processes = [each.process for each in cluster.state.components.values()]
         os.kill(cluster.state.supervisor.pid, signal.SIGKILL)
-        await wait_for(lambda: not any(part is not None and part.is_alive for part in parts))
+        await wait_for(lambda: not any(each is not None and each.is_alive for each in processes))
         outcome = await embedded_cluster.batholith("status", "--data-dir", str(root))
         assert outcome.code == 3
 

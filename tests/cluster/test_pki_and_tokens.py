@@ -13,38 +13,38 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_certificates_are_made_once_and_for_their_owner_only(tmp_path: Path) -> None:
-    folder = tmp_path / "pki"
-    made = pki.ensure(folder)
-    assert mode(folder) == 0o700
-    assert {mode(path) for path in folder.iterdir()} == {0o600}
-    before = contents(folder)
-    assert pki.ensure(folder) == made
-    assert contents(folder) == before
-    context = ssl.create_default_context(cafile=str(made.ca))
-    for pair in (made.server, made.agent, made.client):
+def test_certificates_are_issued_once_and_private(tmp_path: Path) -> None:
+    directory = tmp_path / "pki"
+    created = pki.ensure(directory)
+    assert mode(directory) == 0o700
+    assert {mode(path) for path in directory.iterdir()} == {0o600}
+    before = contents(directory)
+    assert pki.ensure(directory) == created
+    assert contents(directory) == before
+    context = ssl.create_default_context(cafile=str(created.ca))
+    for pair in (created.server, created.agent, created.client):
         context.load_cert_chain(pair.certificate, pair.key)
 
 
-def test_a_new_name_or_a_damaged_key_renews_only_what_it_must(tmp_path: Path) -> None:
-    made = pki.ensure(tmp_path)
+def test_new_name_or_malformed_key_renews_only_affected_certificates(tmp_path: Path) -> None:
+    created = pki.ensure(tmp_path)
     before = contents(tmp_path)
     pki.ensure(tmp_path, names=("batholith.example",))
     after = contents(tmp_path)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"apiserver.crt", "apiserver.key", "agent.crt", "agent.key"}
-    made.client.key.write_bytes(b"broken")
+    created.client.key.write_bytes(b"broken")
     pki.ensure(tmp_path, names=("batholith.example",))
     again = contents(tmp_path)
     changed = {name for name in after if again[name] != after[name]}
     assert changed == {"apiserver-agent-client.crt", "apiserver-agent-client.key"}
 
 
-def test_another_authority_signs_everything_anew(tmp_path: Path) -> None:
+def test_new_ca_reissues_all_certificates(tmp_path: Path) -> None:
     pki.ensure(tmp_path)
     before = contents(tmp_path)
     (tmp_path / "ca.key").unlink()
@@ -53,16 +53,16 @@ def test_another_authority_signs_everything_anew(tmp_path: Path) -> None:
     assert all(before[name] != after[name] for name in before)
 
 
-def test_every_user_has_a_token_of_its_own_that_stays(tmp_path: Path) -> None:
+def test_each_user_has_its_own_permanent_token(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
-    made = tokens.ensure(path)
+    created = tokens.ensure(path)
     assert mode(path) == 0o600
-    assert len(set(made.by_user.values())) == len(tokens.USERS) == len(made.by_user)
-    assert min(map(len, made.by_user.values())) >= 40
-    assert tokens.ensure(path) == made
+    assert len(set(created.by_user.values())) == len(tokens.USERS) == len(created.by_user)
+    assert min(map(len, created.by_user.values())) >= 40
+    assert tokens.ensure(path) == created
 
 
-def test_the_kubeconfig_says_how_to_get_in(tmp_path: Path) -> None:
+def test_kubeconfig_contains_server_and_token(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     access = ClusterAccess(server="https://127.0.0.1:7443", ca=b"pem", user="admin", token="secret")
     kubeconfig.write(path, access)

@@ -130,7 +130,7 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
             return not any(one["metadata"]["name"] == "behind-a-proxy-proxy" for one in there)
 
         await wait_until_true(tidy)
-        assert cluster.state.parts["controllers"].restarts == 0
+        assert cluster.state.components["controllers"].restarts == 0
         assert "no such pod, please" in (cluster.data_dir.logs / "controllers.log").read_text()
 
 

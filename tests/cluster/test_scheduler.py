@@ -1,4 +1,4 @@
-"""The scheduler against the embedded API server: what it writes, and how often."""
+"""The scheduler on an API server: what it writes, and how often."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.scheduler.writers.status_updater import WriteIntervals
 
 Json = dict[str, Any]
-FAST_ELECTION = SchedulerSettings(
+FREQUENT_WRITES = SchedulerSettings(
     pod_scheduler_names=("default-scheduler",),
     write_intervals=WriteIntervals(podgroup=0.05, pod=0.05, queue=0.05),
 )
@@ -53,15 +53,15 @@ async def open_queue(server: Server, **spec: Any) -> None:
 async def scheduling(
     server: Server,
     *,
-    settings: SchedulerSettings = FAST_ELECTION,
+    settings: SchedulerSettings = FREQUENT_WRITES,
 ) -> AsyncIterator[FakeRecorder]:
-    """A scheduler at work; gives what it says in events."""
-    notes = FakeRecorder()
+    """Run a scheduler; yields the recorder of its events."""
+    recorder = FakeRecorder()
     async with (
         server.client("scheduler") as client,
-        running(Scheduler(client, settings=settings, recorder=notes)),
+        running(Scheduler(client, settings=settings, recorder=recorder)),
     ):
-        yield notes
+        yield recorder
 
 
 async def add_group(server: Server, name: str, minimum: int, **spec: Any) -> None:
@@ -82,9 +82,9 @@ async def add_pod(
     cpu: str = "1",
     scheduler: str = "volcano",
     annotations: Json | None = None,
-    claim: str = "",
+    pvc: str = "",
 ) -> None:
-    mounted = {"name": "d", "persistentVolumeClaim": {"claimName": claim}}
+    mounted = {"name": "d", "persistentVolumeClaim": {"claimName": pvc}}
     resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
     annotations = (annotations or {}) | ({GROUP_NAME: group} if group else {})
     body = {
@@ -94,14 +94,14 @@ async def add_pod(
         "spec": {
             "schedulerName": scheduler,
             "containers": [{"name": "main", "image": "busybox", "resources": resources}],
-            "volumes": [mounted] if claim else [],
+            "volumes": [mounted] if pvc else [],
         },
     }
     await server.create(PODS.path("default"), body)
 
 
 async def phase_of_pod(server: Server, name: str, phase: str) -> None:
-    """What a kubelet would report."""
+    """Report *phase* as a kubelet does."""
     await merge_patch(server, PODS.path("default", name, "status"), {"status": {"phase": phase}})
 
 
@@ -124,7 +124,7 @@ async def wait_for_phase(server: Server, name: str, phase: str) -> Json:
 
 
 async def wait_group_message(server: Server, name: str, message: str) -> None:
-    """Wait for a message; before all pods and nodes were seen another one may stand there."""
+    """Wait for *message*; it differs before all pods and nodes are in the cache."""
 
     async def message_matches() -> str:
         conditions = (await group(server, name)).get("status", {}).get("conditions") or [{}]
@@ -134,17 +134,17 @@ async def wait_group_message(server: Server, name: str, message: str) -> None:
 
 
 async def wait_bound(server: Server, *names: str) -> list[str]:
-    async def there() -> bool:
+    async def is_bound() -> bool:
         pods = [await pod(server, name) for name in names]
         return all(each["spec"].get("nodeName") for each in pods)
 
-    await wait_until_true(there)
+    await wait_until_true(is_bound)
     return [(await pod(server, name))["spec"]["nodeName"] for name in names]
 
 
-async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: Server) -> None:
-    """Scenario complete, with a kubelet played by the test."""
-    async with scheduling(server) as notes:
+async def test_gang_is_bound_and_its_podgroup_follows_its_pods(server: Server) -> None:
+    """Scenario complete; the test reports the phases of the kubelet."""
+    async with scheduling(server) as recorder:
         await add_node(server, "a")
         await add_group(server, "g", 2)
         await wait_for_phase(server, "g", "Inqueue")
@@ -165,15 +165,15 @@ async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: Server) ->
     assert status["succeeded"] == 2 and "running" not in status
     scheduled = next(each for each in status["conditions"] if each["type"] == "Scheduled")
     assert scheduled["status"] == "True" and scheduled["lastTransitionTime"]
-    said = "Successfully assigned default/g-0 to a"
-    assert ("Pod", "g-0", "Normal", "Scheduled", said) in notes.events
-    assert ("PodGroup", "g", "Normal", "Scheduled", "pod group is ready") in notes.events
+    message = "Successfully assigned default/g-0 to a"
+    assert ("Pod", "g-0", "Normal", "Scheduled", message) in recorder.events
+    assert ("PodGroup", "g", "Normal", "Scheduled", "pod group is ready") in recorder.events
 
 
-async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
+async def test_gang_that_does_not_fit_has_a_fit_error_and_starts_on_a_new_node(
     server: Server,
 ) -> None:
-    async with scheduling(server) as notes:
+    async with scheduling(server) as recorder:
         await add_node(server, "a", cpu="14")
         await add_group(server, "g", 4)
         for i in range(4):
@@ -190,12 +190,12 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
         assert condition["type"] == "Unschedulable"
         assert condition["reason"] == "NotEnoughResources"
 
-        async def pods_told() -> bool:
+        async def pods_have_fit_errors() -> bool:
             pods = [await pod(server, f"g-t-{i}") for i in range(4)]
-            said = [each.get("status", {}).get("conditions") for each in pods]
-            return all(said) and "(requested 5, free 4)" in said[2][0]["message"]
+            conditions = [each.get("status", {}).get("conditions") for each in pods]
+            return all(conditions) and "(requested 5, free 4)" in conditions[2][0]["message"]
 
-        await wait_until_true(pods_told)
+        await wait_until_true(pods_have_fit_errors)
         scheduled = (await pod(server, "g-t-2"))["status"]["conditions"][0]
         assert (scheduled["type"], scheduled["status"]) == ("PodScheduled", "False")
         assert scheduled["reason"] == "Unschedulable"
@@ -203,14 +203,14 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
         await add_node(server, "b", cpu="14")
         await wait_bound(server, *(f"g-t-{i}" for i in range(4)))
         await wait_for_phase(server, "g", "Running")
-    assert any(each[2:4] == ("Warning", "FailedScheduling") for each in notes.events)
-    assert any(each[0] == "PodGroup" and each[3] == "Unschedulable" for each in notes.events)
+    assert any(each[2:4] == ("Warning", "FailedScheduling") for each in recorder.events)
+    assert any(each[0] == "PodGroup" and each[3] == "Unschedulable" for each in recorder.events)
 
 
-async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
+async def test_podgroup_rejected_by_enqueue_is_unschedulable_without_pods(
     server: Server,
 ) -> None:
-    """Scenario gang-too-big; Volcano only tells it in an event."""
+    """Scenario gang-too-big; Volcano only records an event."""
     async with scheduling(server):
         await add_node(server, "a")
         await add_group(server, "g", 3, minResources={"cpu": "180"})
@@ -223,12 +223,12 @@ async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
         )
 
 
-async def test_a_starting_gang_costs_few_writes_of_its_group(server: Server) -> None:
-    """Admitted, running, and the counts together: not a write for each pod.
+async def test_starting_gang_needs_few_writes_of_its_podgroup(server: Server) -> None:
+    """Phases, and counts of several pods together: not a write for each pod.
 
-    How many depends on nothing but the pause between two: a slow machine's pods start slowly.
+    The number of writes depends on the write interval and the time that the pods need to start.
     """
-    settings, began = SchedulerSettings(), time.monotonic()
+    settings, started = SchedulerSettings(), time.monotonic()
     async with scheduling(server, settings=settings):
         await add_node(server, "a", cpu="32")
         path = PODGROUPS.path("default") + "?watch=true"
@@ -242,11 +242,11 @@ async def test_a_starting_gang_costs_few_writes_of_its_group(server: Server) -> 
                 seen.append(await lines.next())
     phases = [each["object"].get("status", {}).get("phase") for each in seen]
     assert phases[-1] == "Running"
-    pauses = (time.monotonic() - began) / settings.write_intervals.podgroup
-    assert len(seen) <= 1 + 4 + pauses, phases
+    intervals = (time.monotonic() - started) / settings.write_intervals.podgroup
+    assert len(seen) <= 1 + 4 + intervals, phases
 
 
-async def test_pods_of_the_default_scheduler_are_bound_without_a_group(
+async def test_pods_of_the_default_scheduler_are_bound_without_a_podgroup(
     server: Server,
 ) -> None:
     async with scheduling(server):
@@ -255,37 +255,37 @@ async def test_pods_of_the_default_scheduler_are_bound_without_a_group(
         assert await wait_bound(server, "p") == ["a"]
 
 
-async def test_what_a_queue_has_allocated_is_written_and_taken_back(
+async def test_allocated_of_a_queue_is_written_and_reset(
     server: Server,
 ) -> None:
-    """Scenario queue-capability: the amounts, and nothing but CPU and memory when it is empty."""
+    """Scenario queue-capability: an empty queue has CPU and memory only."""
 
-    async def allocated(wanted: Json) -> None:
-        async def there() -> bool:
+    async def wait_allocated(expected: Json) -> None:
+        async def is_expected() -> bool:
             found = await server.get(QUEUES.path("", "default"))
-            return bool(found["status"].get("allocated") == wanted)
+            return bool(found["status"].get("allocated") == expected)
 
-        await wait_until_true(there)
+        await wait_until_true(is_expected)
 
     async with scheduling(server):
-        await allocated({"cpu": "0", "memory": "0"})
+        await wait_allocated({"cpu": "0", "memory": "0"})
         await add_node(server, "a")
         await add_group(server, "g", 1)
         await add_pod(server, "g-0", "g", cpu="600m")
         running = {"cpu": "600m", "memory": "64Mi", "pods": "1"}
-        await allocated(running)
-        # What somebody else writes there, such as a former leader whose write was late, is mended.
-        wrong = {"status": {"allocated": {"cpu": "7"}}}
-        await merge_patch(server, QUEUES.path("", "default", "status"), wrong)
-        await allocated(running)
+        await wait_allocated(running)
+        # A write by another client, such as a delayed one of a former leader, is corrected.
+        other = {"status": {"allocated": {"cpu": "7"}}}
+        await merge_patch(server, QUEUES.path("", "default", "status"), other)
+        await wait_allocated(running)
         await wait_bound(server, "g-0")
         await phase_of_pod(server, "g-0", "Succeeded")
-        await allocated({"cpu": "0", "memory": "0"})
+        await wait_allocated({"cpu": "0", "memory": "0"})
         found = await server.get(QUEUES.path("", "default"))
         assert found["status"]["state"] == "Open"
 
 
-async def test_a_scheduler_that_starts_late_finds_what_is_there(server: Server) -> None:
+async def test_scheduler_schedules_what_exists_when_it_starts(server: Server) -> None:
     await add_node(server, "a", cpu="2")
     await add_group(server, "g", 1)
     await add_pod(server, "g-0", "g", cpu="2")
@@ -305,7 +305,7 @@ async def has_condition(server: Server, name: str) -> bool:
     return bool((await group(server, name)).get("status", {}).get("conditions"))
 
 
-async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
+async def test_large_cycle_runs_in_a_thread(
     server: Server,
 ) -> None:
     settings = SchedulerSettings(inline_cycle_max_tasks=3, max_bindings_in_flight=4)
@@ -316,48 +316,47 @@ async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
         await wait_bound(server, *(f"g-{i}" for i in range(20)))
 
 
-async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: Server) -> None:
+async def test_binding_with_the_uid_of_a_deleted_pod_is_rejected(server: Server) -> None:
     """INV-OW-2."""
     await add_node(server, "a")
-    await add_pod(server, "p", scheduler="nobody")
+    await add_pod(server, "p", scheduler="none")
     body = {
         "apiVersion": "v1",
         "kind": "Binding",
-        "metadata": {"name": "p", "namespace": "default", "uid": "of-an-earlier-one"},
+        "metadata": {"name": "p", "namespace": "default", "uid": "deleted-uid"},
         "target": {"kind": "Node", "name": "a"},
     }
-    answer = await server.request("POST", PODS.path("default", "p", "binding"), body)
-    assert answer.status == 409
+    response = await server.request("POST", PODS.path("default", "p", "binding"), body)
+    assert response.status == 409
     assert not (await pod(server, "p"))["spec"].get("nodeName")
 
 
-async def test_a_pod_shows_its_gate_until_its_queue_has_room(
+async def test_pod_has_its_queue_gate_until_its_queue_has_capacity(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """Then it looks for a node, and only now a cluster that grows on demand should look at it."""
-    asks = {QUEUE_GATE: "true"}
+    """A cluster autoscaler ignores gated pods."""
+    annotations = {QUEUE_GATE: "true"}
     rules = [each for each in webhooks(AdmissionSettings(queue_gates=True)) if "/pods" in each.path]
     async with servers.start(tmp_path, webhooks=rules, crds=crds.load()) as server:
         await open_queue(server, capability={"cpu": "2"})
-        async with scheduling(server, settings=replace(FAST_ELECTION, queue_gates=True)):
+        async with scheduling(server, settings=replace(FREQUENT_WRITES, queue_gates=True)):
             await add_group(server, "g", 1)
             await add_group(server, "h", 1)
             await asyncio.gather(*(add_node(server, name, cpu="1") for name in ("a", "b", "c")))
-            await add_pod(server, "g-0", "g", cpu="2", annotations=asks)
+            await add_pod(server, "g-0", "g", cpu="2", annotations=annotations)
 
-            async def let_in() -> bool:
+            async def ungated() -> bool:
                 return "schedulingGates" not in (await pod(server, "g-0"))["spec"]
 
-            async def kept_out() -> bool:
+            async def over_quota() -> bool:
                 conditions = (await group(server, "h")).get("status", {}).get("conditions") or [{}]
                 return "queue resource quota insufficient" in conditions[0].get("message", "")
 
-            await wait_until_true(let_in)
-            await wait_until_true(
-                lambda: has_condition(server, "g")
-            )  # of the nodes: it waits for a large one
-            await add_pod(server, "h-0", "h", cpu="2", annotations=asks)
-            await wait_until_true(kept_out)
+            await wait_until_true(ungated)
+            # It fits no node.
+            await wait_until_true(lambda: has_condition(server, "g"))
+            await add_pod(server, "h-0", "h", cpu="2", annotations=annotations)
+            await wait_until_true(over_quota)
             found = await pod(server, "h-0")
             assert found["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
             assert [each["reason"] for each in found["status"]["conditions"]] == ["SchedulingGated"]
@@ -368,7 +367,7 @@ async def test_a_pod_shows_its_gate_until_its_queue_has_room(
 
 
 class SlowConditionClient(Client):
-    """A client whose PodScheduled conditions are on their way until they are let go."""
+    """A client whose writes of PodScheduled conditions are in flight until released."""
 
     def __init__(self, credentials: Credentials) -> None:
         super().__init__(credentials, user_agent="test")
@@ -383,29 +382,29 @@ class SlowConditionClient(Client):
         return await super()._send(method, path, *rest)
 
 
-async def test_a_binding_waits_for_our_own_word_about_its_pod(server: Server) -> None:
-    """Else that would change the pod's version, and the binding be refused."""
-    notes = FakeRecorder()
+async def test_binding_waits_for_the_write_of_a_condition_of_its_pod(server: Server) -> None:
+    """Else the write would change the resourceVersion, and the binding would be rejected."""
+    recorder = FakeRecorder()
     async with SlowConditionClient(server.credentials_of("scheduler")) as client:
-        async with running(Scheduler(client, settings=FAST_ELECTION, recorder=notes)):
+        async with running(Scheduler(client, settings=FREQUENT_WRITES, recorder=recorder)):
             await add_group(server, "g", 1)
             await add_pod(server, "p", "g")
             await client.in_flight.wait()
             await add_node(server, "a")
 
-            async def placed() -> bool:
+            async def scheduled() -> bool:
                 status = (await group(server, "g")).get("status", {})
                 return any(each["type"] == "Scheduled" for each in status.get("conditions", ()))
 
-            await wait_until_true(placed)
+            await wait_until_true(scheduled)
             assert client.bindings == 0
             client.released.set()
             assert await wait_bound(server, "p") == ["a"]
         assert client.bindings == 1
-    assert not any("refused" in message for *_, message in notes.events)
+    assert not any("rejected" in message for *_, message in recorder.events)
 
 
-async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: Server) -> None:
+async def test_pod_bound_by_another_client_is_kept(server: Server) -> None:
     async with scheduling(server):
         await add_group(server, "g", 2)
         await add_pod(server, "g-0", "g")
@@ -420,32 +419,32 @@ async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: Server
         await wait_for_phase(server, "g", "Running")
 
 
-async def test_pods_wait_for_their_claim_and_are_told_which_it_is(server: Server) -> None:
-    claims = PERSISTENTVOLUMECLAIMS.path("default")
+async def test_pods_wait_for_their_pvc_and_have_a_fit_error(server: Server) -> None:
+    pvcs = PERSISTENTVOLUMECLAIMS.path("default")
     await add_node(server, "n")
     async with scheduling(server):
         await add_group(server, "g", 1)
-        await add_pod(server, "p", "g", claim="c")
+        await add_pod(server, "p", "g", pvc="c")
 
-        async def told(words: str) -> bool:
+        async def has_fit_error(message: str) -> bool:
             conditions = (await pod(server, "p"))["status"].get("conditions") or ()
             return any(
                 (each["type"], each["reason"]) == ("PodScheduled", "Unschedulable")
-                and words in each["message"]
+                and message in each["message"]
                 for each in conditions
             )
 
-        await wait_until_true(lambda: told('persistentvolumeclaim "c" not found'))
-        wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-        body = {"metadata": {"name": "c"}, "spec": {**wanted, "storageClassName": "none"}}
-        await server.create(claims, body)
-        await wait_until_true(lambda: told('persistentvolumeclaim "c" is not bound'))
+        await wait_until_true(lambda: has_fit_error('persistentvolumeclaim "c" not found'))
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"metadata": {"name": "c"}, "spec": {**spec, "storageClassName": "none"}}
+        await server.create(pvcs, body)
+        await wait_until_true(lambda: has_fit_error('persistentvolumeclaim "c" is not bound'))
         conditions = (await group(server, "g"))["status"]["conditions"]
         assert any('claim "c"' in each.get("message", "") for each in conditions)
-        await merge_patch(server, f"{claims}/c", {"spec": {"volumeName": "v"}})
-        await merge_patch(server, f"{claims}/c/status", {"status": {"phase": "Bound"}})
+        await merge_patch(server, f"{pvcs}/c", {"spec": {"volumeName": "v"}})
+        await merge_patch(server, f"{pvcs}/c/status", {"status": {"phase": "Bound"}})
 
-        async def placed() -> bool:
+        async def scheduled() -> bool:
             return bool((await pod(server, "p"))["spec"].get("nodeName") == "n")
 
-        await wait_until_true(placed)
+        await wait_until_true(scheduled)

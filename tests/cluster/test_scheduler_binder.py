@@ -1,4 +1,4 @@
-"""What becomes of bindings that are refused, answered late, or carried out by somebody else."""
+"""Bindings that are rejected, lose their response, or are repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from support.running_controller import FakeRecorder
 from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
-from batholith.scheduler.framework.session import Placement
+from batholith.scheduler.framework.decision import Placement
 from batholith.scheduler.writers.binder import INITIAL_BACKOFF, Binder
 
 
@@ -26,7 +26,7 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 
 class BinderHarness:
-    """A binder at work, its clock, and what it gave up."""
+    """A running binder, its clock, and the placements that it forgot."""
 
     def __init__(self, client: Client) -> None:
         self.clock = FakeClock()
@@ -44,10 +44,10 @@ class BinderHarness:
 @asynccontextmanager
 async def binding(server: Server) -> AsyncIterator[BinderHarness]:
     async with server.client("scheduler") as client:
-        bench = BinderHarness(client)
-        task = asyncio.create_task(bench.binder.run())
+        harness = BinderHarness(client)
+        task = asyncio.create_task(harness.binder.run())
         try:
-            yield bench
+            yield harness
         finally:
             task.cancel()
             await asyncio.wait([task])
@@ -60,8 +60,8 @@ async def make_pod(server: Server) -> str:
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "main", "image": "busybox"}]},
     }
-    made: dict[str, Any] = await server.create(PODS.path("default"), body)
-    return str(made["metadata"]["uid"])
+    created: dict[str, Any] = await server.create(PODS.path("default"), body)
+    return str(created["metadata"]["uid"])
 
 
 async def node_of(server: Server) -> str:
@@ -69,49 +69,49 @@ async def node_of(server: Server) -> str:
     return str(found["spec"].get("nodeName", ""))
 
 
-async def test_a_pod_is_bound_and_that_is_said(server: Server) -> None:
+async def test_pod_is_bound_and_an_event_is_recorded(server: Server) -> None:
     uid = await make_pod(server)
-    async with binding(server) as bench:
-        bench.binder.bind([Placement("default", "p", uid, "a")])
-        await wait_for(lambda: bench.recorder.events)
+    async with binding(server) as harness:
+        harness.binder.bind([Placement("default", "p", uid, "a")])
+        await wait_for(lambda: harness.recorder.events)
     assert await node_of(server) == "a"
-    said = "Successfully assigned default/p to a"
-    assert bench.recorder.events == [("Pod", "p", "Normal", "Scheduled", said)]
-    assert bench.forgotten == []
+    message = "Successfully assigned default/p to a"
+    assert harness.recorder.events == [("Pod", "p", "Normal", "Scheduled", message)]
+    assert harness.forgotten == []
 
 
-async def test_a_refused_pod_keeps_its_place_for_a_moment(server: Server) -> None:
-    """The binding names the uid of an earlier pod: it must not take effect."""
+async def test_placement_is_forgotten_after_the_backoff_of_its_binding(server: Server) -> None:
+    """The binding has the uid of a deleted pod, so it must fail."""
     await make_pod(server)
-    async with binding(server) as bench:
-        bench.binder.bind([Placement("default", "p", "of-an-earlier-one", "a")])
-        await wait_for(lambda: bench.recorder.events)
-        assert bench.forgotten == []
-        await wait_for(bench.binder.queue.delayed_count)
-        await bench.clock.advance(INITIAL_BACKOFF)
-        await wait_for(lambda: bench.forgotten)
+    async with binding(server) as harness:
+        harness.binder.bind([Placement("default", "p", "deleted-uid", "a")])
+        await wait_for(lambda: harness.recorder.events)
+        assert harness.forgotten == []
+        await wait_for(harness.binder.queue.delayed_count)
+        await harness.clock.advance(INITIAL_BACKOFF)
+        await wait_for(lambda: harness.forgotten)
     assert await node_of(server) == ""
-    assert bench.forgotten == ["of-an-earlier-one"]
-    assert bench.recorder.events[0][2:4] == ("Warning", "FailedScheduling")
+    assert harness.forgotten == ["deleted-uid"]
+    assert harness.recorder.events[0][2:4] == ("Warning", "FailedScheduling")
 
 
-async def test_a_binding_whose_answer_was_lost_stands(server: Server) -> None:
-    """Sent again, it is refused because it has been carried out: the place must not be given up."""
+async def test_binding_whose_response_was_lost_is_kept(server: Server) -> None:
+    """The retry is rejected because the pod is bound: its placement must not be forgotten."""
     uid = await make_pod(server)
-    async with binding(server) as bench:
-        bench.binder.bind([Placement("default", "p", uid, "a")])
-        await wait_for(lambda: bench.recorder.events)
-        bench.binder.bind([Placement("default", "p", uid, "a")])
-        await wait_for(lambda: bench.binder.idle)
-        await bench.clock.advance(60)
-    assert bench.forgotten == []
+    async with binding(server) as harness:
+        harness.binder.bind([Placement("default", "p", uid, "a")])
+        await wait_for(lambda: harness.recorder.events)
+        harness.binder.bind([Placement("default", "p", uid, "a")])
+        await wait_for(lambda: harness.binder.idle)
+        await harness.clock.advance(60)
+    assert harness.forgotten == []
     assert await node_of(server) == "a"
 
 
-async def test_a_pod_that_is_gone_gives_its_place_back(server: Server) -> None:
-    async with binding(server) as bench:
-        bench.binder.bind([Placement("default", "p", "gone", "a")])
-        await wait_for(bench.binder.queue.delayed_count)
-        await bench.clock.advance(INITIAL_BACKOFF)
-        await wait_for(lambda: bench.forgotten)
-    assert bench.forgotten == ["gone"]
+async def test_placement_of_a_deleted_pod_is_forgotten(server: Server) -> None:
+    async with binding(server) as harness:
+        harness.binder.bind([Placement("default", "p", "deleted", "a")])
+        await wait_for(harness.binder.queue.delayed_count)
+        await harness.clock.advance(INITIAL_BACKOFF)
+        await wait_for(lambda: harness.forgotten)
+    assert harness.forgotten == ["deleted"]

@@ -1,4 +1,4 @@
-"""All controllers and the scheduler together, as the recordings saw Volcano's at work."""
+"""All controllers and the scheduler together, in the scenarios recorded with Volcano."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 class Job(ApiStruct, frozen=True):
-    """What the tests read of a Job."""
+    """The fields of a Job that the tests read."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: msgspec.Raw = msgspec.Raw(b"{}")
@@ -45,7 +45,7 @@ class Job(ApiStruct, frozen=True):
 
 
 class SchedulingCluster:
-    """A cluster of four nodes of 32 CPU with everything at work; a kubelet runs what is bound."""
+    """Four nodes of 32 CPU, all controllers, and a simulated kubelet."""
 
     def __init__(self, server: Server, client: Client) -> None:
         self.server = server
@@ -66,10 +66,10 @@ class SchedulingCluster:
         self._kubelet_tasks: set[asyncio.Task[None]] = set()
         self._started: set[str] = set()
 
-    def _record_phase(self, about: Job | PodGroup | None, phase: str) -> None:
-        if about is not None:
-            kind = "job" if isinstance(about, Job) else "group"
-            seen = self.phases[f"{kind} {about.metadata.name}"]
+    def _record_phase(self, regarding: Job | PodGroup | None, phase: str) -> None:
+        if regarding is not None:
+            kind = "job" if isinstance(regarding, Job) else "group"
+            seen = self.phases[f"{kind} {regarding.metadata.name}"]
             if phase and seen[-1:] != [phase]:
                 seen.append(phase)
 
@@ -107,8 +107,8 @@ class SchedulingCluster:
 
     async def job(self, name: str, *, replicas: int, cpu: str, minimum: int, **spec: Any) -> None:
         task = {"name": "t", "replicas": replicas, "template": {"spec": pod_spec(cpu)}}
-        whole = {"schedulerName": "volcano", "minAvailable": minimum, "tasks": [task]}
-        await self.apply(JOBS, name, whole | spec)
+        base = {"schedulerName": "volcano", "minAvailable": minimum, "tasks": [task]}
+        await self.apply(JOBS, name, base | spec)
 
     def group(self, job: str) -> PodGroup:
         return next(each for each in self.groups if each.metadata.name.startswith(f"{job}-"))
@@ -127,30 +127,32 @@ def pod_spec(cpu: str) -> Json:
 
 
 @asynccontextmanager
-async def cluster(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[SchedulingCluster]:
+async def scheduling_cluster(
+    servers: ServerFactory, tmp_path: Path
+) -> AsyncIterator[SchedulingCluster]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load())
         )
         client = await stack.enter_async_context(server.client("admin"))
-        it = SchedulingCluster(server, client)
+        cluster = SchedulingCluster(server, client)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        caches = [tasks.create_task(c.run()) for c in (it.pods, it.groups, it.jobs, it.queues)]
+        informers = (cluster.pods, cluster.groups, cluster.jobs, cluster.queues)
+        informer_tasks = [tasks.create_task(informer.run()) for informer in informers]
         for i in range(4):
             await add_node(server, f"node-{i}", cpu="32", memory="128Gi")
-        notes = it.recorder
         for controller in (
             QueueController(client),
             PodGroupController(client),
             JobController(client),
-            Scheduler(client, recorder=notes),
+            Scheduler(client, recorder=cluster.recorder),
         ):
             await stack.enter_async_context(running(controller))
-        await wait_for(lambda: open_queue(it, "default"))
-        yield it
-        await it.close()
-        for cache in caches:
-            cache.cancel()
+        await wait_for(lambda: open_queue(cluster, "default"))
+        yield cluster
+        await cluster.close()
+        for task in informer_tasks:
+            task.cancel()
 
 
 def open_queue(cluster: SchedulingCluster, name: str) -> bool:
@@ -158,120 +160,117 @@ def open_queue(cluster: SchedulingCluster, name: str) -> bool:
     return queue is not None and queue.status.state == "Open"
 
 
-async def test_a_job_starts_and_completes(servers: ServerFactory, tmp_path: Path) -> None:
+async def test_job_starts_and_completes(servers: ServerFactory, tmp_path: Path) -> None:
     """Scenario complete: Inqueue, Running, and a Job that follows."""
-    async with cluster(servers, tmp_path) as it:
-        await it.job("j", replicas=3, cpu="100m", minimum=3)
-        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
-        await wait_for(lambda: len(it.groups) == 1)
-        group = it.group("j").metadata.name
-        await wait_for(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
-        await it.finish_pods()
-        await wait_for(lambda: it.phases["job j"][-1:] == ["Completed"])
-        assert it.phases["job j"] == ["Pending", "Running", "Completed"]
-        told = ("PodGroup", group, "Normal", "Scheduled", "pod group is ready")
-        await wait_for(lambda: told in it.recorder.events)
+    async with scheduling_cluster(servers, tmp_path) as cluster:
+        await cluster.job("j", replicas=3, cpu="100m", minimum=3)
+        await wait_for(lambda: cluster.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: len(cluster.groups) == 1)
+        group = cluster.group("j").metadata.name
+        await wait_for(lambda: cluster.phases[f"group {group}"] == ["Inqueue", "Running"])
+        await cluster.finish_pods()
+        await wait_for(lambda: cluster.phases["job j"][-1:] == ["Completed"])
+        assert cluster.phases["job j"] == ["Pending", "Running", "Completed"]
+        event = ("PodGroup", group, "Normal", "Scheduled", "pod group is ready")
+        await wait_for(lambda: event in cluster.recorder.events)
 
 
-async def test_a_small_job_costs_few_writes(servers: ServerFactory, tmp_path: Path) -> None:
-    """Each step of Job, PodGroup and Pod is written once, and numbers alone once more at most."""
-    async with cluster(servers, tmp_path) as it:
+async def test_small_job_needs_few_writes(servers: ServerFactory, tmp_path: Path) -> None:
+    """Each phase of Job, PodGroup and Pod is written once, counts alone at most once."""
+    async with scheduling_cluster(servers, tmp_path) as cluster:
         writes: Counter[str] = Counter()
-        it.jobs.add_event_handler(lambda old, new: writes.update(["Job"]))
-        it.groups.add_event_handler(lambda old, new: writes.update(["PodGroup"]))
-        it.pods.add_event_handler(lambda old, new: writes.update(["Pod"]))
-        await it.job("j", replicas=1, cpu="100m", minimum=1)
-        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
-        await wait_for(lambda: len(it.groups) == 1 and it.group("j").status.running == 1)
+        cluster.jobs.add_event_handler(lambda old, new: writes.update(["Job"]))
+        cluster.groups.add_event_handler(lambda old, new: writes.update(["PodGroup"]))
+        cluster.pods.add_event_handler(lambda old, new: writes.update(["Pod"]))
+        await cluster.job("j", replicas=1, cpu="100m", minimum=1)
+        await wait_for(lambda: cluster.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: len(cluster.groups) == 1 and cluster.group("j").status.running == 1)
         await wait_for(lambda: writes["Pod"] >= 3)
-        assert writes["Pod"] == 3  # made, bound, running
-        assert writes["Job"] <= 4  # made, Pending, (its pod pending), Running
-        assert writes["PodGroup"] <= 5  # made, Inqueue, (scheduled), Running, (its pod running)
+        assert writes["Pod"] == 3  # created, bound, running
+        assert writes["Job"] <= 4  # created, Pending, (its pod pending), Running
+        assert writes["PodGroup"] <= 5  # created, Inqueue, (scheduled), Running, (its pod running)
 
 
-async def test_tasks_that_wait_for_others_need_no_minimum_of_their_own(
+async def test_tasks_that_depend_on_others_need_no_minimum(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
-    """In Volcano such a job never starts: its gang waits for pods that wait for it."""
-    async with cluster(servers, tmp_path) as it:
+    """In Volcano such a job never starts: its gang and its pods wait for each other."""
+    async with scheduling_cluster(servers, tmp_path) as cluster:
         template = {"spec": pod_spec("100m")}
         first = {"name": "first", "replicas": 1, "template": template}
-        then = {"name": "then", "replicas": 2, "template": template}
-        await it.apply(JOBS, "j", {"tasks": [first, then | {"dependsOn": {"name": ["first"]}}]})
-        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
-        await wait_for(lambda: it.running() == 3)
+        second = {"name": "second", "replicas": 2, "template": template}
+        dependent = second | {"dependsOn": {"name": ["first"]}}
+        await cluster.apply(JOBS, "j", {"tasks": [first, dependent]})
+        await wait_for(lambda: cluster.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: cluster.running() == 3)
 
 
-async def test_a_bare_pod_goes_by_a_group_of_its_own(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
+async def test_bare_pod_has_a_generated_podgroup(servers: ServerFactory, tmp_path: Path) -> None:
     """Scenario bare-pod: Pending, Inqueue, Running."""
-    async with cluster(servers, tmp_path) as it:
-        await it.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
-        await wait_for(lambda: it.running() == 1 and len(it.groups) == 1)
-        group = next(iter(it.groups)).metadata.name
+    async with scheduling_cluster(servers, tmp_path) as cluster:
+        await cluster.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
+        await wait_for(lambda: cluster.running() == 1 and len(cluster.groups) == 1)
+        group = next(iter(cluster.groups)).metadata.name
         expected = ["Pending", "Inqueue", "Running"]
-        await wait_for(lambda: it.phases[f"group {group}"] == expected)
+        await wait_for(lambda: cluster.phases[f"group {group}"] == expected)
 
 
-async def test_a_job_larger_than_the_cluster_gets_no_pods(
+async def test_job_larger_than_the_cluster_has_no_pods(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     """Scenario gang-too-big."""
-    async with cluster(servers, tmp_path) as it:
-        await it.job("j", replicas=3, cpu="60", minimum=3)
-        await wait_for(lambda: list(it.groups) and it.group("j").status.conditions)
-        status = it.group("j").status
+    async with scheduling_cluster(servers, tmp_path) as cluster:
+        await cluster.job("j", replicas=3, cpu="60", minimum=3)
+        await wait_for(lambda: list(cluster.groups) and cluster.group("j").status.conditions)
+        status = cluster.group("j").status
         assert status.phase == "Pending"
-        told = "overused cpu (requested 180, free 153.6)"
-        assert told in status.conditions[0].message
-        assert list(it.pods) == []
+        message = "overused cpu (requested 180, free 153.6)"
+        assert message in status.conditions[0].message
+        assert list(cluster.pods) == []
 
 
-async def test_an_elastic_job_runs_with_as_many_pods_as_fit(
-    servers: ServerFactory, tmp_path: Path
-) -> None:
-    """Scenario gang-elastic-partly: four of six run, the others say what they lack.
+async def test_elastic_job_runs_the_pods_that_fit(servers: ServerFactory, tmp_path: Path) -> None:
+    """Scenario gang-elastic-partly: four of six run, the others have fit errors.
 
-    Which of them run depends on which were made first.
+    Which of them run depends on which were created first.
     """
-    async with cluster(servers, tmp_path) as it:
-        await it.job("j", replicas=6, cpu="20", minimum=2)
-        await wait_for(lambda: it.running() == 4)
-        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
-        lacks = "0/4 nodes are unavailable: 4 Insufficient cpu (requested 20, most free 12)."
-        said = ("Warning", "FailedScheduling", lacks)
-        await wait_for(lambda: any(event[2:] == said for event in it.recorder.events))
-        await wait_for(lambda: it.group("j").status.phase == "Running")
+    async with scheduling_cluster(servers, tmp_path) as cluster:
+        await cluster.job("j", replicas=6, cpu="20", minimum=2)
+        await wait_for(lambda: cluster.running() == 4)
+        await wait_for(lambda: cluster.phases["job j"][-1:] == ["Running"])
+        message = "0/4 nodes are unavailable: 4 Insufficient cpu (requested 20, most free 12)."
+        expected = ("Warning", "FailedScheduling", message)
+        await wait_for(lambda: any(event[2:] == expected for event in cluster.recorder.events))
+        await wait_for(lambda: cluster.group("j").status.phase == "Running")
 
 
-async def test_a_queue_takes_no_more_than_its_capability(
+async def test_queue_allocates_no_more_than_its_capability(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     """Scenario queue-capability."""
-    async with cluster(servers, tmp_path) as it:
-        await it.apply(QUEUES, "gq-s", {"weight": 1, "capability": {"cpu": "1"}})
-        await wait_for(lambda: open_queue(it, "gq-s"))
-        await it.job("one", replicas=1, cpu="600m", minimum=1, queue="gq-s")
-        await wait_for(lambda: it.running() == 1)
-        await it.job("two", replicas=1, cpu="600m", minimum=1, queue="gq-s")
+    async with scheduling_cluster(servers, tmp_path) as cluster:
+        await cluster.apply(QUEUES, "gq-s", {"weight": 1, "capability": {"cpu": "1"}})
+        await wait_for(lambda: open_queue(cluster, "gq-s"))
+        await cluster.job("one", replicas=1, cpu="600m", minimum=1, queue="gq-s")
+        await wait_for(lambda: cluster.running() == 1)
+        await cluster.job("two", replicas=1, cpu="600m", minimum=1, queue="gq-s")
 
-        def refused() -> bool:
-            names = [each.metadata.name for each in it.groups]
+        def rejected() -> bool:
+            names = [each.metadata.name for each in cluster.groups]
             return any(name.startswith("two-") for name in names) and bool(
-                it.group("two").status.conditions
+                cluster.group("two").status.conditions
             )
 
-        await wait_for(refused)
-        status = it.group("two").status
-        told = (
+        await wait_for(rejected)
+        status = cluster.group("two").status
+        message = (
             "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
         )
-        assert status.phase == "Pending" and told in status.conditions[0].message
+        assert status.phase == "Pending" and message in status.conditions[0].message
         expected = {"cpu": "600m", "memory": "64Mi", "pods": "1"}
 
         def allocated() -> bool:
-            queue = it.queues.get("gq-s")
+            queue = cluster.queues.get("gq-s")
             return queue is not None and queue.status.allocated == expected
 
         await wait_for(allocated)

@@ -1,4 +1,4 @@
-"""Parts are kept running, and nothing is left behind, whoever is killed."""
+"""The supervisor restarts components, and leaves no process after a kill."""
 
 import asyncio
 import contextlib
@@ -47,20 +47,20 @@ def data(tmp_path: Path) -> DataDir:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(100):
-        while not holds():  # noqa: ASYNC110  # another process: only a look tells
+        while not holds():  # noqa: ASYNC110  # another process, so it must poll
             await asyncio.sleep(0.01)
 
 
-def supervisor_of(data: DataDir, *parts: ComponentSpec) -> Supervisor:
+def supervisor_of(data: DataDir, *components: ComponentSpec) -> Supervisor:
     ports = {"kubernetes": 7443}
-    return Supervisor(data, parts, program=[sys.executable], version="1", ports=ports)
+    return Supervisor(data, components, program=[sys.executable], version="1", ports=ports)
 
 
 @contextlib.asynccontextmanager
-async def supervised(data: DataDir, *parts: ComponentSpec) -> AsyncIterator[None]:
+async def supervised(data: DataDir, *components: ComponentSpec) -> AsyncIterator[None]:
     ready = asyncio.Event()
     supervisor = Supervisor(
-        data, parts, program=[sys.executable], version="1", ports={"kubernetes": 7443}
+        data, components, program=[sys.executable], version="1", ports={"kubernetes": 7443}
     )
     running = asyncio.create_task(supervisor.run(ready.set))
     try:
@@ -80,21 +80,23 @@ def state(data: DataDir) -> UpState:
 
 
 def process(data: DataDir, name: str) -> ProcessId:
-    found = state(data).parts[name].process
+    found = state(data).components[name].process
     assert found is not None
     return found
 
 
-async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
+async def test_killed_component_is_restarted_and_ready(data: DataDir) -> None:
     async with supervised(data, component_spec("a"), component_spec("b")):
         first = process(data, "a")
         os.kill(first.pid, signal.SIGKILL)
-        await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
+        await until(
+            lambda: state(data).components["a"].restarts == 1 and state(data).components["a"].ready
+        )
         assert process(data, "a") != first
-        assert state(data).parts["b"].restarts == 0
+        assert state(data).components["b"].restarts == 0
 
 
-async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir) -> None:
+async def test_components_stop_in_reverse_order(data: DataDir) -> None:
     async with supervised(data, component_spec("a"), component_spec("b")):
         both = [process(data, "a"), process(data, "b")]
     assert not any(each.is_alive for each in both)
@@ -104,7 +106,7 @@ async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir
     assert read_state(data) is None
 
 
-async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: DataDir) -> None:
+async def test_component_that_never_starts_fails_the_supervisor_with_its_log(data: DataDir) -> None:
     supervisor = Supervisor(
         data,
         [component_spec("a"), component_spec("b", FAILING)],
@@ -118,28 +120,28 @@ async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: D
     assert read_state(data) is None
 
 
-async def test_what_a_killed_supervisor_left_is_found_and_ended(data: DataDir) -> None:
+async def test_components_of_a_killed_supervisor_are_killed(data: DataDir) -> None:
     orphan = await asyncio.create_subprocess_exec("sleep", "1000")
     running = identify(orphan.pid)
     assert running is not None
     async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
-    left.parts["a"].process = running
+    left.components["a"].process = running
     data.up_json.write_bytes(msgspec.json.encode(left))
     ending = asyncio.create_task(asyncio.to_thread(kill_leftovers, data))
     assert await orphan.wait() == -signal.SIGKILL
     assert await ending == ["a"]
 
 
-async def test_a_number_that_now_means_another_process_is_left_alone(data: DataDir) -> None:
+async def test_reused_pid_is_not_killed(data: DataDir) -> None:
     other = await asyncio.create_subprocess_exec("sleep", "1000")
     running = identify(other.pid)
     assert running is not None
     async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
-    left.parts["a"].process = ProcessId(running.pid, running.start_time - 1)
+    left.components["a"].process = ProcessId(running.pid, running.start_time - 1)
     data.up_json.write_bytes(msgspec.json.encode(left))
     assert kill_leftovers(data) == []
     assert running.is_alive
@@ -147,28 +149,28 @@ async def test_a_number_that_now_means_another_process_is_left_alone(data: DataD
     await other.wait()
 
 
-def test_a_process_of_another_boot_is_never_meant() -> None:
+def test_process_of_another_boot_is_not_alive() -> None:
     me = identify(os.getpid())
     assert me is not None
     assert me.is_alive
     assert not msgspec.structs.replace(me, boot="another").is_alive
 
 
-def test_a_process_that_an_older_version_noted_is_still_known() -> None:
+def test_process_record_of_an_older_version_is_recognised() -> None:
     me = identify(os.getpid())
     assert me is not None
     noted = f'{{"pid": {me.pid}, "start_time": {me.start_time}}}'
     assert msgspec.json.decode(noted, type=ProcessId).is_alive
 
 
-def test_a_damaged_state_that_nobody_holds_counts_as_none(data: DataDir) -> None:
+def test_malformed_state_without_a_holder_counts_as_missing(data: DataDir) -> None:
     data.up_json.write_text("{")
-    assert read_state(data) is None, "we hold the folder ourselves"
+    assert read_state(data) is None, "this process holds the directory"
     data.unlock()
     assert read_state(data) is None
 
 
-def test_a_data_folder_has_one_holder(data: DataDir) -> None:
+def test_data_directory_has_one_holder(data: DataDir) -> None:
     other = DataDir(data.root)
     with pytest.raises(DataDirLockedError):
         other.lock()
@@ -178,7 +180,7 @@ def test_a_data_folder_has_one_holder(data: DataDir) -> None:
     assert data.root.stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_state_that_cannot_be_written_ends_no_part(
+async def test_unwritable_state_stops_no_component(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with supervised(data, component_spec("a"), component_spec("b")):
@@ -194,11 +196,13 @@ async def test_a_state_that_cannot_be_written_ends_no_part(
         monkeypatch.setattr(supervisor_module, "write_private", full)
         monkeypatch.setattr(supervisor_module, "SAVE_RETRY_INTERVAL", 0.01)
         os.kill(first.pid, signal.SIGKILL)
-        await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
+        await until(
+            lambda: state(data).components["a"].restarts == 1 and state(data).components["a"].ready
+        )
         assert other.is_alive
 
 
-async def test_a_keeper_that_was_cancelled_inside_goes_on_with_its_part(
+async def test_supervising_task_continues_after_a_stray_cancellation(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with supervised(data, component_spec("a")):
@@ -215,4 +219,4 @@ async def test_a_keeper_that_was_cancelled_inside_goes_on_with_its_part(
         await until(lambda: not faults)
         second = process(data, "a")
         os.kill(second.pid, signal.SIGKILL)
-        await until(lambda: state(data).parts["a"].ready and process(data, "a") != second)
+        await until(lambda: state(data).components["a"].ready and process(data, "a") != second)

@@ -1,4 +1,4 @@
-"""What people mistype or do in haste to ``batholith up`` costs a line of text, not a cluster."""
+"""Wrong arguments and early signals to ``batholith up``: one line of error text, no damage."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ from support.embedded_cluster import batholith, processes_of
 from batholith.local.datadir import DataDir
 
 
-def look(folder: Path) -> tuple[list[str], int]:
-    """The names in a folder, and its mode."""
-    return [path.name for path in folder.iterdir()], folder.stat().st_mode & 0o777
+def listing(directory: Path) -> tuple[list[str], int]:
+    """Return the names in a directory, and its mode."""
+    return [path.name for path in directory.iterdir()], directory.stat().st_mode & 0o777
 
 
 @pytest.mark.parametrize("command", [["up"], ["up", "--detach"], ["status"], ["down"]])
-async def test_a_data_folder_that_is_a_file_is_refused_in_a_line(
+async def test_file_as_data_directory_is_a_one_line_error(
     tmp_path: Path, command: list[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -31,20 +31,20 @@ async def test_a_data_folder_that_is_a_file_is_refused_in_a_line(
 
 @pytest.fixture
 def thesis(tmp_path: Path) -> Path:
-    """A folder that others may enter and that is not ours."""
+    """A directory with other content, readable by other users."""
     tmp_path.chmod(0o755)
     (tmp_path / "thesis.tex").touch()
     return tmp_path
 
 
 @pytest.mark.parametrize("command", [["up"], ["up", "--detach"], ["down"]])
-async def test_a_folder_of_something_else_is_left_as_it_is(
+async def test_directory_with_other_content_is_not_changed(
     thesis: Path, command: list[str]
 ) -> None:
     outcome = await batholith(*command, "--data-dir", str(thesis))
     assert (outcome.code, outcome.err.count("\n")) == (1, 1), outcome.err
     assert "not empty" in outcome.err
-    assert look(thesis) == (["thesis.tex"], 0o755)
+    assert listing(thesis) == (["thesis.tex"], 0o755)
 
 
 def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,33 +53,33 @@ def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert DataDir.default().root == tmp_path / ".local/share/batholith"
 
 
-async def test_a_second_start_leaves_the_first_one_and_its_log_alone(tmp_path: Path) -> None:
-    root = tmp_path / "a folder"
+async def test_second_start_does_not_affect_the_first_one_and_its_log(tmp_path: Path) -> None:
+    root = tmp_path / "a directory"
     async with embedded_cluster.embedded_cluster(root) as cluster:
-        told = (root / "up.log").read_text()
-        assert f"export KUBECONFIG='{root}/kubeconfig'" in told
+        output = (root / "up.log").read_text()
+        assert f"export KUBECONFIG='{root}/kubeconfig'" in output
         for how in (["--detach"], []):
             outcome = await batholith("up", *how, "--data-dir", str(root))
             assert (outcome.code, outcome.out) == (1, "")
             assert "already up" in outcome.err
-        assert (root / "up.log").read_text() == told
+        assert (root / "up.log").read_text() == output
         port = str(cluster.state.ports["kubernetes"])
         outcome = await batholith("up", "--data-dir", str(tmp_path / "other"), "--port", port)
         assert outcome.err == f"batholith up: Kubernetes API: port {port}: Address already in use\n"
 
 
-async def test_what_is_up_but_damaged_is_called_so_by_every_command(tmp_path: Path) -> None:
+async def test_every_command_reports_malformed_state_of_a_running_cluster(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
     data.lock()
     data.up_json.write_text("{")
-    told = (
-        f"a cluster is up in {data.root}, but {data.up_json} is damaged and does not tell "
-        "which process runs it: end `batholith up` by hand\n"
+    output = (
+        f"a cluster is up in {data.root}, but {data.up_json} is malformed and does not name "
+        "its supervisor: stop `batholith up` manually\n"
     )
     for command in (["status"], ["down"], ["up"], ["up", "--detach"]):
         outcome = await batholith(*command, "--data-dir", str(data.root))
         assert (outcome.code, outcome.out) == (1, ""), command
-        assert outcome.err == f"batholith {command[0]}: {told}"
+        assert outcome.err == f"batholith {command[0]}: {output}"
     assert data.up_json.read_text() == "{"
     data.unlock()
     outcome = await batholith("status", "--data-dir", str(data.root))
@@ -89,7 +89,7 @@ async def test_what_is_up_but_damaged_is_called_so_by_every_command(tmp_path: Pa
     assert not data.up_json.exists()
 
 
-async def test_an_impatient_second_signal_does_not_cut_the_stop_short(tmp_path: Path) -> None:
+async def test_second_signal_does_not_shorten_the_shutdown(tmp_path: Path) -> None:
     command = ("up", "--data-dir", str(tmp_path), "--port", "0", "--api-port", "0")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "batholith.cli", *command), stdout=asyncio.subprocess.PIPE
@@ -98,15 +98,15 @@ async def test_an_impatient_second_signal_does_not_cut_the_stop_short(tmp_path: 
     assert b"is up" in await process.stdout.readline()
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         os.kill(process.pid, number)
-        await asyncio.sleep(0.02)  # signals of one number that are sent at once merge
-    told = await process.stdout.read()
+        await asyncio.sleep(0.02)  # pending signals of the same number merge
+    output = await process.stdout.read()
     assert await process.wait() == 0
-    assert told.endswith(b"stopping: pods end within their grace\nstopped\n")
+    assert output.endswith(b"stopping: pods end within their grace\nstopped\n")
     assert processes_of(tmp_path) == []
-    assert "up.json" not in look(tmp_path)[0]
+    assert "up.json" not in listing(tmp_path)[0]
 
 
-async def test_damaged_tokens_are_named(tmp_path: Path) -> None:
+async def test_malformed_tokens_file_is_named(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
     data.lock()
     data.tokens.write_text('{"admin')
@@ -114,4 +114,4 @@ async def test_damaged_tokens_are_named(tmp_path: Path) -> None:
     data.unlock()
     outcome = await batholith("up", "--data-dir", str(data.root), "--port", "0", "--api-port", "0")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1), outcome.err
-    assert f"{data.tokens} is damaged" in outcome.err
+    assert f"{data.tokens} is malformed" in outcome.err

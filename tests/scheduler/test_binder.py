@@ -1,4 +1,4 @@
-"""Bindings of whose outcome nothing is known."""
+"""Bindings without a response."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from support.running_controller import FakeRecorder
 
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
-from batholith.scheduler.framework.session import Placement
+from batholith.scheduler.framework.decision import Placement
 from batholith.scheduler.writers.binder import Binder
 from batholith.testing import RequestMatcher
 
@@ -32,14 +32,14 @@ async def bind(api: ControllerApi, recorder: FakeRecorder) -> list[str]:
         binder = Binder(
             client, recorder=recorder, clock=clock, max_in_flight=1, forget=forgotten.append
         )
-        working = asyncio.create_task(binder.run())
+        task = asyncio.create_task(binder.run())
         binder.bind([Placement("d", "p", "uid", "n")])
         await wait_for(binder.queue.delayed_count)
         assert recorder.events == []
         await clock.advance(1)
         await wait_for(lambda: binder.idle)
-        working.cancel()
-        await asyncio.wait([working])
+        task.cancel()
+        await asyncio.wait([task])
     assert api.objects(PODS)["d/p"]["spec"]["nodeName"] == "n"
     first, second = (each.json() for each in api.faults.requests if BINDING.matches(each))
     assert first == second
@@ -47,7 +47,7 @@ async def bind(api: ControllerApi, recorder: FakeRecorder) -> list[str]:
 
 
 @pytest.mark.parametrize("status", [None, 408, 500, 502, 503, 504])
-async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_its_place(
+async def test_binding_that_may_have_taken_effect_is_retried(
     api: ControllerApi, status: int | None
 ) -> None:
     recorder = FakeRecorder()
@@ -59,6 +59,6 @@ async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_
     assert [event[3] for event in recorder.events] == ["Scheduled"]
 
 
-async def test_a_binding_whose_response_is_lost_keeps_its_place(api: ControllerApi) -> None:
+async def test_binding_whose_response_is_lost_is_retried(api: ControllerApi) -> None:
     api.faults.lose_response(BINDING)
     assert await bind(api, FakeRecorder()) == []

@@ -1,4 +1,4 @@
-"""A gang gets places for its minimum at once, or for none of its pods."""
+"""A gang is scheduled up to its minimum, or not at all."""
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from batholith.model.meta import Condition
 from batholith.scheduler.state.core_types import PodStatus
 
 
-def test_a_gang_that_fits_is_placed_in_one_cycle() -> None:
+def test_gang_that_fits_is_scheduled_in_one_cycle() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a"), node("b"), podgroup("g", 3), *(pod(f"g-{i}", "g", cpu=4) for i in range(3))
@@ -16,7 +16,7 @@ def test_a_gang_that_fits_is_placed_in_one_cycle() -> None:
     assert set(world.schedule()) == {"g-0", "g-1", "g-2"}
 
 
-def test_a_gang_that_does_not_fit_leaves_no_trace_and_says_why_with_numbers() -> None:
+def test_gang_that_does_not_fit_allocates_nothing_and_has_a_fit_error() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a", cpu=14), podgroup("g", 4), *(pod(f"j-t-{i}", "g", cpu=5) for i in range(4))
@@ -24,11 +24,11 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_says_why_with_numbers() ->
     before = world.cluster.node_matrix.idle.copy()
     assert world.schedule() == {}
     assert (world.cluster.node_matrix.idle == before).all()
-    told = "0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, free 4)."
-    assert world.fit_message("g") == told
+    message = "0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, free 4)."
+    assert world.fit_message("g") == message
 
 
-def test_a_refused_gang_does_not_hold_up_smaller_ones() -> None:
+def test_rejected_gang_does_not_block_smaller_ones() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a"), podgroup("big", 3, created="2025-01-01T00:00:00Z"), podgroup("small", 1)
@@ -37,24 +37,24 @@ def test_a_refused_gang_does_not_hold_up_smaller_ones() -> None:
     assert set(world.schedule()) == {"small-0"}
 
 
-def test_further_pods_are_placed_as_far_as_they_fit() -> None:
+def test_pods_beyond_the_minimum_are_scheduled_if_they_fit() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a"), podgroup("g", 2), *(pod(f"j-t-{i}", "g", role="t", cpu=2) for i in range(6))
     )
     assert set(world.schedule()) == {"j-t-0", "j-t-1", "j-t-2", "j-t-3"}
-    finding = world.cluster.gangs["ns/g"].diagnosis
-    assert finding is not None and finding.fit_errors["t"].task_name == "j-t-4"
+    diagnosis = world.cluster.gangs["ns/g"].diagnosis
+    assert diagnosis is not None and diagnosis.fit_errors["t"].task_name == "j-t-4"
 
 
-def test_further_pods_of_two_gangs_take_turns() -> None:
+def test_pods_beyond_the_minimum_of_two_gangs_alternate() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1), podgroup("h", 1))
     world.upsert(*(pod(f"{name}-{i}", name, cpu=2) for i in range(4) for name in ("g", "h")))
     assert set(world.schedule()) == {"g-0", "g-1", "h-0", "h-1"}
 
 
-def test_each_role_has_its_minimum_or_nobody_starts() -> None:
+def test_gang_needs_the_minimum_of_each_role() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 3, roles={"ps": 1, "worker": 2}))
     world.upsert(pod("j-ps-0", "g", role="ps", cpu=8), pod("j-worker-0", "g", role="worker"))
@@ -64,7 +64,7 @@ def test_each_role_has_its_minimum_or_nobody_starts() -> None:
     assert {"j-ps-0", "j-worker-0", "j-worker-1"} <= set(world.schedule())
 
 
-def test_pods_that_ask_for_nothing_count_for_the_whole() -> None:
+def test_best_effort_pods_count_for_the_minimum() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", pods=1), podgroup("g", 2), pod("g-0", "g"), pod("g-1", "g", cpu=0))
     assert world.schedule() == {}
@@ -72,7 +72,7 @@ def test_pods_that_ask_for_nothing_count_for_the_whole() -> None:
     assert set(world.schedule()) == {"g-0", "g-1"}
 
 
-def test_a_gang_of_pods_that_ask_for_nothing_is_placed_whole_or_not_at_all() -> None:
+def test_gang_of_best_effort_pods_is_scheduled_up_to_its_minimum_or_not_at_all() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a", pods=1), podgroup("g", 2), *(pod(f"g-{i}", "g", cpu=0) for i in range(3))
@@ -83,7 +83,7 @@ def test_a_gang_of_pods_that_ask_for_nothing_is_placed_whole_or_not_at_all() -> 
     assert set(world.schedule()) == {"g-0", "g-1"}
 
 
-def test_a_gang_waits_until_its_members_are_there() -> None:
+def test_gang_is_not_scheduled_before_its_members_exist() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 2), pod("g-0", "g"))
     assert world.schedule() == {}
@@ -92,16 +92,16 @@ def test_a_gang_waits_until_its_members_are_there() -> None:
     assert set(world.schedule()) == {"g-0", "g-1"}
 
 
-def test_a_held_pod_is_not_placed_until_it_is_let_go() -> None:
+def test_gated_pod_is_not_scheduled_before_its_gate_is_removed() -> None:
     world = SchedulerWorld()
-    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", gates=("held",)))
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", gates=("x.io/a",)))
     assert world.schedule() == {}
-    assert world.fit_message("g") == "g-0: held back by the scheduling gate held"
+    assert world.fit_message("g") == "g-0: held back by the scheduling gate x.io/a"
     world.upsert(pod("g-0", "g"))
     assert world.schedule() == {"g-0": "a"}
 
 
-def test_a_pod_without_a_group_waits_for_one() -> None:
+def test_pod_without_a_podgroup_is_not_scheduled() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), pod("p"))
     assert world.schedule() == {}
@@ -109,13 +109,13 @@ def test_a_pod_without_a_group_waits_for_one() -> None:
     assert world.schedule() == {"p": "a"}
 
 
-def test_pods_of_the_default_scheduler_are_placed_one_by_one() -> None:
+def test_pods_of_the_default_scheduler_are_scheduled_one_by_one() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), *(pod(f"p{i}", scheduler="default-scheduler", cpu=5) for i in range(2)))
     assert world.schedule() == {"p0": "a"}
 
 
-def test_a_placement_stands_until_the_cluster_confirms_or_refuses_it() -> None:
+def test_placement_is_assumed_until_it_is_confirmed_or_forgotten() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a", cpu=1), podgroup("g", 1), pod("g-0", "g"), podgroup("h", 1), pod("h-0", "h")
@@ -129,7 +129,7 @@ def test_a_placement_stands_until_the_cluster_confirms_or_refuses_it() -> None:
     assert world.cluster.gangs["ns/g"].counts.allocated == 1
 
 
-def test_the_end_of_a_pod_lets_the_next_gang_in() -> None:
+def test_finished_pod_frees_resources_for_the_next_gang() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a"), podgroup("g", 1), pod("g-0", "g", cpu=8), podgroup("h", 1), pod("h-0", "h")
@@ -141,26 +141,26 @@ def test_the_end_of_a_pod_lets_the_next_gang_in() -> None:
     assert world.schedule() == {"h-0": "a"}
 
 
-def test_a_pod_that_merely_starts_to_run_opens_nothing() -> None:
-    """Else all that wait would be tried again with each pod that starts."""
+def test_running_pod_does_not_change_the_capacity_generation() -> None:
+    """Else all rejected gangs would be tried again for each pod that starts."""
     world = SchedulerWorld()
     world.upsert(
         node("a"), podgroup("g", 1), pod("g-0", "g", cpu=8), podgroup("h", 1), pod("h-0", "h")
     )
     assert world.schedule() == {"g-0": "a"}
-    openings = world.cluster.capacity_generation
+    generation = world.cluster.capacity_generation
     world.upsert(
         pod("g-0", "g", cpu=8, node_name="a"),
         pod("g-0", "g", cpu=8, node_name="a", phase="Running"),
     )
     world.upsert(pod("g-0", "g", cpu=8, node_name="a", phase="Running", terminating=True))
-    assert world.cluster.capacity_generation == openings
+    assert world.cluster.capacity_generation == generation
     world.remove(pod("g-0", "g", cpu=8, node_name="a", phase="Running"))
-    assert world.cluster.capacity_generation > openings
+    assert world.cluster.capacity_generation > generation
     assert world.schedule() == {"h-0": "a"}
 
 
-def test_a_pod_that_somebody_bound_elsewhere_is_charged_there() -> None:
+def test_pod_bound_to_another_node_is_allocated_there() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), node("b"), podgroup("g", 1), pod("g-0", "g", cpu=8))
     assert world.schedule() == {"g-0": "a"}
@@ -168,7 +168,7 @@ def test_a_pod_that_somebody_bound_elsewhere_is_charged_there() -> None:
     assert world.schedule() == {"h-0": "a"}
 
 
-def test_a_lower_minimum_lets_a_refused_gang_in() -> None:
+def test_rejected_gang_is_tried_again_with_a_lower_minimum() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 2), pod("g-0", "g", cpu=5), pod("g-1", "g", cpu=5))
     assert world.schedule() == {}
@@ -176,7 +176,7 @@ def test_a_lower_minimum_lets_a_refused_gang_in() -> None:
     assert len(world.schedule()) == 1
 
 
-def test_a_group_that_is_deleted_leaves_its_pods_waiting_without_a_word() -> None:
+def test_gang_without_its_podgroup_has_no_diagnosis() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", cpu=9))
     assert world.schedule() == {}
@@ -188,17 +188,17 @@ def test_a_group_that_is_deleted_leaves_its_pods_waiting_without_a_word() -> Non
     assert world.cluster.gangs == {}
 
 
-def test_a_pod_that_was_merely_told_something_is_not_tried_again() -> None:
+def test_gang_is_not_tried_again_for_a_new_pod_condition() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", cpu=9))
     world.schedule()
     gang = world.cluster.gangs["ns/g"]
-    tried = gang.version
-    told = pod("g-0", "g", cpu=9)
+    version = gang.version
+    updated = pod("g-0", "g", cpu=9)
     condition = Condition(type="PodScheduled", status="False", reason="R", message="m")
-    told = msgspec.structs.replace(told, status=PodStatus(phase="Pending", conditions=(condition,)))
-    world.upsert(told)
-    assert gang.version == tried
+    status = PodStatus(phase="Pending", conditions=(condition,))
+    world.upsert(msgspec.structs.replace(updated, status=status))
+    assert gang.version == version
     assert gang.tasks["uid-g-0"].reported_condition == ("R", "m")
 
 
@@ -206,7 +206,7 @@ def test_a_pod_that_was_merely_told_something_is_not_tried_again() -> None:
     ("given", "priority"),
     [("7", 7), ("-7", -7), ("--7", 3), ("\u00b2", 3), ("", 3), ("99999999999", 3), ("x", 3)],
 )
-def test_a_priority_in_an_annotation_counts_if_it_is_a_number(given: str, priority: int) -> None:
+def test_priority_annotation_is_used_if_it_is_a_number(given: str, priority: int) -> None:
     world = SchedulerWorld()
     plain = pod("j-t-\u00b2", "g", priority=3)
     annotations = plain.metadata.annotations | {"volcano.sh/task-priority": given}

@@ -1,4 +1,4 @@
-"""Placing in batches gives what a naive loop gives, which looks at every node for every pod."""
+"""The placer chooses the nodes that a naive loop over all nodes for each pod chooses."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,34 +30,34 @@ def _conf(order: str) -> str:
 def _reference_placement(
     cluster_objects: list[Node], gang_objects: list[Pod], text: str
 ) -> list[str]:
-    """Place pod by pod: of the nodes with room the best, by name among equals."""
-    rules = Framework(conf.load(text))
+    """Choose a node pod by pod: the best that the pod fits, the first name among equals."""
+    framework = Framework(conf.load(text).tiers)
     world = SchedulerWorld(text)
     world.upsert(*cluster_objects)
-    snapshot = world.cluster.node_matrix
-    for opener in rules.session_open:
-        opener.on_session_open(world.cluster)
-    where = []
+    matrix = world.cluster.node_matrix
+    for plugin in framework.session_open:
+        plugin.on_session_open(world.cluster)
+    chosen = []
     for each in gang_objects:
-        shape = world.cluster.eq_classes.get(each.spec)
-        request = shape.request_vector(snapshot.resource_index)
+        eq_class = world.cluster.eq_classes.get(each.spec)
+        request = eq_class.request_vector(matrix.resource_index)
         best: tuple[int, str] | None = None
         for candidate in sorted(cluster_objects, key=lambda one: one.metadata.name):
-            slot = snapshot.index_of(candidate.metadata.name)
-            assert slot is not None
-            room = (snapshot.idle[:, slot] >= request).all()
-            if not room or not reference_fits(each, candidate):
+            node_index = matrix.index_of(candidate.metadata.name)
+            assert node_index is not None
+            fits = (matrix.idle[:, node_index] >= request).all()
+            if not fits or not reference_fits(each, candidate):
                 continue
-            offers = snapshot.allocatable[:, slot : slot + 1]
-            used = offers - snapshot.idle[:, slot : slot + 1]
-            points = sum(float(s.score(request, offers, used)[0]) for s in rules.scorers)
-            if best is None or int(points * 2**16) > best[0]:
-                best = (int(points * 2**16), candidate.metadata.name)
+            allocatable = matrix.allocatable[:, node_index : node_index + 1]
+            used = allocatable - matrix.idle[:, node_index : node_index + 1]
+            score = sum(float(s.score(request, allocatable, used)[0]) for s in framework.scorers)
+            if best is None or int(score * 2**16) > best[0]:
+                best = (int(score * 2**16), candidate.metadata.name)
         if best is None:
             break
-        snapshot.add_pod(best[1], request)
-        where.append(best[1])
-    return where
+        matrix.add_pod(best[1], request)
+        chosen.append(best[1])
+    return chosen
 
 
 @settings(max_examples=50, deadline=None)
@@ -69,10 +69,10 @@ def _reference_placement(
     order=st.sampled_from(sorted(ORDERS)),
     tainted=st.booleans(),
 )
-def test_a_batch_goes_where_a_naive_loop_puts_it(
+def test_batch_matches_a_naive_loop(
     sizes: list[tuple[int, int]], count: int, cpu: int, memory: int, order: str, tainted: bool
 ) -> None:
-    found = [
+    nodes = [
         node(
             f"n{i}",
             cpu=size[0],
@@ -81,12 +81,12 @@ def test_a_batch_goes_where_a_naive_loop_puts_it(
         )
         for i, size in enumerate(sizes)
     ]
-    wanted = [pod(f"g-t-{i}", "g", cpu=cpu, memory=f"{memory}Gi") for i in range(count)]
-    expected = _reference_placement(found, wanted, _conf(order))
+    pods = [pod(f"g-t-{i}", "g", cpu=cpu, memory=f"{memory}Gi") for i in range(count)]
+    expected = _reference_placement(nodes, pods, _conf(order))
     world = SchedulerWorld(_conf(order))
-    world.upsert(*found, podgroup("g", 1), *wanted)
-    placed = world.schedule()
-    assert [placed[f"g-t-{i}"] for i in range(len(placed))] == expected
+    world.upsert(*nodes, podgroup("g", 1), *pods)
+    placements = world.schedule()
+    assert [placements[f"g-t-{i}"] for i in range(len(placements))] == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,20 +94,20 @@ def test_a_batch_goes_where_a_naive_loop_puts_it(
     names=st.lists(st.integers(0, 4), min_size=1, max_size=30),
     order=st.sampled_from(["spread", "both"]),
 )
-def test_shapes_that_take_turns_see_each_other(names: list[int], order: str) -> None:
-    """Pods of several shapes in one gang, in any order, go where a naive loop puts them."""
-    found = [node(f"n{i}", cpu=6 + i) for i in range(4)]
-    wanted = [pod(f"g-t-{i}", "g", cpu=shape) for i, shape in enumerate(names)]
-    eager = [each for each in wanted if each.spec.containers[0].resources.requests]
+def test_alternating_equivalence_classes_match_a_naive_loop(names: list[int], order: str) -> None:
+    """Their placers use the same node matrix."""
+    nodes = [node(f"n{i}", cpu=6 + i) for i in range(4)]
+    pods = [pod(f"g-t-{i}", "g", cpu=cpu) for i, cpu in enumerate(names)]
+    requesting = [each for each in pods if each.spec.containers[0].resources.requests]
     world = SchedulerWorld(_conf(order))
-    world.upsert(*found, podgroup("g", 1), *eager)
-    total = sum(amounts(each.status.allocatable)["cpu"] for each in found)
-    asked = sum(pod_request(each.spec).get("cpu", 0) for each in eager)
-    if asked > total // 2:
-        return  # some may not fit, and then later ones may go on: another order
-    placed = world.schedule()
-    assert [placed[each.metadata.name] for each in eager] == _reference_placement(
-        found, eager, _conf(order)
+    world.upsert(*nodes, podgroup("g", 1), *requesting)
+    total = sum(amounts(each.status.allocatable)["cpu"] for each in nodes)
+    requested = sum(pod_request(each.spec).get("cpu", 0) for each in requesting)
+    if requested > total // 2:
+        return  # the naive loop ends at the first pod that does not fit
+    placements = world.schedule()
+    assert [placements[each.metadata.name] for each in requesting] == _reference_placement(
+        nodes, requesting, _conf(order)
     )
 
 
@@ -118,46 +118,46 @@ def test_shapes_that_take_turns_see_each_other(names: list[int], order: str) -> 
     zone=st.sampled_from(["", "a"]),
     tolerant=st.booleans(),
 )
-def test_masks_follow_nodes_as_a_naive_look_would(
+def test_feasibility_masks_follow_node_updates(
     labels: list[str], again: list[tuple[int, str]], zone: str, tolerant: bool
 ) -> None:
     world = SchedulerWorld()
-    rules = Framework(conf.load())
-    followed = FeasibilityCache(world.cluster.node_matrix, rules.filters)
-    asked = pod(
+    framework = Framework(conf.load().tiers)
+    feasibility_cache = FeasibilityCache(world.cluster.node_matrix, framework.filters)
+    tested = pod(
         "p",
         selector={"zone": zone} if zone else {},
         tolerations=(Toleration(operator="Exists"),) if tolerant else (),
     )
-    shape = world.cluster.eq_classes.get(asked.spec)
-    there: dict[str, Node] = {}
+    eq_class = world.cluster.eq_classes.get(tested.spec)
+    current: dict[str, Node] = {}
     for i, label in [*enumerate(labels), *again]:
         taints = (Taint(key="t", effect="NoExecute"),) if label == "b" else ()
         name = f"n{i}"
-        there[name] = node(name, labels={"zone": label}, taints=taints, cordoned=i % 5 == 4)
-        world.upsert(there[name])
-        mask = followed.get(shape)
-        for found in there.values():
-            slot = world.cluster.node_matrix.index_of(found.metadata.name)
-            assert slot is not None
-            assert mask.feasible[slot] == reference_fits(asked, found)
+        current[name] = node(name, labels={"zone": label}, taints=taints, cordoned=i % 5 == 4)
+        world.upsert(current[name])
+        mask = feasibility_cache.get(eq_class)
+        for nodes in current.values():
+            node_index = world.cluster.node_matrix.index_of(nodes.metadata.name)
+            assert node_index is not None
+            assert mask.feasible[node_index] == reference_fits(tested, nodes)
 
 
-def test_init_containers_count_by_their_peak() -> None:
-    def container(cpu: str, *, stays: bool = False) -> ContainerResources:
+def test_init_containers_count_by_their_maximum() -> None:
+    def container(cpu: str, *, sidecar: bool = False) -> ContainerResources:
         resources = Resources(requests={"cpu": cpu})
-        return ContainerResources(resources=resources, restart_policy="Always" if stays else "")
+        return ContainerResources(resources=resources, restart_policy="Always" if sidecar else "")
 
     spec = PodSpec(
         containers=(container("1"), container("500m")),
-        init_containers=(container("200m", stays=True), container("3")),
+        init_containers=(container("200m", sidecar=True), container("3")),
         overhead={"memory": "1Mi"},
     )
     assert pod_request(spec) == {"cpu": 3200, "memory": 2**20, "pods": 1}
     assert (CPU, MEMORY, PODS) == (0, 1, 2)
 
 
-def test_shapes_and_masks_that_were_forgotten_come_back_the_same(
+def test_dropped_equivalence_classes_and_masks_are_computed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(equivalence, "_MAX_ENTRIES", 2)

@@ -1,4 +1,4 @@
-"""What a PodGroup and its pods are told, as a gang goes through its life."""
+"""Status of PodGroups and conditions of pending pods, as cycles report them."""
 
 from datetime import UTC, datetime
 
@@ -7,23 +7,22 @@ from hypothesis import strategies as st
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
-from batholith.scheduler.state.gangs import Gang
-from batholith.scheduler.writers.podgroup_status import (
+from batholith.scheduler.framework.podgroup_status import (
     CONDITION_INTERVAL,
     GRACE_PERIOD_FRACTION,
     MAX_MEMBER_GRACE_PERIOD,
     MEMBER_GRACE_PERIOD,
     PodGroupReport,
-    build_report,
     is_equal_status,
     with_transition_times,
 )
+from batholith.scheduler.state.gangs import Gang
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class GangStatusWorld(SchedulerWorld):
-    """A gang *g* of *minimum* on a large node, and what is told of it after each cycle."""
+    """A gang *g* of *minimum* members, a large node, and the report of each cycle."""
 
     def __init__(self, minimum: int) -> None:
         super().__init__()
@@ -35,10 +34,9 @@ class GangStatusWorld(SchedulerWorld):
         return self.cluster.gangs["ns/g"]
 
     def report_after(self, seconds: float = 0.0, *, busy: bool = False) -> PodGroupReport:
-        """What stands after the next cycle, *seconds* later."""
+        """Run a cycle *seconds* later and return its report."""
         self.now += seconds
-        self.decision()
-        return build_report(self.gang, now=self.now, busy=busy)
+        return self.report("g", now=self.now, busy=busy)
 
     def phase(self) -> str:
         return self.report_after().status.phase
@@ -52,198 +50,200 @@ class GangStatusWorld(SchedulerWorld):
             self.upsert(pod(name, "g", node_name="a", phase="Running"))
 
 
-def test_the_usual_course_of_a_group() -> None:
-    story = GangStatusWorld(2)
-    assert story.phase() == "Inqueue"
-    story.upsert(pod("x", "g"), pod("y", "g"))
-    assert story.phase() == "Inqueue"  # placed, and not confirmed yet
-    story.upsert(pod("x", "g", node_name="a"), pod("y", "g", node_name="a"))
-    assert story.phase() == "Running"
-    story.start("x", "y")
-    assert story.report_after().status.running == 2
-    story.upsert(
+def test_podgroup_goes_from_inqueue_to_running_to_completed() -> None:
+    world = GangStatusWorld(2)
+    assert world.phase() == "Inqueue"
+    world.upsert(pod("x", "g"), pod("y", "g"))
+    assert world.phase() == "Inqueue"  # the bindings are not confirmed yet
+    world.upsert(pod("x", "g", node_name="a"), pod("y", "g", node_name="a"))
+    assert world.phase() == "Running"
+    world.start("x", "y")
+    assert world.report_after().status.running == 2
+    world.upsert(
         pod("x", "g", node_name="a", phase="Succeeded"),
         pod("y", "g", node_name="a", phase="Failed"),
     )
-    status = story.report_after().status
+    status = world.report_after().status
     assert (status.phase, status.succeeded, status.failed, status.running) == ("Completed", 1, 1, 0)
 
 
-def test_nothing_is_said_against_a_group_that_was_just_admitted_and_has_no_pods() -> None:
-    """Volcano warns of every group before its pods exist."""
-    told = GangStatusWorld(3).report_after()
-    assert (told.status.phase, told.status.conditions, told.pod_conditions) == ("Inqueue", (), ())
+def test_admitted_podgroup_without_pods_has_no_conditions() -> None:
+    """Volcano sets Unschedulable on every PodGroup before its pods exist."""
+    report = GangStatusWorld(3).report_after()
+    assert (report.status.phase, report.status.conditions) == ("Inqueue", ())
+    assert report.pod_conditions == ()
 
 
-def test_a_group_whose_pods_are_being_made_is_not_called_short_at_once() -> None:
-    story = GangStatusWorld(2)
-    story.report_after()
-    story.upsert(pod("x", "g"))
-    told = story.report_after()
-    assert told.status.conditions == () and told.pod_conditions == ()
-    assert told.requeue_after == MEMBER_GRACE_PERIOD
-    later = story.report_after(MEMBER_GRACE_PERIOD)
+def test_missing_members_are_reported_after_the_grace_period() -> None:
+    world = GangStatusWorld(2)
+    world.report_after()
+    world.upsert(pod("x", "g"))
+    report = world.report_after()
+    assert report.status.conditions == () and report.pod_conditions == ()
+    assert report.requeue_after == MEMBER_GRACE_PERIOD
+    later = world.report_after(MEMBER_GRACE_PERIOD)
     assert later.status.conditions[0].reason == "NotEnoughTasks"
     assert later.pod_conditions[0].message == "1 of the 2 pods that the group needs exist"
 
 
-def test_a_running_group_short_of_a_member_is_unknown_until_the_next_one_is_placed() -> None:
-    """Scenario pod-deleted-no-policy; quirk 51: a gang that is placed whole is not Pending."""
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    assert story.phase() == "Running"
-    story.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
-    assert story.phase() == "Running"
-    story.remove(pod("x", "g", node_name="a", phase="Running"))
-    told = story.report_after()
-    assert told.status.phase == "Unknown"
-    assert [each.type for each in told.status.conditions] == ["Scheduled"]  # it may come yet
-    story.upsert(pod("z", "g"))
-    assert story.phase() == "Running"  # it is being bound
-    story.upsert(pod("z", "g", node_name="a", phase="Running"))
-    assert story.report_after().status.running == 2
+def test_running_podgroup_with_a_missing_member_is_unknown_until_it_is_replaced() -> None:
+    """Scenario pod-deleted-no-policy; quirk 51: with all members scheduled it is not Pending."""
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    assert world.phase() == "Running"
+    world.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
+    assert world.phase() == "Running"
+    world.remove(pod("x", "g", node_name="a", phase="Running"))
+    report = world.report_after()
+    assert report.status.phase == "Unknown"
+    assert [each.type for each in report.status.conditions] == [
+        "Scheduled"
+    ]  # within the grace period
+    world.upsert(pod("z", "g"))
+    assert world.phase() == "Running"  # it is being bound
+    world.upsert(pod("z", "g", node_name="a", phase="Running"))
+    assert world.report_after().status.running == 2
 
 
-def test_a_running_group_whose_pods_are_all_replaced_is_pending_until_they_are_placed() -> None:
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    assert story.phase() == "Running"
-    leaving = [pod(name, "g", node_name="a", phase="Running", terminating=True) for name in "xy"]
-    story.upsert(*leaving)
-    assert story.phase() == "Running"  # quirk 52: terminating members keep a phase
-    story.remove(leaving[0])
-    assert story.phase() == "Pending"
-    story.remove(leaving[1])
-    story.upsert(node("a", cpu=64, cordoned=True), pod("x", "g"), pod("y", "g"))
-    assert story.phase() == "Inqueue"
-    story.upsert(node("a", cpu=64))
-    assert story.phase() == "Inqueue"  # placed, and not confirmed yet
-    story.upsert(pod("x", "g", node_name="a"), pod("y", "g", node_name="a"))
-    assert story.phase() == "Running"
+def test_podgroup_whose_pods_are_all_replaced_is_pending_until_the_new_ones_are_bound() -> None:
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    assert world.phase() == "Running"
+    old = [pod(name, "g", node_name="a", phase="Running", terminating=True) for name in "xy"]
+    world.upsert(*old)
+    assert world.phase() == "Running"  # quirk 52: terminating members keep a phase
+    world.remove(old[0])
+    assert world.phase() == "Pending"
+    world.remove(old[1])
+    world.upsert(node("a", cpu=64, cordoned=True), pod("x", "g"), pod("y", "g"))
+    assert world.phase() == "Inqueue"
+    world.upsert(node("a", cpu=64))
+    assert world.phase() == "Inqueue"  # the bindings are not confirmed yet
+    world.upsert(pod("x", "g", node_name="a"), pod("y", "g", node_name="a"))
+    assert world.phase() == "Running"
 
 
-def test_a_terminating_member_does_not_make_up_for_one_that_fits_nowhere() -> None:
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    story.report_after()
-    story.upsert(node("a", cpu=64, cordoned=True), pod("z", "g"))
-    story.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
-    assert story.phase() == "Unknown"
+def test_terminating_member_does_not_count_for_one_that_fits_no_node() -> None:
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    world.report_after()
+    world.upsert(node("a", cpu=64, cordoned=True), pod("z", "g"))
+    world.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
+    assert world.phase() == "Unknown"
 
 
-def test_a_running_group_whose_missing_member_fits_nowhere_is_unknown() -> None:
+def test_running_podgroup_whose_new_member_fits_no_node_is_unknown() -> None:
     """Scenario unknown-no-policy."""
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    assert story.phase() == "Running"
-    story.remove(pod("x", "g", node_name="a", phase="Running"))
-    story.upsert(node("a", cpu=64, cordoned=True), pod("j-a-0", "g"))
-    assert story.phase() == "Unknown"
-    condition = story.condition("Unschedulable")
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    assert world.phase() == "Running"
+    world.remove(pod("x", "g", node_name="a", phase="Running"))
+    world.upsert(node("a", cpu=64, cordoned=True), pod("j-a-0", "g"))
+    assert world.phase() == "Unknown"
+    condition = world.condition("Unschedulable")
     assert condition is not None
     assert condition.message == (
         "1/2 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 Running, "
         "2 minAvailable; Pending: 1 Unschedulable. Origin reason is j-a-0: "
         "0/1 nodes are unavailable: 1 node(s) were unschedulable."
     )
-    story.upsert(node("a", cpu=64))
-    assert story.phase() == "Running"
+    world.upsert(node("a", cpu=64))
+    assert world.phase() == "Running"
 
 
-def test_a_failed_member_makes_a_full_gang_unknown_and_says_so() -> None:
+def test_failed_member_makes_a_gang_without_extra_members_unknown() -> None:
     """Scenario policy-taskfailed."""
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    story.upsert(pod("y", "g", node_name="a", phase="Failed"))
-    story.report_after()
-    told = story.report_after(MEMBER_GRACE_PERIOD)
-    assert told.status.phase == "Unknown"
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    world.upsert(pod("y", "g", node_name="a", phase="Failed"))
+    world.report_after()
+    report = world.report_after(MEMBER_GRACE_PERIOD)
+    assert report.status.phase == "Unknown"
     message = "1/2 tasks in gang unschedulable: 1 of the 2 pods that the group needs exist"
-    assert told.status.conditions[-1].message == message
+    assert report.status.conditions[-1].message == message
 
 
-def test_pods_on_their_way_out_do_not_bring_running_about() -> None:
+def test_terminating_pods_do_not_make_a_new_podgroup_running() -> None:
     """Scenario command-restartjob: pods of the last run, and a new group of the same name."""
-    story = GangStatusWorld(2)
-    story.report_after()
-    story.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
-    story.upsert(pod("y", "g", node_name="a", phase="Running", terminating=True))
-    assert story.phase() == "Inqueue"
+    world = GangStatusWorld(2)
+    world.report_after()
+    world.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
+    world.upsert(pod("y", "g", node_name="a", phase="Running", terminating=True))
+    assert world.phase() == "Inqueue"
 
 
-def test_a_group_that_ends_is_not_called_unschedulable() -> None:
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    story.report_after()
+def test_terminating_gang_is_not_unschedulable() -> None:
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    world.report_after()
     for name in ("x", "y"):
-        story.upsert(pod(name, "g", node_name="a", phase="Running", terminating=True))
-    told = story.report_after(MEMBER_GRACE_PERIOD)
-    assert told.status.phase == "Running"
-    assert [each.type for each in told.status.conditions] == ["Scheduled"]
+        world.upsert(pod(name, "g", node_name="a", phase="Running", terminating=True))
+    report = world.report_after(MEMBER_GRACE_PERIOD)
+    assert report.status.phase == "Running"
+    assert [each.type for each in report.status.conditions] == ["Scheduled"]
 
 
-def test_a_group_that_lost_all_its_pods_is_pending_again() -> None:
-    story = GangStatusWorld(1)
-    story.start("x")
-    assert story.phase() == "Running"
-    story.remove(pod("x", "g", node_name="a", phase="Running"))
-    assert story.phase() == "Pending"
-    story.cluster.mark_changed(story.gang)
-    assert story.phase() == "Inqueue"
+def test_podgroup_that_lost_all_pods_is_pending_and_rechecked_at_once() -> None:
+    world = GangStatusWorld(1)
+    world.start("x")
+    assert world.phase() == "Running"
+    world.remove(pod("x", "g", node_name="a", phase="Running"))
+    report = world.report_after()
+    assert (report.status.phase, report.requeue_after) == ("Pending", 0)
+    assert world.phase() == "Inqueue"
 
 
-def test_an_elastic_group_stays_running_with_a_failed_member() -> None:
+def test_elastic_podgroup_stays_running_with_a_failed_member() -> None:
     """Scenario elastic."""
-    story = GangStatusWorld(2)
-    story.start("x", "y")
-    story.upsert(pod("z", "g", node_name="a", phase="Failed"))
-    status = story.report_after(MEMBER_GRACE_PERIOD).status
+    world = GangStatusWorld(2)
+    world.start("x", "y")
+    world.upsert(pod("z", "g", node_name="a", phase="Failed"))
+    status = world.report_after(MEMBER_GRACE_PERIOD).status
     assert (status.phase, status.running, status.failed) == ("Running", 2, 1)
 
 
-def test_pods_are_told_what_keeps_them() -> None:
-    story = GangStatusWorld(4)
-    story.report_after()
-    story.upsert(*(pod(f"j-t-{i}", "g", role="t", cpu=20) for i in range(5)))
-    notes = {note.name: note for note in story.report_after().pod_conditions}
-    assert [notes[f"j-t-{i}"].reason for i in range(5)] == [
+def test_pod_conditions_have_the_fit_errors() -> None:
+    world = GangStatusWorld(4)
+    world.report_after()
+    world.upsert(*(pod(f"j-t-{i}", "g", role="t", cpu=20) for i in range(5)))
+    conditions = {each.name: each for each in world.report_after().pod_conditions}
+    assert [conditions[f"j-t-{i}"].reason for i in range(5)] == [
         "Schedulable",
         "Schedulable",
         "Schedulable",
         "Unschedulable",
         "Unschedulable",
     ]
-    assert "Insufficient cpu (requested 20, free 4)" in notes["j-t-3"].message
-    assert "j-t-3" in notes["j-t-4"].message
+    assert "Insufficient cpu (requested 20, free 4)" in conditions["j-t-3"].message
+    assert "j-t-3" in conditions["j-t-4"].message
 
 
-def test_quirk_p18_a_refusal_at_the_door_is_told_to_pods_too() -> None:
+def test_quirk_p18_rejection_by_enqueue_is_in_the_pod_conditions_too() -> None:
     world = SchedulerWorld()
     world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}), pod("g-0", "g"))
-    world.decision()
-    told = build_report(world.cluster.gangs["ns/g"], now=0.0)
-    assert told.status.phase == "Pending"
-    assert "overused cpu (requested 1, free 0)" in told.pod_conditions[0].message
-    assert "overused cpu" in told.status.conditions[0].message
+    report = world.report("g")
+    assert report.status.phase == "Pending"
+    assert "overused cpu (requested 1, free 0)" in report.pod_conditions[0].message
+    assert "overused cpu" in report.status.conditions[0].message
 
 
-def test_conditions_keep_their_time_as_long_as_they_say_the_same() -> None:
+def test_unchanged_conditions_keep_their_transition_time() -> None:
     first = PodGroupStatus(conditions=(PodGroupCondition(type="A", status="True", reason="r"),))
-    standing = PodGroupStatus(
+    observed = PodGroupStatus(
         conditions=with_transition_times(first, PodGroupStatus(), now=NOW, transition="1")
     )
-    assert standing.conditions[0].last_transition_time == "2026-01-02T03:04:05Z"
+    assert observed.conditions[0].last_transition_time == "2026-01-02T03:04:05Z"
     later = NOW.replace(year=2027)
-    assert with_transition_times(first, standing, now=later, transition="2") == standing.conditions
+    assert with_transition_times(first, observed, now=later, transition="2") == observed.conditions
     other = PodGroupStatus(conditions=(PodGroupCondition(type="A", status="True", reason="s"),))
-    again = with_transition_times(other, standing, now=later, transition="2")[0]
+    again = with_transition_times(other, observed, now=later, transition="2")[0]
     assert (again.transition_id, again.last_transition_time) == ("2", "2027-01-02T03:04:05Z")
-    assert is_equal_status(first, standing) and not is_equal_status(other, standing)
+    assert is_equal_status(first, observed) and not is_equal_status(other, observed)
 
 
 _STEPS = st.lists(
     st.tuples(
-        st.integers(0, 3), st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "gone"])
+        st.integers(0, 3), st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "deleted"])
     ),
     max_size=25,
 )
@@ -251,83 +251,81 @@ _STEPS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(_STEPS, st.integers(0, 3))
-def test_phases_and_counts_are_true_whatever_the_pods_do(
-    steps: list[tuple[int, str]], minimum: int
-) -> None:
-    story = GangStatusWorld(minimum)
+def test_phases_and_counts_match_the_pods(steps: list[tuple[int, str]], minimum: int) -> None:
+    world = GangStatusWorld(minimum)
     for index, phase in steps:
         name = f"j-t-{index}"
-        if phase == "gone":
-            if f"uid-{name}" in story.pod_objects:
-                story.remove(story.pod_objects[f"uid-{name}"])
+        if phase == "deleted":
+            if f"uid-{name}" in world.pod_objects:
+                world.remove(world.pod_objects[f"uid-{name}"])
         else:
-            story.upsert(pod(name, "g", phase=phase, node_name="" if phase == "Pending" else "a"))
-        if "ns/g" not in story.cluster.gangs:
+            world.upsert(pod(name, "g", phase=phase, node_name="" if phase == "Pending" else "a"))
+        if "ns/g" not in world.cluster.gangs:
             continue
-        told = story.report_after(MEMBER_GRACE_PERIOD)
-        status = told.status
-        phases = [each.status.phase for each in story.pod_objects.values()]
+        report = world.report_after(MEMBER_GRACE_PERIOD)
+        status = report.status
+        phases = [each.status.phase for each in world.pod_objects.values()]
         assert status.running == phases.count("Running")
         assert (status.succeeded, status.failed) == (
             phases.count("Succeeded"),
             phases.count("Failed"),
         )
-        if told.requeue_after is not None:
-            continue  # members are missing since now, so the phase has not moved yet
+        if report.requeue_after is not None:
+            continue  # within the grace period, or just back to Pending
         if status.phase == "Completed":
             ended = phases.count("Succeeded") + phases.count("Failed")
             assert "Running" not in phases and ended >= max(minimum, 1)
-            assert not story.gang.counts.allocated
+            assert not world.gang.counts.allocated
         if status.phase == "Unknown":
             assert "Running" in phases
 
 
-def test_pods_that_keep_coming_keep_a_group_from_being_called_short() -> None:
-    story = GangStatusWorld(5)
-    story.report_after()
+def test_each_new_member_restarts_the_grace_period() -> None:
+    world = GangStatusWorld(5)
+    world.report_after()
     for i in range(4):
-        story.upsert(pod(f"j-t-{i}", "g"))
-        assert story.report_after(MEMBER_GRACE_PERIOD * 0.75).pod_conditions == ()
-    assert len(story.report_after(MEMBER_GRACE_PERIOD).pod_conditions) == 4
+        world.upsert(pod(f"j-t-{i}", "g"))
+        assert world.report_after(MEMBER_GRACE_PERIOD * 0.75).pod_conditions == ()
+    assert len(world.report_after(MEMBER_GRACE_PERIOD).pod_conditions) == 4
 
 
-def test_each_pod_is_looked_at_once_in_a_while_only() -> None:
-    story = GangStatusWorld(1)
-    story.report_after()
-    story.upsert(pod("j-t-0", "g", cpu=100))
-    assert story.report_after().pod_conditions
-    story.upsert(node("b"))
-    again = story.report_after(CONDITION_INTERVAL / 2)
+def test_pod_conditions_are_reported_once_per_interval() -> None:
+    world = GangStatusWorld(1)
+    world.report_after()
+    world.upsert(pod("j-t-0", "g", cpu=100))
+    assert world.report_after().pod_conditions
+    world.upsert(node("b"))
+    again = world.report_after(CONDITION_INTERVAL / 2)
     assert again.pod_conditions == () and again.requeue_after == CONDITION_INTERVAL / 2
-    assert story.report_after(CONDITION_INTERVAL / 2).pod_conditions
+    assert world.report_after(CONDITION_INTERVAL / 2).pod_conditions
 
 
-def test_members_that_have_been_coming_for_long_may_pause_for_longer() -> None:
-    """A busy server makes thousands of pods with gaps; each gap would be a word for every pod."""
-    story = GangStatusWorld(100)
-    story.report_after()
+def test_grace_period_grows_with_the_time_for_which_members_arrive() -> None:
+    """With thousands of pods there are gaps, and each would be a status write for every pod."""
+    world = GangStatusWorld(100)
+    world.report_after()
     for i in range(20):
-        story.upsert(pod(f"j-t-{i}", "g"))
-        assert story.report_after(MEMBER_GRACE_PERIOD * 0.9).pod_conditions == ()
+        world.upsert(pod(f"j-t-{i}", "g"))
+        assert world.report_after(MEMBER_GRACE_PERIOD * 0.9).pod_conditions == ()
     filled = 19 * MEMBER_GRACE_PERIOD * 0.9
-    assert story.report_after(GRACE_PERIOD_FRACTION * filled * 0.9).pod_conditions == ()
-    assert len(story.report_after(GRACE_PERIOD_FRACTION * filled * 0.2).pod_conditions) == 20
+    assert world.report_after(GRACE_PERIOD_FRACTION * filled * 0.9).pod_conditions == ()
+    assert len(world.report_after(GRACE_PERIOD_FRACTION * filled * 0.2).pod_conditions) == 20
 
 
-def test_no_gap_is_explained_for_ever() -> None:
-    story = GangStatusWorld(100)
-    story.report_after()
+def test_grace_period_has_a_maximum() -> None:
+    world = GangStatusWorld(100)
+    world.report_after()
     for i in range(80):
-        story.upsert(pod(f"j-t-{i}", "g"))
-        story.report_after(MEMBER_GRACE_PERIOD * 0.9)
+        world.upsert(pod(f"j-t-{i}", "g"))
+        world.report_after(MEMBER_GRACE_PERIOD * 0.9)
     assert GRACE_PERIOD_FRACTION * 79 * 0.9 * MEMBER_GRACE_PERIOD > MAX_MEMBER_GRACE_PERIOD
-    assert len(story.report_after(MAX_MEMBER_GRACE_PERIOD).pod_conditions) == 80
+    assert len(world.report_after(MAX_MEMBER_GRACE_PERIOD).pod_conditions) == 80
 
 
-def test_while_much_is_going_on_a_group_may_be_filled_slowly() -> None:
-    story = GangStatusWorld(5)
-    story.report_after()
-    story.upsert(pod("j-t-0", "g"))
-    story.report_after(busy=True)
-    assert story.report_after(MAX_MEMBER_GRACE_PERIOD * 0.9, busy=True).pod_conditions == ()
-    assert len(story.report_after(MAX_MEMBER_GRACE_PERIOD * 0.2, busy=True).pod_conditions) == 1
+def test_grace_period_is_longer_in_a_busy_cluster() -> None:
+    world = GangStatusWorld(5)
+    world.report_after()
+    world.upsert(pod("j-t-0", "g"))
+    world.report_after(busy=True)
+    assert world.report_after(MAX_MEMBER_GRACE_PERIOD * 0.9, busy=True).pod_conditions == ()
+    assert len(world.report_after(MAX_MEMBER_GRACE_PERIOD * 0.2, busy=True).pod_conditions) == 1

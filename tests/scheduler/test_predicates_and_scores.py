@@ -1,4 +1,4 @@
-"""Which nodes a pod may use, and which it likes best."""
+"""Feasible nodes of a pod, and their scores."""
 
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
@@ -15,7 +15,7 @@ from batholith.scheduler.state.core_types import (
 )
 
 
-def needs(*requirements: NodeSelectorRequirement, by_field: bool = False) -> Affinity:
+def required(*requirements: NodeSelectorRequirement, by_field: bool = False) -> Affinity:
     term = (
         NodeSelectorTerm(match_fields=requirements)
         if by_field
@@ -38,7 +38,7 @@ def needs(*requirements: NodeSelectorRequirement, by_field: bool = False) -> Aff
         ("Gt", ("5",), set()),
         ("Lt", ("6",), {"has-5"}),
         ("Lt", (), set()),
-        ("Sings", ("x",), set()),
+        ("Unknown", ("x",), set()),
     ],
 )
 def test_required_affinity(operator: str, values: tuple[str, ...], expected: set[str]) -> None:
@@ -46,23 +46,23 @@ def test_required_affinity(operator: str, values: tuple[str, ...], expected: set
     world.upsert(
         node("has-x", labels={"l": "x"}), node("has-5", labels={"l": "5"}), node("has-none")
     )
-    asked = needs(NodeSelectorRequirement(key="l", operator=operator, values=values))
+    requirement = required(NodeSelectorRequirement(key="l", operator=operator, values=values))
     world.upsert(*(podgroup(f"g{i}", 1) for i in range(3)))
-    world.upsert(*(pod(f"p{i}", f"g{i}", cpu=8, affinity=asked) for i in range(3)))
+    world.upsert(*(pod(f"p{i}", f"g{i}", cpu=8, affinity=requirement) for i in range(3)))
     assert set(world.schedule().values()) == expected
 
 
-def test_affinity_by_name_of_the_node() -> None:
+def test_required_affinity_by_node_name() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), node("b"), podgroup("g", 1))
-    asked = NodeSelectorRequirement(key="metadata.name", operator="In", values=("b",))
-    world.upsert(pod("p", "g", affinity=needs(asked, by_field=True)))
+    requirement = NodeSelectorRequirement(key="metadata.name", operator="In", values=("b",))
+    world.upsert(pod("p", "g", affinity=required(requirement, by_field=True)))
     assert world.schedule() == {"p": "b"}
 
 
-def test_an_empty_term_matches_nothing() -> None:
+def test_empty_term_matches_no_node() -> None:
     world = SchedulerWorld()
-    world.upsert(node("a"), podgroup("g", 1), pod("p", "g", affinity=needs()))
+    world.upsert(node("a"), podgroup("g", 1), pod("p", "g", affinity=required()))
     assert world.schedule() == {}
     assert world.fit_message("g") == (
         "0/1 nodes are unavailable: 1 node(s) didn't match Pod's node affinity/selector."
@@ -93,17 +93,17 @@ def test_taints_and_tolerations(toleration: Toleration, tolerated: bool) -> None
         assert "1 node(s) had untolerated taint {k: v}" in world.fit_message("g")
 
 
-def test_a_cordoned_node_takes_only_who_puts_up_with_it() -> None:
+def test_cordoned_node_is_feasible_for_pods_that_tolerate_it() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("p", "g"))
     assert world.schedule() == {}
     assert world.fit_message("g") == "0/1 nodes are unavailable: 1 node(s) were unschedulable."
-    cordon = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
-    world.upsert(podgroup("h", 1), pod("q", "h", tolerations=(cordon,)))
+    toleration = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
+    world.upsert(podgroup("h", 1), pod("q", "h", tolerations=(toleration,)))
     assert world.schedule() == {"q": "a"}
 
 
-def test_uncordoning_a_node_lets_a_refused_gang_in() -> None:
+def test_rejected_gang_is_tried_again_when_a_node_is_uncordoned() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("p", "g"))
     assert world.schedule() == {}
@@ -124,43 +124,43 @@ def test_reasons_are_counted_by_node() -> None:
     )
 
 
-def test_the_first_resource_that_runs_out_is_named() -> None:
+def test_first_insufficient_resource_is_in_the_fit_error() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", memory="1Gi"), podgroup("g", 1), pod("p", "g", memory="2Gi"))
     assert world.schedule() == {}
     assert "1 Insufficient memory (requested 2Gi, free 1Gi)" in world.fit_message("g")
 
 
-def test_without_nodes_the_message_says_so() -> None:
+def test_fit_error_without_nodes() -> None:
     world = SchedulerWorld()
     world.upsert(podgroup("g", 1), pod("p", "g", cpu=0))
     assert world.schedule() == {}
     assert world.fit_message("g") == "0/0 nodes are available: the cluster has no nodes"
 
 
-def test_preferred_affinity_decides_among_equals() -> None:
+def test_preferred_affinity_decides_between_equal_nodes() -> None:
     world = SchedulerWorld()
-    liked = NodeSelectorTerm(
+    term = NodeSelectorTerm(
         match_expressions=(NodeSelectorRequirement(key="l", operator="Exists"),)
     )
-    wish = NodeAffinity(
+    affinity = NodeAffinity(
         preferred_during_scheduling_ignored_during_execution=(
-            PreferredSchedulingTerm(weight=1, preference=liked),
+            PreferredSchedulingTerm(weight=1, preference=term),
         )
     )
     world.upsert(node("a"), node("b", labels={"l": ""}), podgroup("g", 1))
-    world.upsert(pod("p", "g", affinity=Affinity(node_affinity=wish)))
+    world.upsert(pod("p", "g", affinity=Affinity(node_affinity=affinity)))
     assert world.schedule() == {"p": "b"}
 
 
-def test_a_node_that_discourages_is_taken_last() -> None:
+def test_node_with_a_prefer_no_schedule_taint_is_last() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", taints=(Taint(key="k", effect="PreferNoSchedule"),)), node("b"))
     world.upsert(podgroup("g", 1), pod("p", "g"))
     assert world.schedule() == {"p": "b"}
 
 
-def test_least_use_spreads_and_binpack_fills() -> None:
+def test_nodeorder_spreads_and_binpack_packs() -> None:
     for order, nodes in (("nodeorder", 4), ("binpack", 1)):
         plugins = "".join(f"  - name: {name}\n" for name in ("gang", "predicates", order))
         world = SchedulerWorld(f'actions: "allocate"\ntiers:\n- plugins:\n{plugins}')
@@ -169,7 +169,7 @@ def test_least_use_spreads_and_binpack_fills() -> None:
         assert len(set(world.schedule().values())) == nodes
 
 
-def test_a_node_that_leaves_takes_nobody() -> None:
+def test_deleted_node_is_infeasible() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), node("b"))
     world.schedule()

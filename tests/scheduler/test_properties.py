@@ -1,4 +1,4 @@
-"""What holds whatever happens: no node over-committed, no part of a gang, no drift."""
+"""Invariants: no overcommitted node, no gang below its minimum, a consistent cache."""
 
 import random
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SMALL = settings(max_examples=40, deadline=None)
 
 @st.composite
 def nodes(draw: st.DrawFn) -> list[Node]:
-    """One to six nodes of differing size, some tainted, cordoned or labelled."""
+    """One to six nodes of different sizes, some tainted, cordoned or labelled."""
     return [
         node(
             f"n{i}",
@@ -40,8 +40,8 @@ def gangs(draw: st.DrawFn) -> list[tuple[int, list[Pod]]]:
     found = []
     for g in range(draw(st.integers(1, 5))):
         size = draw(st.integers(1, 6))
-        shapes = draw(st.lists(_pod_specs(), min_size=1, max_size=2))
-        pods = [pod_of(f"g{g}-t-{i}", f"g{g}", shapes[i % len(shapes)]) for i in range(size)]
+        pod_specs = draw(st.lists(_pod_specs(), min_size=1, max_size=2))
+        pods = [pod_of(f"g{g}-t-{i}", f"g{g}", pod_specs[i % len(pod_specs)]) for i in range(size)]
         found.append((draw(st.integers(1, size)), pods))
     return found
 
@@ -74,75 +74,75 @@ def world_of(nodes: list[Node], gangs: list[tuple[int, list[Pod]]]) -> Scheduler
 
 @SMALL
 @given(nodes(), gangs())
-def test_no_node_is_ever_overcommitted_in_anything(
-    found: list[Node], wanted: list[tuple[int, list[Pod]]]
+def test_no_node_is_overcommitted(
+    node_objects: list[Node], gang_objects: list[tuple[int, list[Pod]]]
 ) -> None:
-    world = world_of(found, wanted)
+    world = world_of(node_objects, gang_objects)
     world.schedule()
     assert (world.cluster.node_matrix.idle >= 0).all()
 
 
 @SMALL
 @given(nodes(), gangs())
-def test_a_gang_has_its_minimum_placed_or_nobody(
-    found: list[Node], wanted: list[tuple[int, list[Pod]]]
+def test_gang_has_its_minimum_scheduled_or_no_pod(
+    node_objects: list[Node], gang_objects: list[tuple[int, list[Pod]]]
 ) -> None:
-    world = world_of(found, wanted)
-    placed = world.schedule()
-    for minimum, pods in wanted:
-        count = sum(each.metadata.name in placed for each in pods)
+    world = world_of(node_objects, gang_objects)
+    scheduled = world.schedule()
+    for minimum, pods in gang_objects:
+        count = sum(each.metadata.name in scheduled for each in pods)
         assert count == 0 or count >= minimum
 
 
 @SMALL
 @given(nodes(), gangs())
-def test_what_is_placed_fits_by_the_naive_rules(
-    found: list[Node], wanted: list[tuple[int, list[Pod]]]
+def test_scheduled_pods_fit_by_the_reference_rules(
+    node_objects: list[Node], gang_objects: list[tuple[int, list[Pod]]]
 ) -> None:
-    world = world_of(found, wanted)
-    by_name = {each.metadata.name: each for each in found}
-    pods = {each.metadata.name: each for _, gang in wanted for each in gang}
-    for name, where in world.schedule().items():
-        assert reference_fits(pods[name], by_name[where])
+    world = world_of(node_objects, gang_objects)
+    by_name = {each.metadata.name: each for each in node_objects}
+    pods = {each.metadata.name: each for _, gang in gang_objects for each in gang}
+    for name, node_name in world.schedule().items():
+        assert reference_fits(pods[name], by_name[node_name])
 
 
 @SMALL
 @given(nodes(), gangs())
-def test_whoever_is_refused_could_not_have_been_placed_after_all(
-    found: list[Node], wanted: list[tuple[int, list[Pod]]]
+def test_rejected_gang_does_not_fit_what_is_idle(
+    node_objects: list[Node], gang_objects: list[tuple[int, list[Pod]]]
 ) -> None:
-    """A gang of like pods is only refused if a naive count over what is left has no room for it."""
-    world = world_of(found, wanted)
-    placed = world.schedule()
-    snapshot = world.cluster.node_matrix
-    for minimum, pods in wanted:
-        if any(each.metadata.name in placed for each in pods):
+    """For gangs of equivalent pods, by a naive count over the nodes."""
+    world = world_of(node_objects, gang_objects)
+    scheduled = world.schedule()
+    matrix = world.cluster.node_matrix
+    for minimum, pods in gang_objects:
+        if any(each.metadata.name in scheduled for each in pods):
             continue
-        shapes = {world.cluster.eq_classes.get(each.spec) for each in pods}
-        if len(shapes) > 1:
+        eq_classes = {world.cluster.eq_classes.get(each.spec) for each in pods}
+        if len(eq_classes) > 1:
             continue
-        request = shapes.pop().request_vector(snapshot.resource_index)
-        room = 0
-        for each in found:
-            slot = snapshot.index_of(each.metadata.name)
+        request = eq_classes.pop().request_vector(matrix.resource_index)
+        capacity = 0
+        for each in node_objects:
+            node_index = matrix.index_of(each.metadata.name)
             if reference_fits(pods[0], each):
-                idle = snapshot.idle[:, slot]
-                room += min(int(i // r) for i, r in zip(idle, request, strict=True) if r)
-        assert room < minimum
+                idle = matrix.idle[:, node_index]
+                capacity += min(int(i // r) for i, r in zip(idle, request, strict=True) if r)
+        assert capacity < minimum
 
 
 @SMALL
 @given(nodes(), gangs(), st.randoms(use_true_random=False))
-def test_the_order_of_arrival_decides_nothing(
-    found: list[Node], wanted: list[tuple[int, list[Pod]]], shuffle: random.Random
+def test_order_of_events_does_not_change_placements(
+    node_objects: list[Node], gang_objects: list[tuple[int, list[Pod]]], shuffle: random.Random
 ) -> None:
-    expected = world_of(found, wanted).schedule()
+    expected = world_of(node_objects, gang_objects).schedule()
     world = SchedulerWorld()
-    things: list[ClusterObject] = [
-        *found,
-        *(podgroup(f"g{g}", minimum) for g, (minimum, _) in enumerate(wanted)),
+    others: list[ClusterObject] = [
+        *node_objects,
+        *(podgroup(f"g{g}", minimum) for g, (minimum, _) in enumerate(gang_objects)),
     ]
-    objects: list[ClusterObject] = [*things, *(each for _, pods in wanted for each in pods)]
+    objects: list[ClusterObject] = [*others, *(each for _, pods in gang_objects for each in pods)]
     shuffle.shuffle(objects)
     world.upsert(*objects)
     assert world.schedule() == expected
@@ -150,22 +150,22 @@ def test_the_order_of_arrival_decides_nothing(
 
 @SMALL
 @given(nodes(), gangs())
-def test_undoing_a_trial_restores_every_bit(
-    found: list[Node], wanted: list[tuple[int, list[Pod]]]
+def test_discarded_statement_restores_all_amounts(
+    node_objects: list[Node], gang_objects: list[tuple[int, list[Pod]]]
 ) -> None:
-    world = world_of(found, [(len(pods) + 100, pods) for _, pods in wanted])
+    world = world_of(node_objects, [(len(pods) + 100, pods) for _, pods in gang_objects])
     idle = world.cluster.node_matrix.idle.copy()
     queue = world.cluster.queue_named("default")
     allocated = dict(queue.allocated)
     assert world.schedule() == {}
-    grown = world.cluster.node_matrix.idle
-    assert (grown[: len(idle)] == idle).all() and not grown[len(idle) :].any()
+    after = world.cluster.node_matrix.idle
+    assert (after[: len(idle)] == idle).all() and not after[len(idle) :].any()
     assert queue.allocated == allocated
 
 
 @SMALL
 @given(st.data())
-def test_the_snapshot_after_any_events_is_the_one_built_anew(data: st.DataObject) -> None:
+def test_cache_after_any_events_equals_a_new_one(data: st.DataObject) -> None:
     world = SchedulerWorld()
     live: dict[str, Node | Pod] = {}
     for step in range(data.draw(st.integers(5, 40))):
@@ -191,15 +191,15 @@ def test_the_snapshot_after_any_events_is_the_one_built_anew(data: st.DataObject
 def _node_columns(
     cluster: SchedulerCache,
 ) -> dict[str, tuple[dict[str, int], dict[str, int], bool]]:
-    snapshot = cluster.node_matrix
+    matrix = cluster.node_matrix
     found = {}
-    for name in filter(None, snapshot.names):
-        slot = snapshot.index_of(name)
-        assert slot is not None
+    for name in filter(None, matrix.names):
+        node_index = matrix.index_of(name)
+        assert node_index is not None
         found[name] = (
-            snapshot.resource_index.amounts(snapshot.allocatable[:, slot]),
-            snapshot.resource_index.amounts(snapshot.idle[:, slot]),
-            bool(snapshot.alive[slot]),
+            matrix.resource_index.amounts(matrix.allocatable[:, node_index]),
+            matrix.resource_index.amounts(matrix.idle[:, node_index]),
+            bool(matrix.alive[node_index]),
         )
     return found
 
@@ -225,9 +225,9 @@ def _set_pod(
 ) -> None:
     name = f"p{data.draw(st.integers(0, 9))}"
     phase = data.draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]))
-    where = f"n{data.draw(st.integers(0, 20))}" if data.draw(st.booleans()) else ""
+    node_name = f"n{data.draw(st.integers(0, 20))}" if data.draw(st.booleans()) else ""
     gang = data.draw(st.sampled_from(["", "g0", "g1", "g2"]))
-    live[name] = pod(name, gang, node_name=where, phase=phase, cpu=data.draw(st.integers(0, 3)))
+    live[name] = pod(name, gang, node_name=node_name, phase=phase, cpu=data.draw(st.integers(0, 3)))
     world.upsert(live[name])
 
 
@@ -249,14 +249,14 @@ _EVENTS: list[Callable[[st.DataObject, SchedulerWorld, dict[str, Node | Pod], in
 ]
 
 
-def test_more_nodes_than_columns_are_no_trouble() -> None:
+def test_matrix_grows_with_the_number_of_nodes() -> None:
     world = SchedulerWorld()
     world.upsert(*(node(f"n{i}") for i in range(70)), podgroup("g", 70))
     world.upsert(*(pod(f"g-{i}", "g", cpu=8) for i in range(70)))
     assert sorted(world.schedule().values()) == sorted(f"n{i}" for i in range(70))
 
 
-def test_a_resource_that_comes_later_gets_its_row() -> None:
+def test_resource_added_later_has_a_row() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", extra={"example.com/fpga": 1}))
     assert world.schedule() == {}
@@ -265,7 +265,7 @@ def test_a_resource_that_comes_later_gets_its_row() -> None:
     assert world.schedule() == {"g-0": "b"}
 
 
-def test_a_node_that_has_more_than_it_offers_takes_nobody() -> None:
+def test_no_pod_fits_an_overcommitted_node() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a", cpu=4), pod("x", node_name="a", cpu=4, scheduler="other", phase="Running")
@@ -275,11 +275,11 @@ def test_a_node_that_has_more_than_it_offers_takes_nobody() -> None:
     assert world.cluster.node_matrix.idle[CPU, 0] == -2000
 
 
-def test_a_pod_of_a_node_not_heard_of_is_charged_when_it_comes() -> None:
+def test_pod_of_an_unknown_node_is_allocated_when_the_node_is_added() -> None:
     world = SchedulerWorld()
-    world.upsert(pod("x", node_name="late", cpu=8, scheduler="other", phase="Running"))
+    world.upsert(pod("x", node_name="new", cpu=8, scheduler="other", phase="Running"))
     world.upsert(podgroup("g", 1), pod("g-0", "g"))
-    world.upsert(node("late"))
+    world.upsert(node("new"))
     assert world.schedule() == {}
-    slot = world.cluster.node_matrix.index_of("late")
-    assert np.array_equal(world.cluster.node_matrix.idle[[CPU, PODS], slot], [0, 109])
+    node_index = world.cluster.node_matrix.index_of("new")
+    assert np.array_equal(world.cluster.node_matrix.idle[[CPU, PODS], node_index], [0, 109])

@@ -1,4 +1,4 @@
-"""A pod is placed once the claims that it mounts are bound, and not before."""
+"""A pod is scheduled once the PVCs that it mounts are bound."""
 
 import msgspec
 import pytest
@@ -15,89 +15,89 @@ from batholith.scheduler.state.core_types import (
 )
 
 
-def claim(
+def pvc(
     name: str, phase: str = "Bound", *, volume: str = "v", owner: str = ""
 ) -> PersistentVolumeClaim:
     owners = (OwnerReference(api_version="v1", kind="Pod", name="p", uid=owner),) if owner else ()
-    meta = ObjectMeta(name=name, namespace="ns", uid=f"claim-{name}", owner_references=owners)
+    meta = ObjectMeta(name=name, namespace="ns", uid=f"pvc-{name}", owner_references=owners)
     return PersistentVolumeClaim(
         meta, PersistentVolumeClaimSpec(volume), PersistentVolumeClaimStatus(phase)
     )
 
 
-def pod_mounting(made: Pod, *volumes: Volume) -> Pod:
-    spec = msgspec.structs.replace(made.spec, volumes=volumes)
-    return msgspec.structs.replace(made, spec=spec)
+def with_volumes(pod: Pod, *volumes: Volume) -> Pod:
+    spec = msgspec.structs.replace(pod.spec, volumes=volumes)
+    return msgspec.structs.replace(pod, spec=spec)
 
 
-def by_claim_name(claim_name: str) -> Volume:
+def pvc_volume(claim_name: str) -> Volume:
     return Volume(
         name="d", persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name=claim_name)
     )
 
 
-def test_a_gang_waits_for_a_claim_and_is_placed_as_soon_as_that_is_bound() -> None:
+def test_gang_is_scheduled_once_its_pvc_is_bound() -> None:
     world = SchedulerWorld()
-    members = (pod_mounting(pod(f"g-{i}", "g"), by_claim_name("c")) for i in range(2))
+    members = (with_volumes(pod(f"g-{i}", "g"), pvc_volume("c")) for i in range(2))
     world.upsert(node("a"), podgroup("g", 3), pod("g-2", "g"), *members)
     assert world.schedule() == {}
     assert world.fit_message("g") == 'persistentvolumeclaim "c" not found'
-    pending = claim("c", "Pending", volume="")
+    pending = pvc("c", "Pending", volume="")
     world.cluster.update_pvc(None, pending)
     assert world.cluster.has_changes()
     assert world.schedule() == {}
     assert 'persistentvolumeclaim "c" is not bound' in world.fit_message("g")
     assert "WaitForFirstConsumer" in world.fit_message("g")
-    world.cluster.update_pvc(pending, claim("c"))
+    world.cluster.update_pvc(pending, pvc("c"))
     assert world.cluster.has_changes()
     assert set(world.schedule()) == {"g-0", "g-1", "g-2"}
 
 
 @pytest.mark.parametrize("cpu", [0, 1])
-def test_pods_whose_claims_are_bound_do_not_wait_for_others(cpu: int) -> None:
+def test_pods_with_bound_pvcs_do_not_wait_for_other_pods(cpu: int) -> None:
     world = SchedulerWorld()
-    members = (pod_mounting(pod(f"g-{i}", "g", cpu=cpu), by_claim_name(f"c{i}")) for i in range(4))
+    members = (with_volumes(pod(f"g-{i}", "g", cpu=cpu), pvc_volume(f"c{i}")) for i in range(4))
     world.upsert(node("a"), podgroup("g", 2), *members)
-    world.cluster.update_pvc(None, claim("c0"))
-    world.cluster.update_pvc(None, claim("c3"))
+    world.cluster.update_pvc(None, pvc("c0"))
+    world.cluster.update_pvc(None, pvc("c3"))
     assert set(world.schedule()) == {"g-0", "g-3"}
     assert world.schedule() == {}
     assert 'claim "c1" not found' in world.fit_message("g")
-    world.cluster.update_pvc(None, claim("c2"))
+    world.cluster.update_pvc(None, pvc("c2"))
     assert set(world.schedule()) == {"g-2"}
 
 
-def test_a_claim_of_another_gang_wakes_nobody() -> None:
+def test_pvc_of_no_gang_triggers_no_cycle() -> None:
     world = SchedulerWorld()
-    world.upsert(node("a"), podgroup("g", 1), pod_mounting(pod("g-0", "g"), by_claim_name("c")))
+    world.upsert(node("a"), podgroup("g", 1), with_volumes(pod("g-0", "g"), pvc_volume("c")))
     world.schedule()
     world.cluster.has_changes()
-    world.cluster.update_pvc(None, claim("other"))
+    world.cluster.update_pvc(None, pvc("other"))
     assert not world.cluster.has_changes()
 
 
-def test_the_claim_of_an_ephemeral_volume_must_be_the_pod_s_own() -> None:
+def test_pvc_of_an_ephemeral_volume_must_be_owned_by_the_pod() -> None:
     world = SchedulerWorld()
     world.upsert(
-        node("a"), pod_mounting(pod("p", scheduler="default-scheduler"), Volume("d", None, {}))
+        node("a"), with_volumes(pod("p", scheduler="default-scheduler"), Volume("d", None, {}))
     )
     assert world.schedule() == {}
-    strange = claim("p-d")
-    world.cluster.update_pvc(None, strange)
+    unowned = pvc("p-d")
+    world.cluster.update_pvc(None, unowned)
     assert world.schedule() == {}
     (gang,) = world.cluster.gangs.values()
     assert gang.diagnosis is not None
     assert [each.message for each in gang.diagnosis.fit_errors.values()] == [
-        'persistentvolumeclaim "p-d" was not made for pod "p"'
+        'persistentvolumeclaim "p-d" was not created for pod "p"'
     ]
-    world.cluster.update_pvc(strange, claim("p-d", owner="uid-p"))
+    world.cluster.update_pvc(unowned, pvc("p-d", owner="uid-p"))
     assert set(world.schedule()) == {"p"}
 
 
-def test_a_claim_that_goes_or_is_lost_is_named() -> None:
+def test_deleted_or_lost_pvc_is_in_the_fit_error() -> None:
     world = SchedulerWorld()
-    world.upsert(node("a"), podgroup("g", 1), pod_mounting(pod("g-0", "g"), by_claim_name("c")))
-    lost = claim("c", "Lost")
+    world.upsert(node("a"), podgroup("g", 1), with_volumes(pod("g-0", "g"), pvc_volume("c")))
+    lost = pvc("c", "Lost")
     world.cluster.update_pvc(None, lost)
     assert world.schedule() == {}
     assert world.fit_message("g") == 'persistentvolumeclaim "c" has lost its volume "v"'

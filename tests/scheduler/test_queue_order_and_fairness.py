@@ -1,4 +1,4 @@
-"""Who may enter a queue, who goes first, and how queues share the cluster."""
+"""Admission to queues, order of gangs and queues, and queue limits."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,32 +15,32 @@ def phase(world: SchedulerWorld, name: str) -> str:
     return world.cluster.gangs[f"ns/{name}"].phase
 
 
-def test_a_new_group_enters_its_queue_before_it_has_pods() -> None:
+def test_new_podgroup_is_admitted_before_it_has_pods() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 3, phase="", resources={"cpu": 3, "count/pods": 3}))
     world.schedule()
     assert phase(world, "g") == "Inqueue"
 
 
-def test_a_group_that_asks_for_more_than_is_free_waits_and_is_told_the_numbers() -> None:
+def test_podgroup_that_needs_more_than_is_idle_is_rejected_with_the_amounts() -> None:
     world = SchedulerWorld()
     world.upsert(*(node(f"n{i}", cpu=32) for i in range(4)))
     world.upsert(podgroup("g", 3, phase="", resources={"cpu": 180, "memory": "192Mi", "pods": 3}))
     world.schedule()
-    assert phase(world, "g") == ""
-    told = "resource in cluster is overused: overused cpu (requested 180, free 153.6)"
-    assert world.fit_message("g") == told
+    assert phase(world, "g") == "Pending"
+    message = "resource in cluster is overused: overused cpu (requested 180, free 153.6)"
+    assert world.fit_message("g") == message
 
 
-def test_a_refused_group_does_not_bar_a_smaller_one() -> None:
+def test_rejected_podgroup_does_not_block_a_smaller_one() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("big", 1, phase="", resources={"cpu": 100}))
     world.upsert(podgroup("small", 1, phase="", resources={"cpu": 1}))
     world.schedule()
-    assert (phase(world, "big"), phase(world, "small")) == ("", "Inqueue")
+    assert (phase(world, "big"), phase(world, "small")) == ("Pending", "Inqueue")
 
 
-def test_groups_enter_only_as_long_as_there_is_hope() -> None:
+def test_podgroups_are_admitted_up_to_the_overcommit_factor() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cpu=10))
     world.upsert(*(podgroup(f"g{i}", 1, phase="Pending", resources={"cpu": 5}) for i in range(4)))
@@ -48,34 +48,34 @@ def test_groups_enter_only_as_long_as_there_is_hope() -> None:
     assert [phase(world, f"g{i}") for i in range(4)] == ["Inqueue", "Inqueue", "Pending", "Pending"]
 
 
-def test_room_that_comes_free_lets_a_waiting_group_enter() -> None:
+def test_podgroup_is_admitted_when_resources_are_freed() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), pod("x", node_name="a", cpu=8, scheduler="other", phase="Running"))
     world.upsert(podgroup("g", 1, phase="", resources={"cpu": 4}))
     world.schedule()
-    assert phase(world, "g") == ""
+    assert phase(world, "g") == "Pending"
     world.remove(pod("x", node_name="a", cpu=8, scheduler="other", phase="Running"))
     world.schedule()
     assert phase(world, "g") == "Inqueue"
 
 
 @pytest.mark.parametrize("state", ["Closed", "Closing", "Unknown", ""])
-def test_nobody_enters_a_queue_that_is_not_open(state: str) -> None:
+def test_enqueue_admits_no_podgroup_to_a_queue_that_is_not_open(state: str) -> None:
     world = SchedulerWorld()
-    world.upsert(node("a"), queue("shut", state=state), podgroup("g", 1, phase="", queue="shut"))
+    world.upsert(node("a"), queue("q", state=state), podgroup("g", 1, phase="", queue="q"))
     world.upsert(pod("g-0", "g"))
     assert world.schedule() == {}
-    assert phase(world, "g") == ""
-    assert world.fit_message("g").startswith('queue "shut" takes no jobs')
-    world.upsert(queue("shut"))
+    assert phase(world, "g") == "Pending"
+    assert world.fit_message("g").startswith('queue "q" takes no jobs')
+    world.upsert(queue("q"))
     assert world.schedule() == {"g-0": "a"}
 
 
 WITHOUT_ENQUEUE = conf.DEFAULT.replace("enqueue, ", "")
 
 
-def test_allocate_admits_groups_where_enqueue_is_not_configured() -> None:
-    """A group that enqueue would refuse, as in the reference, which asks no plugin then."""
+def test_allocate_admits_podgroups_if_enqueue_is_not_configured() -> None:
+    """As in Volcano, no plugin is asked then: enqueue would reject this PodGroup."""
     world = SchedulerWorld(WITHOUT_ENQUEUE)
     world.upsert(node("a"), podgroup("g", 1, phase="", resources={"cpu": 180}))
     world.schedule()
@@ -85,38 +85,41 @@ def test_allocate_admits_groups_where_enqueue_is_not_configured() -> None:
 
 
 @pytest.mark.parametrize("state", ["Closed", "Closing", "Unknown", ""])
-def test_allocate_admits_no_group_to_a_queue_that_is_not_open(state: str) -> None:
+def test_allocate_admits_no_podgroup_to_a_queue_that_is_not_open(state: str) -> None:
     world = SchedulerWorld(WITHOUT_ENQUEUE)
     world.upsert(node("a"), queue(state=state), podgroup("g", 1, phase=""), pod("g-0", "g"))
     assert world.schedule() == {}
-    assert phase(world, "g") == "" and "takes no jobs" in world.fit_message("g")
+    assert phase(world, "g") == "Pending" and "takes no jobs" in world.fit_message("g")
     world.upsert(queue())
     assert world.schedule() == {"g-0": "a"}
 
 
-def test_a_group_of_a_queue_that_does_not_exist_is_told_so() -> None:
+def test_podgroup_of_a_queue_that_does_not_exist_is_rejected() -> None:
     world = SchedulerWorld()
-    world.upsert(node("a"), podgroup("g", 1, phase="", queue="nowhere"), pod("g-0", "g"))
+    world.upsert(node("a"), podgroup("g", 1, phase="", queue="none"), pod("g-0", "g"))
     assert world.schedule() == {}
-    finding = world.cluster.gangs["ns/g"].diagnosis
-    assert finding is not None
-    assert (finding.reason, finding.message) == ("QueueNotFound", 'queue "nowhere" does not exist')
-    world.upsert(queue("nowhere"))
+    diagnosis = world.cluster.gangs["ns/g"].diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.reason, diagnosis.message) == (
+        "QueueNotFound",
+        'queue "none" does not exist',
+    )
+    world.upsert(queue("none"))
     assert world.schedule() == {"g-0": "a"}
 
 
-def test_a_queue_never_gets_more_than_its_capability() -> None:
+def test_queue_admits_no_more_than_its_capability() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), queue("s", capability={"cpu": 1}))
     for name in ("one", "two"):
         world.upsert(podgroup(name, 1, phase="", queue="s", resources={"cpu": "600m"}))
     world.schedule()
-    assert (phase(world, "one"), phase(world, "two")) == ("Inqueue", "")
-    told = "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
-    assert world.fit_message("two") == told
+    assert (phase(world, "one"), phase(world, "two")) == ("Inqueue", "Pending")
+    message = "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
+    assert world.fit_message("two") == message
 
 
-def test_pods_beyond_the_capability_stay_out_though_nodes_are_free() -> None:
+def test_pods_beyond_the_capability_are_not_placed_on_idle_nodes() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), queue("s", capability={"cpu": 2}), podgroup("g", 1, queue="s"))
     world.upsert(*(pod(f"g-t-{i}", "g") for i in range(4)))
@@ -124,7 +127,7 @@ def test_pods_beyond_the_capability_stay_out_though_nodes_are_free() -> None:
     assert world.fit_message("g").startswith("queue resource quota insufficient")
 
 
-def test_higher_priority_goes_first_whatever_its_age() -> None:
+def test_higher_priority_is_before_older_podgroups() -> None:
     world = SchedulerWorld()
     gold = PriorityClass(metadata=ObjectMeta(name="gold"), value=1000)
     world.upsert(node("a"), podgroup("old", 1, created="2025-01-01T00:00:00Z"))
@@ -134,7 +137,7 @@ def test_higher_priority_goes_first_whatever_its_age() -> None:
     assert set(world.schedule()) == {"new-0"}
 
 
-def test_groups_without_a_class_have_the_default_one() -> None:
+def test_podgroup_without_a_priority_class_has_the_global_default() -> None:
     world = SchedulerWorld()
     usual = PriorityClass(metadata=ObjectMeta(name="usual"), value=7, global_default=True)
     world.upsert(podgroup("g", 1))
@@ -144,14 +147,14 @@ def test_groups_without_a_class_have_the_default_one() -> None:
     assert world.cluster.gangs["ns/g"].priority == 0
 
 
-def test_pods_of_higher_priority_in_a_gang_go_first() -> None:
+def test_pods_of_higher_priority_in_a_gang_are_first() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cpu=1), podgroup("g", 1))
     world.upsert(pod("g-t-0", "g"), pod("g-t-1", "g", priority=100))
     assert world.schedule() == {"g-t-1": "a"}
 
 
-def test_a_gang_that_does_not_run_yet_goes_before_more_pods_of_one_that_does() -> None:
+def test_gang_that_is_not_ready_is_before_further_pods_of_a_ready_one() -> None:
     world = SchedulerWorld()
     world.upsert(
         node("a", cpu=3), podgroup("old", 1, created="2025-01-01T00:00:00Z"), podgroup("new", 1)
@@ -160,19 +163,19 @@ def test_a_gang_that_does_not_run_yet_goes_before_more_pods_of_one_that_does() -
     assert set(world.schedule()) == {"old-0", "old-1", "new-0"}
 
 
-def test_queues_share_by_weight() -> None:
+def test_cluster_is_divided_among_queues_by_weight() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cpu=9), queue("one", weight=1), queue("two", weight=2))
     for name in ("one", "two"):
         world.upsert(podgroup(name, 1, queue=name), *(pod(f"{name}-t-{i}", name) for i in range(9)))
-    placed = world.schedule()
-    assert sum(name.startswith("one") for name in placed) == 3
-    assert sum(name.startswith("two") for name in placed) == 6
+    nodes = world.schedule()
+    assert sum(name.startswith("one") for name in nodes) == 3
+    assert sum(name.startswith("two") for name in nodes) == 6
 
 
 @pytest.mark.parametrize("pods", [4, 110])
-def test_a_gang_whose_queue_has_had_its_share_is_told_so(pods: int) -> None:
-    """With few places for pods the queue as a whole is turned away, else each of its gangs."""
+def test_gang_of_an_overused_queue_is_rejected_with_the_amounts(pods: int) -> None:
+    """With 4 pods per node the queue is overused, else the gang exceeds what it deserves."""
     world = SchedulerWorld()
     world.upsert(node("a", cpu=4, pods=pods), queue("one"), queue("two"))
     world.upsert(podgroup("big", 5, queue="two"), *(pod(f"big-t-{i}", "big") for i in range(5)))
@@ -181,12 +184,12 @@ def test_a_gang_whose_queue_has_had_its_share_is_told_so(pods: int) -> None:
             podgroup(name, 2, queue="one"), *(pod(f"{name}-t-{i}", name) for i in range(2))
         )
     assert len(world.schedule()) == 2
-    told = {world.fit_message(name) for name in ("one", "more")}
-    lacks = "queue resource quota insufficient: insufficient cpu (requested 1, free 0 of 2)"
-    assert told == {"", lacks}
+    messages = {world.fit_message(name) for name in ("one", "more")}
+    insufficient = "queue resource quota insufficient: insufficient cpu (requested 1, free 0 of 2)"
+    assert messages == {"", insufficient}
 
 
-def test_the_queue_of_higher_priority_is_served_first() -> None:
+def test_queue_of_higher_priority_is_first() -> None:
     world = SchedulerWorld(
         'actions: "allocate"\ntiers:\n- plugins: [{name: gang}, {name: proportion}]'
     )
@@ -205,20 +208,20 @@ def test_the_queue_of_higher_priority_is_served_first() -> None:
     ),
     st.integers(1, 100),
 )
-def test_a_division_keeps_to_what_there_is_and_to_every_limit(
-    queues: list[tuple[int, int, int]], there: int
+def test_deserved_is_within_the_total_and_all_limits(
+    queues: list[tuple[int, int, int]], total: int
 ) -> None:
-    portions = [QueueAttr(w, {"cpu": asked}, {}, {"cpu": most}) for w, asked, most in queues]
-    compute_deserved(portions, {"cpu": there})
-    given_out = [portion.deserved.get("cpu", 0) for portion in portions]
-    assert sum(given_out) <= there
-    wanted = [min(asked, most) for _, asked, most in queues]
-    assert all(got <= want for got, want in zip(given_out, wanted, strict=True))
-    assert given_out == wanted or sum(given_out) == there
+    attrs = [QueueAttr(w, {"cpu": request}, {}, {"cpu": limit}) for w, request, limit in queues]
+    compute_deserved(attrs, {"cpu": total})
+    deserved = [attr.deserved.get("cpu", 0) for attr in attrs]
+    assert sum(deserved) <= total
+    maxima = [min(request, limit) for _, request, limit in queues]
+    assert all(each <= maximum for each, maximum in zip(deserved, maxima, strict=True))
+    assert deserved == maxima or sum(deserved) == total
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("text", "message"),
     [
         ('actions: "enqueue, dance"', "dance"),
         ("tiers: []", "actions"),
@@ -227,19 +230,19 @@ def test_a_division_keeps_to_what_there_is_and_to_every_limit(
         ("actions: [", "no YAML"),
     ],
 )
-def test_a_configuration_that_means_nothing_is_refused_clearly(text: str, word: str) -> None:
-    with pytest.raises(conf.ConfError, match=word):
+def test_invalid_configuration_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(conf.ConfError, match=message):
         conf.load(text)
 
 
-def test_names_of_the_reference_that_are_not_built_are_passed_over() -> None:
+def test_unimplemented_names_of_volcano_are_ignored() -> None:
     text = 'actions: "allocate, preempt"\ntiers:\n- plugins: [{name: sla}, {name: gang}]'
-    read = conf.load(text)
-    assert read.actions == ("allocate",)
-    assert [each.name for each in read.tiers[0]] == ["gang"]
+    loaded = conf.load(text)
+    assert loaded.actions == ("allocate",)
+    assert [each.name for each in loaded.tiers[0]] == ["gang"]
 
 
-def test_a_plugin_can_be_told_to_leave_something_alone() -> None:
+def test_extension_point_of_a_plugin_can_be_disabled() -> None:
     text = "\n- plugins:\n  - {name: gang}\n  - {name: predicates, enablePredicate: false}"
     world = SchedulerWorld('actions: "allocate"\ntiers:' + text)
     world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("g-0", "g"))

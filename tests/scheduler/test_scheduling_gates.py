@@ -1,11 +1,10 @@
-"""Pods with scheduling gates: those that others lift, and the one that goes with the queue."""
+"""Pods with scheduling gates: those of other controllers, and the queue gate."""
 
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.names import QUEUE_GATE
-from batholith.scheduler.framework.session import Decision
+from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.core_types import Pod
-from batholith.scheduler.writers.podgroup_status import build_report
 
 CUSTOM_GATE = (QUEUE_GATE,)
 
@@ -13,43 +12,42 @@ CUSTOM_GATE = (QUEUE_GATE,)
 def gated_pod(
     name: str, group: str = "g", *, gates: tuple[str, ...] = CUSTOM_GATE, cpu: int = 1
 ) -> Pod:
-    """A pod of *group* that its queue is to let in."""
+    """A pod of *group* with a queue gate."""
     return pod(name, group, gates=gates, gated_only_by_queue=True, cpu=cpu)
 
 
 def ungated_pods(decision: Decision) -> list[str]:
-    return [task.name for task in decision.ungated]
+    return [pod.name for pod in decision.ungated]
 
 
 def limited_cluster(cpu: int) -> SchedulerWorld:
-    """A large node, and a queue that may have *cpu* of it."""
+    """A large node, and a queue with capability *cpu*."""
     world = SchedulerWorld(queue_gates=True)
     world.upsert(node("a", cpu=64), queue(capability={"cpu": cpu}))
     return world
 
 
-def test_a_gang_is_told_by_whose_gates_it_is_held_back() -> None:
+def test_scheduling_gates_of_members_are_reported() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 3), pod("g-0", "g"))
     world.upsert(pod("g-1", "g", gates=("x.io/b", "x.io/a")), pod("g-2", "g", gates=("x.io/a",)))
     assert world.schedule() == {}
-    told = "g-1 and 1 more: held back by the scheduling gates x.io/a, x.io/b"
-    assert world.fit_message("g") == told
-    gang = world.cluster.gangs["ns/g"]
-    first = build_report(gang, now=0.0)
-    assert not first.status.conditions, "whoever lifts them may only be about to"
-    said = build_report(gang, now=9.0)
-    assert [each.reason for each in said.status.conditions] == ["SchedulingGated"]
-    assert said.status.conditions[0].message == f"3/3 tasks in gang unschedulable: {told}"
-    assert [note.name for note in said.pod_conditions] == ["g-0"], (
-        "a gated pod has a condition of its own"
+    message = "g-1 and 1 more: held back by the scheduling gates x.io/a, x.io/b"
+    assert world.fit_message("g") == message
+    first = world.report("g")
+    assert not first.status.conditions, "the gates may be removed within the grace period"
+    report = world.report("g", now=9.0)
+    assert [each.reason for each in report.status.conditions] == ["SchedulingGated"]
+    assert report.status.conditions[0].message == f"3/3 tasks in gang unschedulable: {message}"
+    assert [each.name for each in report.pod_conditions] == ["g-0"], (
+        "the API server sets the condition of a gated pod"
     )
     world.upsert(pod("g-1", "g"), pod("g-2", "g"))
     assert set(world.schedule()) == {"g-0", "g-1", "g-2"}
-    assert gang.diagnosis is None
+    assert world.cluster.gangs["ns/g"].diagnosis is None
 
 
-def test_a_role_that_is_held_back_holds_back_the_gang() -> None:
+def test_gates_of_a_required_role_block_the_gang() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 2, roles={"ps": 1, "worker": 1}))
     world.upsert(*(pod(f"g-worker-{i}", "g", role="worker") for i in range(2)))
@@ -58,27 +56,27 @@ def test_a_role_that_is_held_back_holds_back_the_gang() -> None:
     assert world.fit_message("g") == "g-ps-0: held back by the scheduling gate x.io/a"
 
 
-def test_pods_beyond_the_minimum_may_be_held_back() -> None:
+def test_gates_of_pods_beyond_the_minimum_do_not_block_the_gang() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g"), pod("g-1", "g", gates=("x.io/a",)))
     assert set(world.schedule()) == {"g-0"}
     assert world.cluster.gangs["ns/g"].diagnosis is None
 
 
-def test_the_gate_of_the_queue_goes_when_the_queue_has_room() -> None:
+def test_queue_gate_is_removed_when_the_queue_has_capacity() -> None:
     world = limited_cluster(cpu=2)
     world.upsert(podgroup("g", 2), gated_pod("g-0"), gated_pod("g-1"))
     decision = world.decision()
-    assert (ungated_pods(decision), decision.placements) == (["g-0", "g-1"], [])
-    assert ungated_pods(world.decision()) == [], "once is enough"
+    assert (ungated_pods(decision), decision.placements) == (["g-0", "g-1"], ())
+    assert ungated_pods(world.decision()) == [], "a gate is removed once"
     world.upsert(pod("g-0", "g", gated_only_by_queue=True))
-    assert world.schedule() == {}, "the other one's gate is there still"
+    assert world.schedule() == {}, "the other pod still has its gate"
     assert world.cluster.gangs["ns/g"].diagnosis is None
     world.upsert(pod("g-1", "g", gated_only_by_queue=True))
     assert set(world.schedule()) == {"g-0", "g-1"}
 
 
-def test_a_gang_is_let_in_whole_or_is_told_why_not() -> None:
+def test_gates_of_a_gang_are_removed_for_the_minimum_or_not_at_all() -> None:
     world = limited_cluster(cpu=2)
     world.upsert(podgroup("g", 3), *(gated_pod(f"g-{i}") for i in range(3)))
     assert ungated_pods(world.decision()) == []
@@ -87,7 +85,7 @@ def test_a_gang_is_let_in_whole_or_is_told_why_not() -> None:
     assert ungated_pods(world.decision()) == ["g-0", "g-1", "g-2"]
 
 
-def test_a_gang_that_others_hold_back_is_not_let_in_and_says_who_does() -> None:
+def test_queue_gates_stay_while_other_gates_block_the_gang() -> None:
     world = limited_cluster(cpu=2)
     world.upsert(podgroup("g", 2), gated_pod("g-0"))
     world.schedule()
@@ -99,7 +97,7 @@ def test_a_gang_that_others_hold_back_is_not_let_in_and_says_who_does() -> None:
     assert ungated_pods(world.decision()) == ["g-0"]
 
 
-def test_who_has_been_let_in_counts_until_it_is_placed() -> None:
+def test_ungated_pod_counts_in_the_queue_until_it_is_placed() -> None:
     world = limited_cluster(cpu=2)
     world.upsert(podgroup("g", 1), gated_pod("g-0"), gated_pod("g-1"), gated_pod("g-2"))
     world.upsert(podgroup("h", 1, created="2026-02-01T00:00:00Z"), gated_pod("h-0", "h"))
@@ -111,10 +109,10 @@ def test_who_has_been_let_in_counts_until_it_is_placed() -> None:
     assert (ungated_pods(decision), len(decision.placements)) == ([], 2)
     for name in ("g-0", "g-1"):
         world.upsert(pod(name, "g", gated_only_by_queue=True, node_name="a", phase="Succeeded"))
-    assert ungated_pods(world.decision()) == ["h-0", "g-2"], "gangs that do not run come first"
+    assert ungated_pods(world.decision()) == ["h-0", "g-2"], "gangs that are not ready are first"
 
 
-def test_other_gates_keep_the_queue_from_letting_a_pod_in() -> None:
+def test_queue_gate_stays_while_the_pod_has_other_gates() -> None:
     world = limited_cluster(cpu=2)
     world.upsert(podgroup("g", 1), gated_pod("g-0", gates=("x.io/a", *CUSTOM_GATE)))
     assert ungated_pods(world.decision()) == []
@@ -123,7 +121,7 @@ def test_other_gates_keep_the_queue_from_letting_a_pod_in() -> None:
     assert ungated_pods(world.decision()) == ["g-0"]
 
 
-def test_a_pod_that_asks_for_nothing_is_let_in_whatever_the_queue_holds() -> None:
+def test_queue_gate_of_a_best_effort_pod_is_removed_whatever_is_allocated() -> None:
     world = limited_cluster(cpu=1)
     world.upsert(podgroup("g", 1), gated_pod("g-0"), podgroup("h", 1), gated_pod("h-0", "h", cpu=0))
     assert sorted(ungated_pods(world.decision())) == ["g-0", "h-0"]
@@ -131,15 +129,15 @@ def test_a_pod_that_asks_for_nothing_is_let_in_whatever_the_queue_holds() -> Non
     assert world.schedule() == {"h-0": "a"}
 
 
-def test_without_the_feature_nobody_lifts_the_gate_and_the_gang_says_so() -> None:
+def test_queue_gate_is_reported_if_the_feature_is_off() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 1), gated_pod("g-0"))
     assert ungated_pods(world.decision()) == []
     assert world.fit_message("g") == f"g-0: held back by the scheduling gate {QUEUE_GATE}"
 
 
-def test_gated_pods_of_others_do_not_keep_room_and_those_at_the_queue_do() -> None:
-    """What an admitted gang still needs is kept for it, unless nobody knows when it may start."""
+def test_minimum_of_a_gang_is_reserved_for_queue_gates_only() -> None:
+    """The reservation excludes pods with gates that other controllers remove."""
     for gates, kept in ((("x.io/a",), 0), (CUSTOM_GATE, 2000)):
         world = SchedulerWorld()
         world.upsert(node("a"), podgroup("g", 2, resources={"cpu": 2}))

@@ -1,49 +1,103 @@
-"""The scheduler's own tasks when one of them fails."""
+"""The scheduling loop: events, failures, and cycles in a thread."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
+from prometheus_client import CollectorRegistry
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 from support.running_controller import running
 
-from batholith.model.names import NODES, PODGROUPS, QUEUES
-from batholith.scheduler.scheduler import Scheduler
+from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES
+from batholith.scheduler.actions.registry import ACTIONS
+from batholith.scheduler.framework.session import Session
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
+from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.events import Recheck
 
 
 @pytest.fixture
 async def scheduler() -> AsyncIterator[Scheduler]:
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         api.put(NODES, "n")
+        api.put(QUEUES, "q")
         yield Scheduler(client)
 
 
-async def test_a_change_that_cannot_be_taken_note_of_keeps_nothing_from_the_others(
-    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+async def test_failed_event_does_not_affect_other_events(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = list[str]()
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
 
-    def fail() -> None:
-        raise RuntimeError("a mistake")
-
+    monkeypatch.setattr(SchedulerCache, "update_node", fail)
     async with running(scheduler):
-        scheduler._enqueue_event(fail)
-        scheduler._enqueue_event(lambda: heard.append("the next"))
-        await wait_for(lambda: heard)
-        assert caplog.messages == ["cannot take note of a change"]
+        await wait_for(lambda: caplog.messages and "q" in scheduler._scheduler_cache.queues)
+        assert caplog.messages == ["cannot handle event"]
 
 
-async def test_a_cycle_that_fails_ends_the_scheduler_aloud(
+async def test_failed_cycle_ends_the_scheduler(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process is started again, and reads anew what this one has half decided."""
+    """Its process is restarted without the half changed cache."""
 
-    def fail() -> None:
-        raise RuntimeError("a mistake")
+    def fail(**_: object) -> None:
+        raise RuntimeError("a bug")
 
     monkeypatch.setattr(scheduler._cycle_runner, "run_once", fail)
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(RuntimeError, match="a mistake"), flatten_subgroups=True
-    ):
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a bug"), flatten_subgroups=True):
         await asyncio.wait_for(scheduler.run(), 60)
+
+
+class BlockingAction:
+    """An action that blocks, in its thread, once the cycle has scheduled a pod."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.release = threading.Event()
+
+    def __call__(self, session: Session) -> None:
+        if session.placements and not self.entered.is_set():
+            self.entered.set()
+            assert self.release.wait(timeout=60)
+
+
+async def test_loop_does_not_see_or_change_the_cache_during_a_cycle_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    action, registry = BlockingAction(), CollectorRegistry()
+    monkeypatch.setitem(ACTIONS, "backfill", action)
+
+    def allocated() -> float | None:
+        name, labels = "volcano_queue_allocated_milli_cpu", {"queue_name": "default"}
+        return registry.get_sample_value(name, labels)
+
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        settings = SchedulerSettings(registry=registry, inline_cycle_max_tasks=0)
+        scheduler = Scheduler(client, settings=settings)
+        cache = scheduler._scheduler_cache
+        api.put(QUEUES, "default", spec={"weight": 1}, status={"state": "Open"})
+        api.put(NODES, "n", status={"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "10"}})
+        async with running(scheduler):
+            await wait_for(lambda: allocated() == 0)
+            api.put(PODGROUPS, "g", spec={"minMember": 1}, status={"phase": "Inqueue"})
+            pod = {
+                "schedulerName": "volcano",
+                "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
+            }
+            meta = {"annotations": {GROUP_NAME: "g"}}
+            api.put(PODS, "g-0", metadata=meta, spec=pod, status={"phase": "Pending"})
+            try:
+                await wait_for(action.entered.is_set)
+                assert cache.queue_named("default").allocated["cpu"] == 1000
+                assert allocated() == 0, "a scrape reads the last decision"
+                with pytest.raises(RuntimeError, match="a cycle is running"):
+                    cache.apply(Recheck("d/g"))
+                api.put(QUEUES, "new", spec={"weight": 1}, status={"state": "Open"})
+                await wait_for(lambda: scheduler._events)
+                assert "new" not in cache.queues
+            finally:
+                action.release.set()
+            await wait_for(lambda: allocated() == 1000 and "new" in cache.queues)

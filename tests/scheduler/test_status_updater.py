@@ -1,4 +1,4 @@
-"""What is written of what ought to stand, and when."""
+"""Which statuses the status updater writes, and when."""
 
 import asyncio
 from typing import Any
@@ -13,80 +13,84 @@ from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODGROUPS, QUEUES
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
-from batholith.scheduler.writers.podgroup_status import READY, SCHEDULED, PodGroupReport
+from batholith.scheduler.framework.podgroup_status import READY, SCHEDULED, PodGroupReport
 from batholith.scheduler.writers.status_updater import StatusUpdater, WriteIntervals
 from batholith.testing import RequestMatcher
 
 
-@pytest.mark.parametrize("crowd", [False, True])
-async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
-    monkeypatch: pytest.MonkeyPatch, crowd: bool
+@pytest.mark.parametrize("busy", [False, True])
+async def test_phases_are_written_at_once_and_counts_later_in_a_busy_cluster(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
-    pauses = WriteIntervals(podgroup=0.0, podgroup_max=1000.0)
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
+    intervals = WriteIntervals(podgroup=0.0, podgroup_max=1000.0)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
-        scribe = StatusUpdater(client, recorder=None, clock=SystemClock(), write_intervals=pauses)
+        updater = StatusUpdater(
+            client, recorder=None, clock=SystemClock(), write_intervals=intervals
+        )
 
-        def standing() -> dict[str, Any]:
+        def status_of_g() -> dict[str, Any]:
             status: dict[str, Any] = api.objects(PODGROUPS)["d/g"].get("status", {})
             return status
 
-        async def tell(**status: Any) -> None:
-            group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
-            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(**status)), {})
+        async def submit(**status: Any) -> None:
+            podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+            updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus(**status)))
 
         api.put(PODGROUPS, "g")
-        writing = asyncio.create_task(scribe.run())
-        await tell(phase="Running")
-        await wait_for(lambda: standing().get("phase") == "Running")
-        await tell(phase="Running", running=1)
-        if crowd:
-            await asyncio.sleep(0.1)  # one that does not wait would have written by now
-            assert "running" not in standing()
+        writing = asyncio.create_task(updater.run())
+        await submit(phase="Running")
+        await wait_for(lambda: status_of_g().get("phase") == "Running")
+        await submit(phase="Running", running=1)
+        if busy:
+            await asyncio.sleep(0.1)  # a write without delay would be done by now
+            assert "running" not in status_of_g()
         else:
-            await wait_for(lambda: standing().get("running") == 1)
-        await tell(phase="Completed", running=2)
-        await wait_for(lambda: standing().get("phase") == "Completed")
-        assert standing()["running"] == 2
+            await wait_for(lambda: status_of_g().get("running") == 1)
+        await submit(phase="Completed", running=2)
+        await wait_for(lambda: status_of_g().get("phase") == "Completed")
+        assert status_of_g()["running"] == 2
         writing.cancel()
         await asyncio.wait([writing])
 
 
-async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
+async def test_scheduled_condition_is_written_with_the_next_phase() -> None:
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
-        pauses = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
-        scribe = StatusUpdater(client, recorder=None, clock=SystemClock(), write_intervals=pauses)
-        writing = asyncio.create_task(scribe.run())
+        intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
+        updater = StatusUpdater(
+            client, recorder=None, clock=SystemClock(), write_intervals=intervals
+        )
+        writing = asyncio.create_task(updater.run())
         api.put(PODGROUPS, "g")
-        group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
-        placed = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
-        for phase, conditions in (("Inqueue", ()), ("Inqueue", (placed,)), ("Running", (placed,))):
-            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(phase, conditions)), {})
+        podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+        ready = (PodGroupCondition(type=SCHEDULED, status="True", reason=READY),)
+        for phase, conditions in (("Inqueue", ()), ("Inqueue", ready), ("Running", ready)):
+            updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus(phase, conditions)))
             if not conditions:
                 await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         await wait_for(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
-        said = api.objects(PODGROUPS)["d/g"]["status"]["conditions"]
-        assert [each["type"] for each in said] == [SCHEDULED]
+        written = api.objects(PODGROUPS)["d/g"]["status"]["conditions"]
+        assert [each["type"] for each in written] == [SCHEDULED]
         assert api.count("PATCH") == 2
         writing.cancel()
         await asyncio.wait([writing])
 
 
-async def test_a_slow_write_does_not_delay_other_statuses() -> None:
-    """With a shard per worker some of the other groups would wait behind the slow one."""
+async def test_slow_write_does_not_delay_other_statuses() -> None:
+    """With a shard per worker some of the other PodGroups would wait for the slow write."""
     async with ControllerApi(PODGROUPS) as api, api.client() as client:
         slow = api.faults.hold(RequestMatcher("PATCH", name="g-0"))
-        scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
-        writing = asyncio.create_task(scribe.run())
+        updater = StatusUpdater(client, recorder=None, clock=SystemClock())
+        writing = asyncio.create_task(updater.run())
         names = [f"g-{number}" for number in range(64)]
         for name in names:
             api.put(PODGROUPS, name)
-            group = await client.get(PODGROUPS, name, namespace="d", view=PodGroup)
-            scribe.submit(PodGroupReport(f"d/{name}", group, PodGroupStatus(phase="Inqueue")), {})
+            podgroup = await client.get(PODGROUPS, name, namespace="d", view=PodGroup)
+            updater.submit(PodGroupReport(f"d/{name}", podgroup, PodGroupStatus(phase="Inqueue")))
 
         def written() -> set[str]:
-            groups = api.objects(PODGROUPS)
-            return {name for name in names if "status" in groups[f"d/{name}"]}
+            podgroups = api.objects(PODGROUPS)
+            return {name for name in names if "status" in podgroups[f"d/{name}"]}
 
         await wait_for(lambda: written() == set(names) - {"g-0"})
         slow.release()
@@ -95,8 +99,8 @@ async def test_a_slow_write_does_not_delay_other_statuses() -> None:
         await asyncio.wait([writing])
 
 
-class OvertakenClient(Client):
-    """A client whose first answer comes after the word of what another wrote right behind it."""
+class LateResponseClient(Client):
+    """A client whose first response arrives after the watch event of another client's write."""
 
     def __init__(self, api: ControllerApi) -> None:
         super().__init__(api.credentials, user_agent="test")
@@ -104,26 +108,26 @@ class OvertakenClient(Client):
         self.updater: StatusUpdater | None = None
 
     async def patch(self, *args: Any, **kwargs: Any) -> Any:
-        answer = await super().patch(*args, **kwargs)
-        scribe, self.updater = self.updater, None
-        if scribe is not None:
+        response = await super().patch(*args, **kwargs)
+        updater, self.updater = self.updater, None
+        if updater is not None:
             self.api.put(QUEUES, "q", status={"allocated": {"cpu": "7"}})
-            scribe.observe_queue(await self.get(QUEUES, "q", view=Queue))
-        return answer
+            updater.observe_queue(await self.get(QUEUES, "q", view=Queue))
+        return response
 
 
-async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> None:
-    async with ControllerApi(QUEUES) as api, OvertakenClient(api) as client:
+async def test_write_of_another_client_seen_before_the_response_is_corrected() -> None:
+    async with ControllerApi(QUEUES) as api, LateResponseClient(api) as client:
         api.put(QUEUES, "q", spec={"weight": 1})
-        scribe = StatusUpdater(
+        updater = StatusUpdater(
             client,
             recorder=None,
             clock=SystemClock(),
             write_intervals=WriteIntervals(queue=0.01),
         )
-        client.updater = scribe
-        running = asyncio.create_task(scribe.run())
-        scribe.set_allocated(await client.get(QUEUES, "q", view=Queue), {"cpu": 2000, "memory": 0})
+        client.updater = updater
+        running = asyncio.create_task(updater.run())
+        updater.set_allocated(await client.get(QUEUES, "q", view=Queue), {"cpu": 2000, "memory": 0})
         await wait_for(lambda: client.updater is None)
         await wait_for(
             lambda: api.objects(QUEUES)["q"]["status"]["allocated"] == {"cpu": "2", "memory": "0"}
@@ -132,35 +136,35 @@ async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> Non
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_that_a_queue_has_a_second_writer_is_no_reason_to_warn(
+async def test_conflict_with_the_queue_controller_logs_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         api.put(QUEUES, "q", spec={"weight": 1})
-        scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
-        writing = asyncio.create_task(scribe.run())
+        updater = StatusUpdater(client, recorder=None, clock=SystemClock())
+        writing = asyncio.create_task(updater.run())
         stale = await client.get(QUEUES, "q", view=Queue)
         api.put(QUEUES, "q", status={"state": "Open"})
-        scribe.set_allocated(stale, {"cpu": 2000, "memory": 0})
+        updater.set_allocated(stale, {"cpu": 2000, "memory": 0})
         await wait_for(lambda: api.count("PATCH"))
-        scribe.observe_queue(await client.get(QUEUES, "q", view=Queue))
+        updater.observe_queue(await client.get(QUEUES, "q", view=Queue))
         await wait_for(lambda: "allocated" in api.objects(QUEUES)["q"]["status"])
         writing.cancel()
         await asyncio.wait([writing])
     assert [line.message for line in caplog.records if line.levelname == "WARNING"] == []
 
 
-async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
+async def test_failed_write_is_logged_with_the_key_of_the_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "controller": True}
         api.put(PODGROUPS, "g", metadata={"ownerReferences": [{**owner, "name": "j", "uid": "1"}]})
-        scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
-        writing = asyncio.create_task(scribe.run())
-        group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+        updater = StatusUpdater(client, recorder=None, clock=SystemClock())
+        writing = asyncio.create_task(updater.run())
+        podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         api.fail(500, "PATCH")
-        scribe.submit(PodGroupReport("d/g", group, PodGroupStatus("Running")), {})
+        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running")))
         await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
         await asyncio.wait([writing])

@@ -77,7 +77,7 @@ class EmbeddedCluster:
 
     def kill(self, component: str) -> None:
         """``kill -9`` a component if it is running."""
-        process = self.state.parts[component].process
+        process = self.state.components[component].process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, 9)

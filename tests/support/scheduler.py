@@ -6,8 +6,10 @@ from batholith.model.pod_resources import ContainerResources, Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
+from batholith.scheduler.cycle_runner import CycleRunner
+from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.framework import Framework
-from batholith.scheduler.framework.session import CycleRunner, Decision
+from batholith.scheduler.framework.podgroup_status import PodGroupReport
 from batholith.scheduler.state.cache import SchedulerCache
 from batholith.scheduler.state.core_types import (
     Affinity,
@@ -147,7 +149,7 @@ class SchedulerWorld:
     ) -> None:
         read = conf.load(text)
         self.cluster = SchedulerCache(pod_scheduler_names=(single,), queue_gates=queue_gates)
-        self.core = CycleRunner(self.cluster, Framework(read), read.actions)
+        self.core = CycleRunner(self.cluster, Framework(read.tiers), read.actions)
         self.cluster.update_queue(None, queue())
         self.pod_objects: dict[str, Pod] = {}
 
@@ -182,11 +184,18 @@ class SchedulerWorld:
         """Run a cycle; return the node of each pod that it allocated."""
         return {each.name: each.node for each in self.decision().placements}
 
-    def decision(self) -> Decision:
-        """Run a cycle and check that the snapshot still holds together."""
-        decision = self.core.run_once()
+    def decision(self, *, now: float = 0.0, busy: bool = False) -> Decision:
+        """Run a cycle and validate the node matrix."""
+        decision = self.core.run_once(now=now, busy=busy)
         self.cluster.node_matrix.validate()
         return decision
+
+    def report(self, group: str, *, now: float = 0.0, busy: bool = False) -> PodGroupReport:
+        """Run a cycle and return its report on *group*."""
+        key = f"ns/{group}"
+        self.cluster.mark_changed(self.cluster.gangs[key])
+        reports = self.decision(now=now, busy=busy).reports
+        return next(report for report in reports if report.key == key)
 
     def fit_message(self, group: str) -> str:
         """Why a group is pending: the rejection, or the first fit error."""

@@ -1,4 +1,4 @@
-"""From a container's specification to the run that stands in for it."""
+"""Launch specs: what the shim executes for a container."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from ..state import hosts
 from ..state.core_types import Container, Pod
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts, link_mounts
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 from .volume_manager import PodVolumes
 
 HIDDEN_FILES = (
@@ -27,72 +27,72 @@ HIDDEN_FILES = (
     "/etc/ssh",
     "/etc/sudoers",
 )
-"""What only root may read; hidden where pods are root on the machine."""
+"""Files that only root may read; hidden where pods run as root of the host."""
 
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 _LOG_TAIL_BYTES = 16 * 1024
-"""Bytes of a log that are looked at for what happened last."""
+"""Bytes at the end of a log that are searched for its last lines."""
 
 _PORT_IN_USE_MESSAGES = ("address already in use", "eaddrinuse", "port is already allocated")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpecBuilder:
-    """Builds the launches of one pod."""
+    """Builds the launch specs of one pod."""
 
     pod: Pod
     node: NodeContext
     volumes: PodVolumes
 
     def build(self, container: Container, run: RunDir, log: Path) -> tuple[LaunchSpec, str]:
-        """What *run* shall execute, and a complaint if the command is not on this machine.
+        """Return the launch spec of *run*, and an error message if its program is not found.
 
         Raises:
-            ConfigError: the container cannot be configured as it asks.
+            ContainerConfigError: the container's configuration is invalid or unsupported.
         """
-        facts = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=HOST_IP, allocatable=self.node.allocatable
+        info = PodRuntimeInfo(
+            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=self.node.allocatable
         )
         user = users.user_of(self.pod, container)
-        machine, ids = self.node, self.node.allocate_ids(self.pod)
+        node, ids = self.node, self.node.allocate_ids(self.pod)
         rights.check_security_context(
             self.pod, container, user,
-            isolation=machine.isolation, id_mode=machine.id_mode, agent_uid=os.geteuid(),
+            isolation=node.isolation, id_mode=node.id_mode, agent_uid=os.geteuid(),
         )  # fmt: skip
         base = self._base_environment(run, users.container_user(user, ids))
         env = build_environment(
-            self.pod, container, sources=self.volumes.sources, info=facts, base=base
+            self.pod, container, sources=self.volumes.sources, info=info, base=base
         )
         mounts = container_mounts(container, self.volumes.volumes, env, owner=ids.base)
-        argv, complaint = self._argv(container, env, mounts)
+        argv, error_message = self._argv(container, env, mounts)
         directory = container.working_dir or "/"
         steps: list[rootfs.Step] = []
-        if machine.isolation is IsolationLevel.PLAIN:
-            directory = self._without_sandbox(run, mounts, directory)
+        if node.isolation is IsolationLevel.PLAIN:
+            directory = self._plain_working_dir(run, mounts, directory)
         else:
             owner = ids.owner(user.uid)
-            of_run = [
+            run_mounts = [
                 _termination_message_mount(container, run, owner),
                 *users.passwd_mounts(user, run.path, ids),
             ]
             mounts += _working_mount(directory, mounts, run, owner)
-            steps = self._rootfs_steps(of_run, mounts, container)
+            steps = self._rootfs_steps(run_mounts, mounts, container)
         return LaunchSpec(
             argv=argv,
             env=env,
             cwd=directory,
             log=log,
             hostname=self.pod.hostname,
-            isolation=machine.isolation,
+            isolation=node.isolation,
             user=(user.uid, user.gid),
             ids=ids,
             capabilities=rights.capabilities(container),
             steps=steps,
-        ), complaint
+        ), error_message
 
     def _base_environment(self, run: RunDir, user: users.User) -> dict[str, str]:
-        """The variables that come before the pod's own."""
+        """Return the variables that the pod's own may override."""
         plain = self.node.isolation is IsolationLevel.PLAIN
         env = {"PATH": interpreters.search_path(os.environ, sandboxed=not plain)}
         env |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
@@ -112,22 +112,22 @@ class LaunchSpecBuilder:
     def _argv(
         self, container: Container, env: Mapping[str, str], mounts: Sequence[Mount]
     ) -> tuple[Sequence[str], str]:
-        command = [expand(word, env) for word in container.command]
-        args = [expand(word, env) for word in container.args]
-        places = tuple(f"{mount.target}/" for mount in mounts)
+        command = [expand(each, env) for each in container.command]
+        args = [expand(each, env) for each in container.args]
+        mount_paths = tuple(f"{mount.target}/" for mount in mounts)
 
         def find(program: str) -> str | None:
-            if program.startswith(places):
-                return program  # it may well lie in a volume
+            if program.startswith(mount_paths):
+                return program  # may be in a volume
             return shutil.which(program, path=env.get("PATH"))
 
         try:
             return images.command_line(container.image, command, args, find=find), ""
         except images.ProgramNotFoundError as error:
-            # The run fails at its start, as it would in an image without the program.
+            # The start of the run fails, as with an image that lacks the program.
             return [*command, *args], str(error)
 
-    def _without_sandbox(self, run: RunDir, mounts: Sequence[Mount], directory: str) -> str:
+    def _plain_working_dir(self, run: RunDir, mounts: Sequence[Mount], directory: str) -> str:
         root = run.path / "root"
         (root / "tmp").mkdir(parents=True, exist_ok=True)
         link_mounts(root, mounts, pod=self.volumes.pod_dir)
@@ -138,35 +138,35 @@ class LaunchSpecBuilder:
     def _rootfs_steps(
         self, run_mounts: Sequence[Mount], mounts: Sequence[Mount], container: Container
     ) -> list[rootfs.Step]:
-        folder = self.volumes.pod_dir
+        pod_dir = self.volumes.pod_dir
         own = [
-            Mount(str(folder / "hosts"), "/etc/hosts"),
-            Mount(str(folder / "hostname"), "/etc/hostname", read_only=True),
+            Mount(str(pod_dir / "hosts"), "/etc/hosts"),
+            Mount(str(pod_dir / "hostname"), "/etc/hostname", read_only=True),
             *run_mounts,
         ]
         resolver = os.path.realpath("/etc/resolv.conf")
         if resolver.startswith("/run/"):
             own.append(Mount(resolver, resolver, read_only=True))
-        taken = {mount.target for mount in mounts}
+        targets = {mount.target for mount in mounts}
         hidden = [os.path.realpath(self.node.settings.data_dir)]
         home = os.path.expanduser("~")
-        own = [mount for mount in own if mount.target not in taken]
+        own = [mount for mount in own if mount.target not in targets]
         ranges = self.node.id_mode is not IdMode.OWN
         if os.geteuid() == 0 and not ranges:
             hidden += filter(os.path.exists, HIDDEN_FILES)
-        shown = interpreters.find(os.environ).mounted_dirs
+        visible = interpreters.find(os.environ).mounted_dirs
         steps = rootfs.mount_plan(
             [*own, *mounts],
             hidden=hidden,
             home=home,
-            visible=shown,
-            tools=(*PYTHON_PREFIXES, *shown) if ranges else (),
+            visible=visible,
+            tools=(*PYTHON_PREFIXES, *visible) if ranges else (),
             read_only_root=container.security_context.read_only_root_filesystem,
         )
         if not self.node.safe_paths and rootfs.stage_plan(steps, "")[0]:
             raise ContainerConfigError(
-                "subPath, and mounts inside other mounts, take user namespaces of ours, which "
-                "this machine permits to bubblewrap alone"
+                "subPath, and mounts inside other mounts, need unprivileged user namespaces, which "
+                "this machine permits only to bubblewrap"
             )
         return steps
 
@@ -174,18 +174,18 @@ class LaunchSpecBuilder:
 def _working_mount(
     directory: str, mounts: Sequence[Mount], run: RunDir, owner: int | None
 ) -> list[Mount]:
-    """A folder to work in where the machine has none, as a runtime would make it."""
-    held = any(f"{directory}/".startswith(f"{mount.target}/") for mount in mounts)
-    if held or os.path.isdir(directory):
+    """Mount an empty working directory if it does not exist, as container runtimes do."""
+    in_volume = any(f"{directory}/".startswith(f"{mount.target}/") for mount in mounts)
+    if in_volume or os.path.isdir(directory):
         return []
-    folder = run.path / "work"
-    folder.mkdir(parents=True, exist_ok=True)
-    chown(folder, owner)
-    return [Mount(str(folder), os.path.normpath("/" + directory))]
+    source = run.path / "work"
+    source.mkdir(parents=True, exist_ok=True)
+    chown(source, owner)
+    return [Mount(str(source), os.path.normpath("/" + directory))]
 
 
 def _termination_message_mount(container: Container, run: RunDir, owner: int | None) -> Mount:
-    """Where the container may leave a message about its end."""
+    """Mount the file that takes the container's termination message."""
     message = run.path / "termination-log"
     message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     message.touch()
@@ -194,15 +194,15 @@ def _termination_message_mount(container: Container, run: RunDir, owner: int | N
 
 
 def _message_path(container: Container) -> str:
-    # /dev is made after everything else; the usual place in it is a link to this one.
+    # /dev is mounted last; the default path in it is a link to this one.
     path = container.termination_message_path or "/dev/termination-log"
     return "/run/termination-log" if path.startswith("/dev/") else path
 
 
 def termination_message(container: Container, run: RunDir, log: Path, *, failed: bool) -> str:
-    """What the container left as its last words."""
+    """Return the container's termination message."""
     with (
-        suppress(OSError),  # there is none, or something else lies there by now
+        suppress(OSError),  # missing, or replaced by the container
         os.fdopen(open_regular(str(run.path / "termination-log")), "rb") as opened,
     ):
         text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
@@ -214,17 +214,17 @@ def termination_message(container: Container, run: RunDir, log: Path, *, failed:
 
 
 def log_shows_port_in_use(log: Path) -> bool:
-    """Whether the end of a log complains of a port that somebody else listens at."""
-    words = "\n".join(_last_lines(log)).lower()
-    return any(complaint in words for complaint in _PORT_IN_USE_MESSAGES)
+    """Return whether the end of a log reports that a port is in use."""
+    text = "\n".join(_last_lines(log)).lower()
+    return any(message in text for message in _PORT_IN_USE_MESSAGES)
 
 
 def _last_lines(log: Path) -> list[str]:
-    """What was written last, without times and streams."""
+    """Return the last lines, without time and stream."""
     try:
         with os.fdopen(open_regular(str(log)), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-    except OSError:  # nothing was logged, or something else lies there by now
+    except OSError:  # missing, or replaced by the container
         return []
-    return [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]
+    return [fields[3] for line in lines if len(fields := line.split(" ", 3)) == 4]

@@ -1,4 +1,4 @@
-"""What all pods of a real node share: addresses, names, sources, and how to tell people."""
+"""Shared dependencies of all pods of a real node: addresses, hosts files, sources, events."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -23,9 +23,8 @@ from ..volumes.source_manager import SourceManager
 from ..volumes.volumes import VolumePaths
 from .records import PodRecord
 
-HOST_IP = "127.0.0.1"
 _WRITE_DELAY = 0.05
-"""Seconds that changes of names are gathered before hosts files are written."""
+"""Seconds that changes are batched before hosts files are written."""
 
 
 class HostsFileManager:
@@ -36,13 +35,13 @@ class HostsFileManager:
         self._clock = clock
         self._peers: dict[str, tuple[hosts.Peer, Path]] = {}
         self._sections: dict[str, str] = {}
-        """What all hosts files of a namespace have in common, as written last."""
+        """The last written common section of the hosts files by namespace."""
 
         self._dirty: set[str] = set()
         self._timer: Timer | None = None
 
     def set(self, peer: hosts.Peer, file: Path) -> None:
-        """Make a pod known, or known to be ready; its own *file* is written at once if missing."""
+        """Add or update a pod; the hosts *file* of a new pod is written immediately."""
         meta = peer.pod.metadata
         known = self._peers.get(meta.uid)
         self._peers[meta.uid] = (peer, file)
@@ -52,19 +51,19 @@ class HostsFileManager:
             self.mark_dirty(meta.namespace)
 
     def remove(self, uid: str) -> None:
-        """Forget a pod."""
+        """Remove a pod."""
         known = self._peers.pop(uid, None)
         if known:
             self.mark_dirty(known[0].pod.metadata.namespace)
 
     def mark_dirty(self, namespace: str) -> None:
-        """Pods or services of *namespace* changed."""
+        """Write the hosts files of *namespace* soon."""
         self._dirty.add(namespace)
         if self._timer is None:
             self._timer = self._clock.call_later(_WRITE_DELAY, self._write_dirty)
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Cancel pending writes."""
         if self._timer:
             self._timer.cancel()
 
@@ -88,19 +87,19 @@ class HostsFileManager:
 
 
 def _write(peer: hosts.Peer, file: Path, shared: str) -> None:
-    # In place: a running container has this very file mounted.
+    # Not atomic: running containers have this inode mounted.
     with suppress(FileNotFoundError):
         file.write_text(hosts.pod_section(peer.pod, peer.ip) + shared)
 
 
 def _published_fields(peer: hosts.Peer) -> tuple[object, ...]:
-    """What of a peer others' hosts files depend on."""
+    """Return what the hosts files of other pods show of a peer."""
     return peer.ip, peer.ready, peer.pod.metadata.labels
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeContext:
-    """One real node, as its pods' workers see it."""
+    """Shared dependencies of the pod workers of one real node."""
 
     client: Client
     settings: AgentSettings
@@ -108,7 +107,7 @@ class NodeContext:
     isolation: IsolationLevel
     id_mode: IdMode
     safe_paths: bool
-    """Paths in volumes can be mounted, though a pod may change them (`runner.Probe`)."""
+    """Sub-paths can be mounted safely (`IsolationReport.safe_paths`)."""
 
     allocatable: ResourceList
     hosts_files: HostsFileManager
@@ -119,30 +118,30 @@ class NodeContext:
     """Loopback address by pod uid."""
 
     id_ranges: dict[str, int]
-    """First of the user ids by pod uid."""
+    """First user id by pod uid."""
 
     steady_time: SteadyClock = field(init=False)
-    """By which everything is due; times in objects and files are the clock's."""
+    """Clock of all deadlines; times in objects and files are wall clock times."""
 
     def __post_init__(self) -> None:
-        """Begin to measure time."""
+        """Start the steady clock."""
         self.steady_time = SteadyClock(self.clock)
 
     def accepted_steady_at(self, record: PodRecord) -> datetime:
-        """When an earlier agent took a pod on, in steady time."""
+        """Return when an earlier agent accepted a pod, in steady time."""
         if record.boot == boot_id():
             ago = max(self.clock.monotonic() - record.monotonic, 0.0)
             return self.steady_time.now() - timedelta(seconds=ago)
         return self.steady_time.from_wall(times.parse(record.accepted_at))
 
     def allocate_ip(self, uid: str) -> str:
-        """The pod's address, a free one the first time."""
+        """Return the pod's address, allocated on the first call."""
         if uid not in self.addresses:
             self.addresses[uid] = hosts.allocate_address(uid, set(self.addresses.values()))
         return self.addresses[uid]
 
     def allocate_ids(self, pod: Pod) -> Ids:
-        """The pod's user ids, a free range the first time."""
+        """Return the pod's user ids, a range allocated on the first call."""
         if self.id_mode is IdMode.OWN or self.isolation is IsolationLevel.PLAIN:
             return Ids()
         uid = pod.metadata.uid
@@ -151,7 +150,7 @@ class NodeContext:
         return Ids(self.id_ranges[uid], self.id_mode is IdMode.RANGE)
 
     def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
-        """Where a pod's volumes lie."""
+        """Return the directories of a pod's volumes."""
         return VolumePaths(
             pod_dir=pod_dir,
             pvc_root=self.settings.data_dir / "volumes",
@@ -164,5 +163,5 @@ class NodeContext:
         if self.recorder is None:
             return
         kind: EventType = "Warning" if warning else "Normal"
-        about = object_reference(PODS, pod.metadata)
-        self.recorder.record(about, type=kind, reason=reason, message=message)
+        regarding = object_reference(PODS, pod.metadata)
+        self.recorder.record(regarding, type=kind, reason=reason, message=message)

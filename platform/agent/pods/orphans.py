@@ -1,4 +1,4 @@
-"""Containers that run on without an agent: their pod is gone, or the whole cluster is to stop."""
+"""Kill containers that run without an agent: orphans, and those a killed agent left running."""
 
 from pathlib import Path
 
@@ -7,23 +7,22 @@ from .records import PodDir
 
 
 def kill_orphan(pod_dir: PodDir, uid: str) -> None:
-    """Make sure that nothing of the pod runs or ever will."""
+    """Ensure that no container of the pod runs or will start."""
     for name in pod_dir.containers():
         for run in pod_dir.runs(name):
-            if run.read_claim() is None:
-                run.cancel()
+            run.claim_or_cancel()
     kill_tagged(uid)
 
 
 def stop_all_pods(data_dir: Path) -> list[str]:
-    """End all containers that an agent, killed before it could, left in its folder.
+    """Kill all containers that a killed agent left running in its data directory.
 
-    Returns the pods that were running, as ``namespace/name``. The next agent finds their ends and
-    applies their restart policies. Blocks for some milliseconds a pod.
+    Returns the pods that were running, as ``namespace/name``. The next agent recovers their exits
+    and applies their restart policies. Blocks for some milliseconds per pod.
     """
-    ended = []
-    for folder, record in list(PodDir.all(data_dir)):
-        if folder.is_busy:
-            kill_orphan(folder, record.uid)
-            ended.append(f"{record.namespace}/{record.name}")
-    return ended
+    stopped = []
+    for pod_dir, record in list(PodDir.all(data_dir)):
+        if pod_dir.is_busy:
+            kill_orphan(pod_dir, record.uid)
+            stopped.append(f"{record.namespace}/{record.name}")
+    return stopped

@@ -1,8 +1,8 @@
-"""One pod on a real node: carries out what `lifecycle` decides, and tells what came of it.
+"""Pod worker of a real node: executes the actions of `pod_actions`, and reports the results.
 
-A worker may die at any line: the next one reads the pod's folder and goes on (`adopting`). It owns
-the pod's state and the order of things; `groundwork` has what containers need, `containers`
-looks after those that run, `reporter` writes the status.
+A worker may die at any point: the next one recovers the pod from its directory (`recovery`). The
+worker owns the pod's state; `pod_setup` prepares what containers need, `containers` runs them,
+`status_manager` writes the status.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
-from ..state.hosts import Peer
+from ..state.hosts import HOST_IP, Peer
 from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
 from . import recovery, volume_manager
 from .container_worker import PodContext
 from .containers import PodContainers, failure_events
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 from .pod_setup import PodSetup
 from .records import PodDir
 from .status_manager import PodStatusManager, confirm_deletion
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 _CONFIG_ERROR_BACKOFF = 10.0
 _MAX_GRACE_OF_DELETED = 30.0
 _MIN_WAIT = 0.01
-"""Seconds that are waited at least, for what is due already but takes its time."""
+"""Minimum wait in seconds, for actions that are due but still in progress."""
 
 
 class PodWorker:
-    """Brings one pod to its end."""
+    """Runs one pod until it is terminated."""
 
     def __init__(self, pod: Pod, node: NodeContext) -> None:
         self.pod = pod
@@ -72,15 +72,15 @@ class PodWorker:
         )
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._deleted = self._paused = self._terminated = False
+        self._deleted = self._suspended = self._terminated = False
         self.has_run = False
-        """It has done what it could; another has to follow if that was not all."""
+        """Whether `run` was called; a worker runs once, and another one replaces it."""
         self._finished = self._confirmed = False
         self._terminal_by_us = False
-        """That the pod is over was told by this worker."""
+        """This worker reported the pod's final phase."""
 
     def update(self, pod: Pod) -> None:
-        """The pod's object changed."""
+        """Handle an update of the pod."""
         old, self.pod = self.pod, pod
         self._setup.pod_changed(old)
         self._publish_peer()
@@ -91,7 +91,7 @@ class PodWorker:
         self._wake.set()
 
     def pod_deleted(self) -> None:
-        """The pod's object is gone: end what runs, and tell nobody."""
+        """Handle the deletion of the pod's object: stop its containers, write no status."""
         self._deleted = True
         grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
         self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
@@ -101,35 +101,35 @@ class PodWorker:
         self._wake.set()
 
     def _deleted_at(self, pod: Pod) -> datetime:
-        """When the end was asked for: the object's timestamp is when it must be over."""
+        """Return when the deletion was requested; the object's timestamp is its deadline."""
         now = self._clock.now()
         due = status.parse_time(pod.metadata.deletion_timestamp) or now
-        # By more than the clocks' grain neither before now, for a late agent still gives the
-        # grace, nor after it: the two clocks may differ.
+        # At most the resolution of the timestamp ago, because a delayed agent still grants the
+        # grace period, and not in the future, because the clocks of the two machines may differ.
         ago = now - (due - timedelta(seconds=pod.grace_period))
         return self._time.now() - min(max(ago, timedelta()), timedelta(seconds=1))
 
-    def pause(self) -> None:
-        """Start and report nothing any more."""
-        self._paused = True
+    def suspend(self) -> None:
+        """Start no more containers and write no more statuses."""
+        self._suspended = True
         self.containers.close()
 
     def missed_deletion(self, pod: Pod) -> bool:
-        """Whether *pod* asks for an end that came too late for this worker."""
+        """Return whether *pod* is being deleted, and this worker ended without confirming it."""
         return pod.metadata.deletion_timestamp is not None and not self._confirmed
 
     @property
     def is_finished(self) -> bool:
-        """The pod is at its end, and that was told."""
+        """Whether the pod is terminated, and that is reported."""
         return self._finished
 
-    # --- life -------------------------------------------------------------------------------
+    # --- run loop ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run the pod to its end; cancelled, it leaves the containers running.
+        """Run the pod until it is terminated; a cancellation leaves the containers running.
 
         Raises:
-            ExceptionGroup: something unforeseen; another worker can take over from here.
+            ExceptionGroup: an unexpected error; a new worker can recover the pod.
         """
         self.has_run = True
         try:
@@ -149,7 +149,7 @@ class PodWorker:
         while not self._finished:
             while self._events:
                 self._apply(self._events.popleft())
-            wake_at = None if self._paused else await self._sync()
+            wake_at = None if self._suspended else await self._sync()
             if not self._finished and not self._events:
                 await self._wait(wake_at)
 
@@ -169,12 +169,12 @@ class PodWorker:
         self.state = status.apply(before, event, self._back_off)
         if self.state == before:
             return
-        if not self._deleted and not self._paused:
+        if not self._deleted and not self._suspended:
             self._status_manager.mark_dirty(promptly=self._is_ready())
         self._publish_peer()
 
     def _publish_peer(self) -> None:
-        """Let peers find the pod."""
+        """Publish the pod's address and readiness to its peers."""
         if self.state.pod_ip and not self._terminated:
             peer = Peer(self.pod, self.state.pod_ip, ready=self._is_ready())
             self._node.hosts_files.set(peer, self.pod_dir.path / "hosts")
@@ -195,7 +195,7 @@ class PodWorker:
             timer.cancel()
 
     async def _sync(self) -> datetime | None:
-        """Carry out what is due now; says when to look again."""
+        """Execute the actions that are due; return when to sync again."""
         now = self._time.now()
         decision = pod_actions.compute_pod_actions(
             self.pod, self.state, now=now, back_off=self._back_off
@@ -217,16 +217,16 @@ class PodWorker:
                     await self._finalize()
         return decision.wake_at
 
-    # --- carrying out -------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Learn from disk what an earlier agent did with the pod."""
+        """Restore from disk the state that an earlier agent left."""
         record = self.pod_dir.read_record()
         if record is None:
             now = self._clock.now()
-            self.state, ends = recovery.recover_from_status(self.pod, now=now, time=self._time)
-            for end in ends:
-                self._apply(end)
+            self.state, exits = recovery.recover_from_status(self.pod, now=now, time=self._time)
+            for exited in exits:
+                self._apply(exited)
             self._apply(Accepted(now, self._time.now()))
             return
         self._node.addresses[record.uid] = record.ip
@@ -247,9 +247,8 @@ class PodWorker:
         self._apply(found.started)
         if found.process is not None:
             self.containers.adopt(found.process, has_started=found.started.started)
-            log.info(
-                "adopted", extra={"pod": self.pod.metadata.key, "container": run.container_name}
-            )
+            fields = {"pod": self.pod.metadata.key, "container": run.container_name}
+            log.info("adopted container", extra=fields)
         if found.exited is not None:
             self._apply(found.exited)
 
@@ -280,21 +279,21 @@ class PodWorker:
 
     def _on_container_exited(self, exited: Exited, log_file: Path) -> None:
         back_off = self._back_off
-        for remark in failure_events(
+        for reason, message in failure_events(
             self.pod, self.state, exited, log_file=log_file, back_off=back_off
         ):
-            self._context.record_event(*remark)
+            self._context.record_event(reason, message)
         self._enqueue(exited)
 
     async def _finalize(self) -> None:
-        """Nothing runs: tell the end, confirm a deletion, tidy up."""
+        """No container runs: write the final status, and confirm a deletion."""
         self._terminated = True
         self._node.hosts_files.remove(self.pod.metadata.uid)
         if not self._deleted and (self._terminal_by_us or not self.pod.is_terminal):
             self._status_manager.mark_dirty(promptly=True)
-            # A pod that is to go does not wait for the right to tell its end.
+            # The deletion of a pod does not wait for the permission to write its status.
             await self._wait_unless_deleted(
-                self._status_manager.wait_written(), is_enough=self._is_status_forbidden
+                self._status_manager.wait_written(), give_up=self._is_status_forbidden
             )
         if not self._deleted and self.pod.metadata.deletion_timestamp is not None:
             work = confirm_deletion(self._node.client, self.pod, clock=self._clock)
@@ -308,16 +307,16 @@ class PodWorker:
         )
 
     async def _wait_unless_deleted(
-        self, work: Coroutine[Any, Any, None], *, is_enough: Callable[[], bool] = lambda: False
+        self, work: Coroutine[Any, Any, None], *, give_up: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait for *work*, but not once the object is gone, or it is *enough*."""
+        """Wait for *work*, until the object is deleted or *give_up* returns true."""
         task = self._spawn(work)
-        while not task.done() and not self._deleted and not is_enough():
-            news = asyncio.create_task(self._wake.wait())
+        while not task.done() and not self._deleted and not give_up():
+            wake = asyncio.create_task(self._wake.wait())
             try:
-                await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({task, wake}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                news.cancel()
+                wake.cancel()
             self._wake.clear()
         if task.done():
             await task
@@ -325,10 +324,10 @@ class PodWorker:
 
     def _render(self) -> tuple[Pod, dict[str, Any]]:
         now = self._clock.now()
-        shown = status.render(self.pod, self.state, now=now, back_off=self._back_off)
-        # Noted before it is sent: it may come back as news before the answer does.
-        self._terminal_by_us |= shown["phase"] in FINISHED and not self.pod.is_terminal
-        return self.pod, shown
+        rendered = status.render(self.pod, self.state, now=now, back_off=self._back_off)
+        # Set before the write: the watch may deliver the update before the response arrives.
+        self._terminal_by_us |= rendered["phase"] in FINISHED and not self.pod.is_terminal
+        return self.pod, rendered
 
     def _on_status_written(self, response: Pod) -> None:
         if response.metadata.uid == self.pod.metadata.uid:

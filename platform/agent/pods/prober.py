@@ -1,6 +1,6 @@
-"""Watching over one run of a container: its hook after the start, and its probes.
+"""PostStart hook and probes of one run of a container.
 
-What is found is told as events of `status`; what is to be done about it `lifecycle` decides.
+Results are reported as events of `status`; `pod_actions` decides what follows from them.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from .handlers import HandlerError, HandlerTarget, run_handler
 
 
 def effective_container(container: Container, run: RunDir) -> Container:
-    """What of *container* can be asked: a program that stands in for a server answers nothing."""
+    """Return *container*, without hooks and probes if it runs a placeholder."""
     if not is_placeholder(container, run.argv()):
         return container
     return msgspec.structs.replace(
@@ -32,12 +32,12 @@ def effective_container(container: Container, run: RunDir) -> Container:
 
 
 EventFunc = Callable[[str, str], None]
-"""Takes reason and message of a warning."""
+"""Records a warning event with reason and message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prober:
-    """Looks after one run."""
+    """Probes one run."""
 
     pod: Pod
     target: HandlerTarget
@@ -47,30 +47,28 @@ class Prober:
 
     @property
     def is_started_immediately(self) -> bool:
-        """Nothing has to be waited for after the start."""
+        """Whether it has neither a startup probe nor a postStart hook."""
         container = self.target.container
         return container.startup_probe is None and container.lifecycle.post_start is None
 
     @property
     def is_ready_immediately(self) -> bool:
-        """Nobody asks whether it is ready."""
+        """Whether it has no readiness probe, either."""
         return self.is_started_immediately and self.target.container.readiness_probe is None
 
     @property
     def has_probes(self) -> bool:
-        """There is anything to watch."""
+        """Whether there is a hook or probe to run."""
         return not self.is_ready_immediately or self.target.container.liveness_probe is not None
 
     async def run(self, *, started: bool) -> None:
-        """Watch until cancelled, or until the container has to be stopped.
+        """Probe until cancelled, or until the container has to be stopped.
 
-        *started* says that an earlier agent saw it start well.
+        *started*: hook and startup probe succeeded under an earlier agent.
         """
         container = self.target.container
         if any(probe.grpc for probe in self._probes()):
-            self.record_event(
-                "ProbeSkipped", "gRPC probes are not carried out here, and count as passed"
-            )
+            self.record_event("ProbeSkipped", "gRPC probes are not supported, and count as passed")
         if not started:
             if not await self._run_startup():
                 return
@@ -87,7 +85,7 @@ class Prober:
         yield from filter(None, (one.startup_probe, one.liveness_probe, one.readiness_probe))
 
     async def _run_startup(self) -> bool:
-        """The hook, then the startup probe; whether both went well."""
+        """Run the postStart hook, then the startup probe; return whether both succeeded."""
         container = self.target.container
         hook = container.lifecycle.post_start
         if hook is not None:
@@ -105,18 +103,18 @@ class Prober:
         await self._probe_until(probe, "Liveness")
 
     async def _probe_until(self, probe: Probe, kind: str, *, until_success: bool = False) -> bool:
-        """Probe until it failed too often, or with *until_well* succeeded; whether it is well."""
+        """Probe up to the failure threshold, or with *until_success* to the first success."""
         await self._sleep(probe.initial_delay_seconds)
         failures = 0
         while True:
-            well = await self._probe_once(probe, kind)
-            if well and until_success:
+            success = await self._probe_once(probe, kind)
+            if success and until_success:
                 return True
-            failures = 0 if well else failures + 1
+            failures = 0 if success else failures + 1
             if failures >= probe.failure_threshold:
                 name = self.target.container.name
-                words = f"Container {name} failed {kind.lower()} probe, will be restarted"
-                self.record_event("Killing", words)
+                message = f"Container {name} failed {kind.lower()} probe, will be restarted"
+                self.record_event("Killing", message)
                 self._report_failure(probe.termination_grace_period_seconds)
                 return False
             await self._sleep(probe.period_seconds)
@@ -126,11 +124,11 @@ class Prober:
         await self._sleep(probe.initial_delay_seconds)
         last, streak = None, 0
         while True:
-            well = await self._probe_once(probe, "Readiness")
-            streak = streak + 1 if well == last else 1
-            last = well
-            if streak >= (probe.success_threshold if well else probe.failure_threshold):
-                self.report(ProbeResult(name, started=True, ready=well))
+            success = await self._probe_once(probe, "Readiness")
+            streak = streak + 1 if success == last else 1
+            last = success
+            if streak >= (probe.success_threshold if success else probe.failure_threshold):
+                self.report(ProbeResult(name, started=True, ready=success))
             await self._sleep(probe.period_seconds)
 
     async def _probe_once(self, probe: Probe, kind: str) -> bool:

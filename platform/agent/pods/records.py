@@ -1,9 +1,9 @@
-"""What the agent keeps on disk about a pod, so that its successor knows.
+"""Files of a pod on disk, from which the next agent recovers.
 
 ```
-pods/<uid>/pod.json                     address and when it was taken on, written before anything
+pods/<uid>/pod.json                     address and time of acceptance, written first
 pods/<uid>/hosts, hostname, volumes/
-pods/<uid>/containers/<name>/<n>/       one run each (`runner`)
+pods/<uid>/containers/<name>/<n>/       one run each (`runs`)
 logs/<namespace>_<name>_<uid>/<container>/<n>.log
 ```
 """
@@ -22,7 +22,7 @@ from ..state.core_types import Pod
 
 
 class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that was taken on."""
+    """A pod that the agent accepted."""
 
     uid: str
     namespace: str
@@ -33,26 +33,26 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     boot: str = ""
     monotonic: float = 0.0
-    """The same by the steady clock of this boot of the machine, which agents share."""
+    """The same by the machine's monotonic clock, which is valid for this boot."""
 
     ids: int = 0
-    """First of the pod's user ids; 0 if it has none of its own."""
+    """First of the pod's user ids; 0 if it has no range."""
 
 
 def make_dirs(data_dir: Path) -> None:
-    """Make what the agent keeps its things in.
+    """Create the agent's directories.
 
     Raises:
-        UnsafePathError: others control one of them.
-        OSError: one cannot be made.
+        UnsafePathError: other users control one of them.
+        OSError: one cannot be created.
     """
-    for part in ("", "pods", "logs", "volumes"):
-        # Older agents made them with the modes of the umask, which let others look in.
-        ensure_private_dir(data_dir / part, forbidden=GROUP_OTHER_WRITE)
+    for name in ("", "pods", "logs", "volumes"):
+        # Older agents used the umask, so that the directories may be readable by others.
+        ensure_private_dir(data_dir / name, forbidden=GROUP_OTHER_WRITE)
 
 
 class PodDir:
-    """One pod on disk."""
+    """Directory of one pod."""
 
     def __init__(self, data_dir: Path, *, uid: str, log_name: str) -> None:
         if uid in ("", ".", "..") or "/" in uid:
@@ -62,14 +62,14 @@ class PodDir:
 
     @classmethod
     def of(cls, data_dir: Path, pod: Pod) -> "PodDir":
-        """The folder of *pod*."""
+        """Return the directory of *pod*."""
         meta = pod.metadata
         log_name = f"{meta.namespace}_{meta.name}_{meta.uid}"
         return cls(data_dir, uid=meta.uid, log_name=log_name)
 
     @classmethod
     def all(cls, data_dir: Path) -> "Iterator[tuple[PodDir, PodRecord]]":
-        """Every pod that has a record."""
+        """Yield every pod that has a record."""
         pods = data_dir / "pods"
         for path in sorted(pods.iterdir()) if pods.is_dir() else []:
             record = _read(path)
@@ -78,42 +78,40 @@ class PodDir:
                 yield cls(data_dir, uid=path.name, log_name=log_name), record
 
     def read_record(self) -> PodRecord | None:
-        """What was written when the pod was taken on."""
+        """Return the record of the pod's acceptance, if any."""
         return _read(self.path)
 
     def write_record(self, record: PodRecord) -> None:
         """Write the record, durably."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self.path / "pod.json.new"
-        shim.write_atomically(str(new), msgspec.json.encode(record).decode())
-        new.rename(self.path / "pod.json")
+        shim.replace_file(str(self.path / "pod.json"), msgspec.json.encode(record).decode())
 
     def runs(self, container: str) -> list[RunDir]:
-        """All runs of a container, oldest first."""
-        folder = self.path / "containers" / container
-        if not folder.is_dir():
+        """Return all runs of a container, oldest first."""
+        directory = self.path / "containers" / container
+        if not directory.is_dir():
             return []
-        numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-        return [RunDir(folder / str(number)) for number in numbers]
+        numbers = sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+        return [RunDir(directory / str(number)) for number in numbers]
 
     def new_run(self, container: str) -> RunDir:
-        """A run that was never tried; numbers are not used again, not even called-off ones."""
+        """Return a new run; numbers are never reused, not even those of cancelled runs."""
         runs = self.runs(container)
         number = int(runs[-1].path.name) + 1 if runs else 0
         return RunDir(self.path / "containers" / container / str(number))
 
     def log_path(self, run: RunDir) -> Path:
-        """Where a run's output goes."""
+        """Return the log file of a run."""
         return self.logs / run.container_name / f"{run.path.name}.log"
 
     def containers(self) -> list[str]:
-        """The containers that ever had a run."""
-        folder = self.path / "containers"
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        """Return the names of the containers that ever had a run."""
+        directory = self.path / "containers"
+        return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
     @classmethod
     def unrecorded(cls, data_dir: Path) -> "list[PodDir]":
-        """Pods that an agent had begun to take on when it died; nothing of them ever ran."""
+        """Return the pods without a record: an agent died before it ran any of their containers."""
         pods = data_dir / "pods"
         found = sorted(pods.iterdir()) if pods.is_dir() else []
         return [
@@ -123,12 +121,12 @@ class PodDir:
         ]
 
     def clear(self) -> None:
-        """Drop what only containers needed: the pod is over, its logs and records stay."""
+        """Delete the volumes and root directories of a finished pod; keep logs and records."""
         shutil.rmtree(self.path / "volumes", ignore_errors=True)
         for name in self.containers():
             for run in self.runs(name):
-                for part in ("root", "home", "work"):
-                    shutil.rmtree(run.path / part, ignore_errors=True)
+                for entry in ("root", "home", "work"):
+                    shutil.rmtree(run.path / entry, ignore_errors=True)
 
     @property
     def is_busy(self) -> bool:
@@ -136,10 +134,10 @@ class PodDir:
         return any(run.shim_pid() for name in self.containers() for run in self.runs(name))
 
     def remove(self) -> None:
-        """Forget the pod and its logs."""
-        # The record goes last: what is left half-way is still known.
-        for part in [*self._removable_entries(), self.logs]:
-            shutil.rmtree(part, ignore_errors=True)
+        """Delete the pod's files and logs."""
+        # The record is deleted last, so that an interrupted removal is found again.
+        for path in [*self._removable_entries(), self.logs]:
+            shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _removable_entries(self) -> list[Path]:

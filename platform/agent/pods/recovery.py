@@ -1,20 +1,21 @@
-"""What an earlier agent left of a pod: read from its folder, or else from the object's status."""
+"""Recovery of a pod of an earlier agent: from its directory, or else from the pod's status."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ...machinery.clock import SteadyClock
-from ..runtime.runs import ContainerProcess, RunDir, kill_tagged, lost_exit_record
+from ..runtime.runs import ContainerProcess, RunDir, collect_exit
 from ..state import status
 from ..state.core_types import Pod
 from ..state.status import Exited, PodState, Started
+from ..state.status_reader import state_from_status, with_steady_times
 from .container_worker import PodContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredRun:
-    """A run that took place: its start, and the process that lives or how it ended."""
+    """A run that was started: its start, and its process or its exit."""
 
     started: Started
     process: ContainerProcess | None = None
@@ -22,27 +23,22 @@ class RecoveredRun:
 
 
 def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
-    """What became of *run*; ``None`` if it never started, and from now on never will."""
+    """Recover *run*; return ``None`` if it never started, after cancelling it."""
     if not run.is_prepared():
         return None
-    claim = run.read_claim()
-    if claim is None and run.cancel():
+    claim = run.claim_or_cancel()
+    if claim is None:
         return None
-    claim = run.read_claim()
-    if claim is None or claim.pid == 0:
-        return None
-    begun, ready = _reported_state(context.pod(), context.container_id(run))
+    has_started, ready = _reported_state(context.pod(), context.container_id(run))
     at = datetime.fromtimestamp(claim.at, UTC)
-    started = context.started_event(run, at, has_started=begun, ready=ready)
+    started = context.started_event(run, at, has_started=has_started, ready=ready)
     process = _find_process(context, run)
     if process is not None:
         return RecoveredRun(started=started, process=process)
-    ended = run.exit_record()
-    if ended is None:
-        kill_tagged(run.name)
-        ended = lost_exit_record(run)
-    seen = context.node.steady_time.from_wall(ended.finished_at)
-    return RecoveredRun(started=started, exited=context.exited_event(run, ended, steady_at=seen))
+    record = collect_exit(run)
+    steady_at = context.node.steady_time.from_wall(record.finished_at)
+    exited = context.exited_event(run, record, steady_at=steady_at)
+    return RecoveredRun(started=started, exited=exited)
 
 
 def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
@@ -53,37 +49,26 @@ def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
         process = ContainerProcess(run, pid, clock=context.node.clock)
         if run.shim_pid() is not None:
             return process
-        process.detach()  # it ended between two looks: the number may be another's
+        process.detach()  # it exited in between: the pid may belong to another process
     return None
 
 
 def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
-    """Whether a run was said to have started well, and to be ready."""
-    for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+    """Return whether the pod's status shows a run as started, and as ready."""
+    for one in pod.status.all_container_statuses:
         if one.container_id.endswith(f"//{identity}"):
             return bool(one.started), one.ready
     return False, False
 
 
-def with_steady_times(state: PodState, time: SteadyClock) -> PodState:
-    """What another process told by the wall clock, in steady time too."""
-    known = {
-        name: replace(each, exit=replace(each.exit, steady_at=time.from_wall(each.exit.at)))
-        for name, each in state.containers.items()
-        if each.exit is not None
-    }
-    begun = time.from_wall(state.started_at) if state.started_at else None
-    return replace(state, containers={**state.containers, **known}, steady_at=begun)
-
-
 def recover_from_status(
     pod: Pod, *, now: datetime, time: SteadyClock
 ) -> tuple[PodState, list[Exited]]:
-    """For an agent without records: what the object shows, and the ends of what is lost."""
+    """Return the state that the pod's status shows, and the exits of its lost containers."""
     if pod.status.start_time is None:
         return PodState(), []
-    state = replace(status.state_from_status(pod), prepared=False)
-    state = with_steady_times(state, time)
+    state = replace(state_from_status(pod), prepared=False)
+    state = with_steady_times(state, time.from_wall)
     lost = (status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
     ends = [
         Exited(name, now, *lost, time.now())

@@ -1,4 +1,4 @@
-"""Writes one pod's status: the last one wins, never two at once, not more often than needed."""
+"""Status manager of one pod: writes its latest status, one write at a time."""
 
 import asyncio
 import logging
@@ -7,60 +7,30 @@ from typing import Any
 
 from ...kube.client.client import Client, PatchType
 from ...kube.errors import (
-    UNAVAILABLE_ERRORS,
     ApiError,
-    ConflictError,
     ConnectionLostError,
     DecodeError,
     ForbiddenError,
     NotFoundError,
-    UnauthorizedError,
 )
 from ...machinery.clock import Clock
 from ...model.log_fields import object_fields
 from ...model.names import PODS
+from ..retry import retry_delay
 from ..state.core_types import Pod
+from ..status_writes import handle_write_error, status_patch
 
 log = logging.getLogger(__name__)
 
 WRITE_DELAY = 0.1
-"""Seconds that changes are gathered for one write."""
+"""Seconds that changes are batched for one write."""
 
 _INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
 _DELETE_BACKOFF = 1.0
 
 
-def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
-    """The body of a status patch that a namesake of another uid refuses."""
-    # A merge keeps what is left out: only a null takes away why a condition did not hold.
-    shown = status.get("conditions", ())
-    conditions = [{"reason": None, "message": None, **each} for each in shown]
-    return {"metadata": {"uid": uid}, "status": {**status, "conditions": conditions}}
-
-
-def is_retriable(error: Exception) -> bool:
-    """Whether the same request may succeed later."""
-    return isinstance(error, (*UNAVAILABLE_ERRORS, UnauthorizedError))
-
-
-async def handle_write_error(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod | None]:
-    """What to make of a refused write to *pod*: whether to try again, and the pod if it was reread.
-
-    A conflict is no refusal of what was to be written, as long as the pod is still the same.
-    """
-    if not isinstance(error, ConflictError):
-        # A 403 may pass as well: rights are granted, and policies changed, while pods run.
-        return is_retriable(error) or isinstance(error, ForbiddenError), None
-    meta = pod.metadata
-    try:
-        now = await client.get(PODS, meta.name, namespace=meta.namespace, view=Pod)
-    except (ApiError, ConnectionLostError, DecodeError) as second:
-        return is_retriable(second), None
-    return (True, now) if now.metadata.uid == meta.uid else (False, None)
-
-
 async def confirm_deletion(client: Client, pod: Pod, *, clock: Clock) -> None:
-    """Have the object of a pod go that is at its end; tries until the server has answered."""
+    """Delete the object of a terminated pod, retrying until the API server has responded."""
     meta = pod.metadata
     failures = 0
     while True:
@@ -72,16 +42,16 @@ async def confirm_deletion(client: Client, pod: Pod, *, clock: Clock) -> None:
         except NotFoundError:
             return
         except (ApiError, ConnectionLostError) as error:
-            again, _ = await handle_write_error(error, client, pod)
-            if not again:
-                log.info("not deleted", extra={"pod": meta.key, "error": str(error)})
+            retry, _ = await handle_write_error(error, client, pod)
+            if not retry:
+                log.info("cannot delete pod", extra={"pod": meta.key, "error": str(error)})
                 return
-        await clock.sleep(min(_DELETE_BACKOFF * 2.0 ** min(failures, 10), _MAX_BACKOFF))
         failures += 1
+        await clock.sleep(retry_delay(failures, initial=_DELETE_BACKOFF, maximum=_MAX_BACKOFF))
 
 
 class PodStatusManager:
-    """Keeps a pod's status as *render* says it is."""
+    """Writes the status that *render* returns."""
 
     def __init__(
         self,
@@ -92,14 +62,14 @@ class PodStatusManager:
         on_written: Callable[[Pod], None],
         on_forbidden: Callable[[], None] = lambda: None,
     ) -> None:
-        """*told* gets each answer; *refused* is called when a status may not be written yet."""
+        """Call *on_written* with each written pod, *on_forbidden* when a write is forbidden."""
         self._client = client
         self._clock = clock
         self._render = render
         self._on_written = on_written
         self._on_forbidden = on_forbidden
         self.is_forbidden = False
-        """The server forbids the status; it is tried again all the same."""
+        """Whether the API server forbids the write, which is retried."""
 
         self._dirty = asyncio.Event()
         self._flush = asyncio.Event()
@@ -109,18 +79,18 @@ class PodStatusManager:
         self._last_phase: str | None = None
 
     def mark_dirty(self, *, promptly: bool = False) -> None:
-        """The status may have changed; *promptly*: don't wait for more."""
+        """Write the status soon; *promptly*: without waiting for more changes."""
         self._dirty.set()
         self._written.clear()
         if promptly:
             self._flush.set()
 
     async def wait_written(self) -> None:
-        """Wait until what was true at the last touch is written, or was refused for good."""
+        """Wait until the status of the last `mark_dirty` is written, or permanently rejected."""
         await self._written.wait()
 
     async def run(self) -> None:
-        """Write whenever there is something to write, until cancelled."""
+        """Write changed statuses, until cancelled."""
         failures = 0
         while True:
             await self._dirty.wait()
@@ -131,31 +101,31 @@ class PodStatusManager:
                 failures, self.is_forbidden = 0, False
             except (ApiError, ConnectionLostError, DecodeError) as error:
                 pod, _ = self._render()
-                again, reread = await handle_write_error(error, self._client, pod)
-                if again:
+                retry, reread = await handle_write_error(error, self._client, pod)
+                if retry:
                     if reread is not None:
                         self._on_written(reread)
                     failures += 1
                     self._dirty.set()
                     if isinstance(error, ForbiddenError):
                         self._mark_forbidden(pod, error)
-                    wait = _INITIAL_BACKOFF * 2.0 ** min(failures - 1, 10)
-                    await self._clock.sleep(min(wait, _MAX_BACKOFF))
+                    delay = retry_delay(failures, initial=_INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
+                    await self._clock.sleep(delay)
                     continue
-                note = {"pod": pod.metadata.key, "error": str(error)}
-                log.info("a status was refused", extra=note)
+                fields = {"pod": pod.metadata.key, "error": str(error)}
+                log.info("cannot write pod status", extra=fields)
             if not self._dirty.is_set():
                 self._written.set()
 
     def _mark_forbidden(self, pod: Pod, error: Exception) -> None:
         level = logging.DEBUG if self.is_forbidden else logging.WARNING
-        note = {"pod": pod.metadata.key, "error": str(error)}
-        log.log(level, "a status is forbidden, trying again", extra=note)
+        fields = {"pod": pod.metadata.key, "error": str(error)}
+        log.log(level, "pod status write forbidden, retrying", extra=fields)
         self.is_forbidden = True
         self._on_forbidden()
 
     async def _wait_for_batch(self) -> None:
-        """Let more changes come, for a short time."""
+        """Wait a short time for more changes."""
         timer = self._clock.call_later(WRITE_DELAY, self._flush.set)
         await self._flush.wait()
         self._flush.clear()
@@ -165,7 +135,7 @@ class PodStatusManager:
         pod, status = self._render()
         if status == self._last_status:
             return
-        answer = await self._client.patch(
+        written = await self._client.patch(
             PODS,
             pod.metadata.name,
             status_patch(pod.metadata.uid, status),
@@ -174,10 +144,10 @@ class PodStatusManager:
             kind=PatchType.STRATEGIC,
             view=Pod,
         )
-        self._on_written(answer)
+        self._on_written(written)
         phase = status.get("phase")
         if phase != self._last_phase:
             self._last_phase = phase
             log.info("pod phase", extra={**object_fields("pod", pod.metadata), "phase": phase})
-        # Rendered anew: conditions keep the times that stand in the answer.
+        # Rendered again: conditions keep the transition times of the response.
         self._last_status = self._render()[1] if not self._dirty.is_set() else {}

@@ -1,4 +1,4 @@
-"""A pod's volumes and sources: made before its containers start, kept current while they run."""
+"""Volumes of one pod: set up before its containers start, and kept up to date."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,39 +8,40 @@ from pathlib import Path
 
 from ...kube.errors import ApiError, ConnectionLostError, DecodeError
 from ...machinery.clock import Timer
+from ..retry import retry_delay
 from ..state.core_types import Pod
 from ..state.environment import PodRuntimeInfo, ResolvedSources
+from ..state.hosts import HOST_IP
 from ..volumes.volumes import MountedVolume, VolumeError, references_of, set_up_volumes
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 
 VOLUME_ERRORS = (VolumeError, ApiError, ConnectionLostError, DecodeError, OSError)
-"""What may keep volumes from being made; all of it may pass."""
+"""Errors of volume set-up, all of which may be temporary."""
 
 _INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 120.0
 
 
-def retry_delay(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
-    return float(min(_INITIAL_BACKOFF * 2.0 ** min(max(failures - 1, 0), 10), _MAX_BACKOFF))
+def mount_retry_delay(failures: int) -> float:
+    """Return the seconds to wait after *failures* failures in a row."""
+    return retry_delay(failures, initial=_INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolumes:
-    """What was made ready for a pod before its containers start."""
+    """The volumes and sources of a pod that is set up."""
 
     sources: ResolvedSources
     volumes: Mapping[str, MountedVolume]
     pod_dir: Path
-    """The pod's own folder, with its hosts file and hostname."""
+    """The pod's directory, with its hosts file and hostname."""
 
     ip: str
 
 
 class PodVolumeManager:
-    """Makes one pod's volumes, and makes them anew when their sources change.
+    """Sets up one pod's volumes, and updates them when their sources change.
 
-    *pod* gives the pod as it is now; *changed* is called when it may be worth to try again what
-    failed for want of a source.
+    *pod* returns the current pod; *on_change* is called when a failed start may succeed.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class PodVolumeManager:
 
     @property
     def mounted(self) -> PodVolumes | None:
-        """What is there, as it was made last."""
+        """The volumes as last set up, if any."""
         return self._mounted
 
     async def ensure_mounted(self, ip: str) -> PodVolumes:
-        """What containers need, made if it isn't there yet.
+        """Return the volumes, set up on the first call.
 
         Raises:
-            PROBLEMS: it cannot be made (yet).
+            VOLUME_ERRORS: the set-up failed.
         """
         if self._mounted is not None:
             return self._mounted
@@ -78,7 +79,7 @@ class PodVolumeManager:
         return await self._set_up(ip, force=True)
 
     async def run(self, ip: str) -> None:
-        """Keep everything current, until cancelled; what an earlier agent made, too."""
+        """Keep the volumes up to date, also those of an earlier agent, until cancelled."""
         self._node.sources.register_pod(self._pod(), self._on_source_change)
         if not references_of(self._pod()).can_change:
             return
@@ -93,13 +94,13 @@ class PodVolumeManager:
             except VOLUME_ERRORS as error:
                 failures += 1
                 self._node.record_event(self._pod(), "FailedMount", str(error), warning=True)
-                self._refresh_after(retry_delay(failures))
+                self._refresh_after(mount_retry_delay(failures))
             else:
                 failures = 0
                 self._on_change()
 
     def pod_changed(self, old: Pod) -> None:
-        """The pod's object changed; some of its files may show it."""
+        """Handle an update of the pod, which some volumes may show."""
         before, now = old.metadata, self._pod().metadata
         if (before.labels, before.annotations) != (now.labels, now.annotations):
             self._stale.set()
@@ -111,19 +112,19 @@ class PodVolumeManager:
 
     async def _set_up(self, ip: str, *, force: bool) -> PodVolumes:
         async with self._lock:
-            pod, machine = self._pod(), self._node
-            sources = await machine.sources.get(pod, force=force)
-            facts = PodRuntimeInfo(pod_ip=ip, host_ip=HOST_IP, allocatable=machine.allocatable)
-            places = machine.volume_paths(pod, self._pod_dir)
-            work = asyncio.to_thread(set_up_volumes, pod, paths=places, sources=sources, info=facts)
+            pod, node = self._pod(), self._node
+            sources = await node.sources.get(pod, force=force)
+            info = PodRuntimeInfo(pod_ip=ip, host_ip=HOST_IP, allocatable=node.allocatable)
+            paths = node.volume_paths(pod, self._pod_dir)
+            work = asyncio.to_thread(set_up_volumes, pod, paths=paths, sources=sources, info=info)
             self._writing = asyncio.ensure_future(work)
             volumes = await asyncio.shield(self._writing)
-            made = PodVolumes(sources=sources, volumes=volumes, pod_dir=self._pod_dir, ip=ip)
-            self._mounted = made
-            due = machine.sources.next_token_refresh(pod.metadata.uid)
-            if due is not None:
-                self._refresh_after(due - machine.clock.monotonic())
-            return made
+            mounted = PodVolumes(sources=sources, volumes=volumes, pod_dir=self._pod_dir, ip=ip)
+            self._mounted = mounted
+            refresh_at = node.sources.next_token_refresh(pod.metadata.uid)
+            if refresh_at is not None:
+                self._refresh_after(refresh_at - node.clock.monotonic())
+            return mounted
 
     def _refresh_after(self, seconds: float) -> None:
         if self._refresh_timer is not None:
@@ -131,7 +132,7 @@ class PodVolumeManager:
         self._refresh_timer = self._node.clock.call_later(max(seconds, 0.0), self._stale.set)
 
     async def close(self) -> None:
-        """Nothing is needed any more; returns when nothing is being written any more."""
+        """Release the sources, and wait for writes in progress."""
         if self._refresh_timer is not None:
             self._refresh_timer.cancel()
         self._node.sources.unregister_pod(self._pod().metadata.uid)

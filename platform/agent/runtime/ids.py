@@ -1,10 +1,10 @@
-"""The user ids that pods have on the machine.
+"""User ids of pods on the host.
 
-Where the agent is root, a pod gets a range of ids that are nobody's: its root is the first of
-them. The range is the pod's own, save that all pods with claims or folders of the machine share
-one: what they leave there belongs to it, and has to be theirs for every pod that comes later.
+If the agent runs as root, each pod gets an unused range of ids; the pod's root is the first of
+them. All pods with claims or host paths have the same range, so that later pods own the files that
+earlier ones leave there.
 
-An agent that is not root has one id to give, its own.
+If the agent does not run as root, pods have its user id.
 """
 
 import hashlib
@@ -17,44 +17,44 @@ from ..state.core_types import Pod
 from .mounting import ID_RANGE_SIZE
 
 SHARED = 0x70000000
-"""The first id of the range that is shared. No distribution gives out what follows it."""
+"""First id of the common range. No distribution assigns the ids from here on."""
 
 _LAST = 0x7FFE0000
-"""Here others begin."""
+"""First id beyond the ranges, where systemd's container ranges begin."""
 
 _RANGE_COUNT = (_LAST - SHARED) // ID_RANGE_SIZE - 1
 
 
 class IdMode(StrEnum):
-    """Who pods are on the machine."""
+    """How user ids of pods map to the host's."""
 
     RANGE = "range"
-    """Ids of a range, seen as 0 and so on: by a user namespace."""
+    """A range of ids, mapped to 0 and up by a user namespace."""
 
     SWITCHED = "switched"
-    """Ids of a range, seen as they are: there is no user namespace, and no root in a pod."""
+    """A range of ids without a user namespace; no pod can run as root."""
 
     OWN = "own"
-    """The agent's own id, seen as the one that was asked for."""
+    """The agent's own id, mapped to the requested one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The ids of one pod."""
+    """User ids of one pod."""
 
     base: int | None = None
-    """What the pod's 0 is on the machine; ``None`` where all its ids are the agent's own."""
+    """Host id of the pod's id 0; ``None`` if all its ids are the agent's own."""
 
     namespace: bool = True
-    """The pod sees its ids counted from 0."""
+    """Whether the pod's ids are mapped to start at 0."""
 
     def owner(self, user: int = 0) -> int | None:
-        """What the pod's *user* is on the machine, if there is a choice."""
+        """Return the host id of the pod's *user*; ``None`` if it is the agent's own."""
         return None if self.base is None else self.base + user
 
 
 def allocate_range(pod: Pod, taken: Collection[int]) -> int:
-    """The first id of the pod's range, the same one each time if it is not taken."""
+    """Return the first id of the pod's range, always the same one unless it is in *taken*."""
     if any(volume.persistent_volume_claim or volume.host_path for volume in pod.spec.volumes):
         return SHARED
     digest = hashlib.blake2b(pod.metadata.uid.encode(), digest_size=8).digest()
@@ -67,26 +67,26 @@ def allocate_range(pod: Pod, taken: Collection[int]) -> int:
 
 
 def chown(path: str | os.PathLike[str], owner: int | None) -> None:
-    """Give a file or folder to *owner*, who has a group of the same number, if that is anybody."""
+    """Change user and group of a file or directory to *owner*, unless it is ``None``."""
     if owner is not None:
         os.chown(path, owner, owner, follow_symlinks=False)
 
 
 def chown_tree(directory: str | os.PathLike[str], base: int | None) -> None:
-    """Count the owners of all that lies in *folder* from *base*, if they were counted from 0.
+    """Shift the owners of all files in *directory* by *base*, if an agent without ranges set them.
 
-    So it is what an agent without ranges left. May be interrupted, and done again.
+    Safe to repeat after an interruption.
     """
     if base is None or os.lstat(directory).st_uid >= SHARED:
         return
-    for _, folders, files, here in os.fwalk(directory, topdown=False):
-        for name in (*folders, *files):
-            _shift_owner(base, name, here)
+    for _, directories, files, dir_fd in os.fwalk(directory, topdown=False):
+        for name in (*directories, *files):
+            _shift_owner(base, name, dir_fd)
     _shift_owner(base, directory, None)
 
 
-def _shift_owner(base: int, path: str | os.PathLike[str], here: int | None) -> None:
-    found = os.stat(path, dir_fd=here, follow_symlinks=False)
+def _shift_owner(base: int, path: str | os.PathLike[str], dir_fd: int | None) -> None:
+    found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
     uid, gid = (one + base if one < ID_RANGE_SIZE else one for one in (found.st_uid, found.st_gid))
     if (uid, gid) != (found.st_uid, found.st_gid):
-        os.chown(path, uid, gid, dir_fd=here, follow_symlinks=False)
+        os.chown(path, uid, gid, dir_fd=dir_fd, follow_symlinks=False)

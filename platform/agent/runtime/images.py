@@ -1,7 +1,7 @@
-"""How a local process stands in for an image, since there is no image here to take it from.
+"""Commands of containers: images are not pulled, so local programs run instead of theirs.
 
-An image brings three things that matter to us: what runs when the pod gives no command, what its
-own entry point makes of arguments, and programs that this machine may lack.
+An image defines the command of a pod without one, how its entry point treats arguments, and
+programs that this machine may lack.
 """
 
 import sys
@@ -12,27 +12,27 @@ from fnmatch import fnmatchcase
 from ..state.core_types import Container
 
 RUN_FOREVER = ("tail", "-f", "/dev/null")
-"""Stands in for a server: runs until it is told to end."""
+"""Placeholder for a server: runs until it is stopped."""
 
 EXIT_IMMEDIATELY = ("true",)
-"""Stands in for a shell without a terminal: ends at once, well."""
+"""Placeholder for a shell without a terminal: exits immediately with code 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageProfile:
-    """What is known about a family of images."""
+    """Defaults of a family of images."""
 
     pattern: str
     """Matched against the image's last path component, without tag and digest."""
 
     default_command: tuple[str, ...] = RUN_FOREVER
-    """Runs when the pod names neither command nor arguments."""
+    """Runs if the pod has neither command nor arguments."""
 
     runs_args: bool = False
-    """The image has no entry point, so that the pod's arguments are a command of their own."""
+    """Whether the image has no entry point, so that the pod's arguments are the command."""
 
     servers: tuple[str, ...] = ()
-    """Programs of the image that serve until stopped; stood in for where the machine lacks them."""
+    """Servers of the image; a placeholder replaces those that the machine lacks."""
 
 
 _SHELL_IMAGES = (
@@ -55,13 +55,13 @@ PROFILES: tuple[ImageProfile, ...] = (
 
 
 def is_placeholder(container: Container, argv: Sequence[str]) -> bool:
-    """Whether *argv* stands in for a program of the image, and was not asked for itself."""
+    """Return whether *argv* is a placeholder, and not the container's own command."""
     argv = tuple(argv)
     return argv in (RUN_FOREVER, EXIT_IMMEDIATELY) and argv != (*container.command, *container.args)
 
 
 class ProgramNotFoundError(Exception):
-    """The pod's command is not on this machine, and nothing stands in for it."""
+    """The pod's command is not found on this machine, and has no placeholder."""
 
     def __init__(self, program: str) -> None:
         super().__init__(
@@ -76,7 +76,7 @@ def short_name(image: str) -> str:
 
 
 def profile_of(image: str) -> ImageProfile:
-    """The first profile that matches *image*."""
+    """Return the first profile that matches *image*."""
     name = short_name(image)
     return next(profile for profile in PROFILES if fnmatchcase(name, profile.pattern))
 
@@ -88,12 +88,12 @@ def command_line(
     *,
     find: Callable[[str], str | None],
 ) -> tuple[str, ...]:
-    """The argument list that stands in for the container.
+    """Return the command that runs for the container.
 
-    *find* says where a program lies, as seen by the container, or ``None``.
+    *find* returns the path of a program inside the container, or ``None``.
 
     Raises:
-        NoSuchProgramError: a command was given that the machine lacks.
+        ProgramNotFoundError: the machine lacks the pod's command.
     """
     profile = profile_of(image)
     if not command and not args:

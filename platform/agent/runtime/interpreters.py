@@ -1,8 +1,8 @@
-"""The Python environments that containers find: the one that the user has activated, then our own.
+"""Python environments for containers: the user's active one, then Batholith's.
 
-`batholith up` hands its environment variables down to the agent. An environment that they name is
-where the user's packages are; the one in which Batholith itself is installed (a virtual environment
-of a project, or pipx's) comes second. Both go before the machine's own programs.
+The agent inherits the environment variables of `batholith up`. The environment that they name has
+the user's packages; the one in which Batholith is installed (a virtual environment of a project, or
+of pipx) follows. Both precede the machine's own programs on the PATH.
 """
 
 import os
@@ -14,50 +14,50 @@ from pathlib import Path
 from ..state.environment import SEARCH_PATH
 
 _ENVIRONMENT_MARKERS = (("VIRTUAL_ENV", "pyvenv.cfg"), ("CONDA_PREFIX", "conda-meta"))
-"""Variables that name an active environment, and what is in its folder."""
+"""Variables that name an active environment, and an entry of its directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreters:
-    """Where Python and its packages are."""
+    """Directories of Python environments."""
 
     path_dirs: tuple[str, ...]
-    """Folders of programs, to be searched before any other."""
+    """Directories of programs, first on the PATH."""
 
     mounted_dirs: tuple[str, ...]
-    """What containers have to see so that those programs run."""
+    """Directories to mount into containers so that those programs run."""
 
 
 def find(variables: Mapping[str, str], *, prefix: str = sys.prefix) -> Interpreters:
-    """What *variables* and the environment at *prefix*, our own, offer."""
+    """Return the environments of *variables*, and Batholith's own at *prefix*."""
     order = _environments(variables)
     active = [
-        folder
-        for name, mark in _ENVIRONMENT_MARKERS
-        if os.path.isabs(folder := variables.get(name, "")) and Path(folder, mark).exists()
+        directory
+        for name, entry in _ENVIRONMENT_MARKERS
+        if os.path.isabs(directory := variables.get(name, "")) and Path(directory, entry).exists()
     ]
-    # Which of two was activated last, PATH tells: it comes first there.
+    # The environment that was activated last is first on the PATH.
     last = len(order)
-    active.sort(key=lambda folder: order.index(b) if (b := _bin_dir(folder)) in order else last)
+    active.sort(key=lambda each: order.index(b) if (b := _bin_dir(each)) in order else last)
     known = [each for each in dict.fromkeys((*active, prefix)) if _has_python(each)]
     search = tuple(_bin_dir(each) for each in known if _bin_dir(each) not in SEARCH_PATH.split(":"))
-    needed = (folder for each in known for folder in (each, *_base_installations(each)))
-    return Interpreters(search, tuple(dict.fromkeys(needed)))
+    mounted = (path for each in known for path in (each, *_base_installations(each)))
+    return Interpreters(search, tuple(dict.fromkeys(mounted)))
 
 
 def search_path(variables: Mapping[str, str], *, sandboxed: bool) -> str:
-    """The PATH of containers: interpreters, then the usual places, then what we search ourselves.
+    """Return the PATH of containers: environments, then the default PATH, then the agent's PATH.
 
-    Without a sandbox a container's programs are ours, in our order.
+    Without a sandbox, the agent's PATH replaces the default.
     """
-    usual = SEARCH_PATH.split(":") if sandboxed else []
-    places = [*find(variables).path_dirs, *usual, *_environments(variables)]
-    return ":".join(dict.fromkeys(places)) or SEARCH_PATH
+    default = SEARCH_PATH.split(":") if sandboxed else []
+    directories = [*find(variables).path_dirs, *default, *_environments(variables)]
+    return ":".join(dict.fromkeys(directories)) or SEARCH_PATH
 
 
 def _environments(variables: Mapping[str, str]) -> list[str]:
     found = variables.get("PATH", "").split(":")
-    return [os.path.normpath(part) for part in found if part.startswith("/")]
+    return [os.path.normpath(path) for path in found if path.startswith("/")]
 
 
 def _bin_dir(prefix: str) -> str:
@@ -69,7 +69,7 @@ def _has_python(directory: str) -> bool:
 
 
 def _base_installations(directory: str) -> list[str]:
-    """The installations that a virtual environment is made of."""
+    """Return the base installations of a virtual environment."""
     program = os.path.join(_bin_dir(directory), "python3")
     found = [os.path.dirname(os.path.dirname(os.path.realpath(program)))]
     try:

@@ -1,9 +1,9 @@
-"""Reading what containers wrote: `shim` writes lines of time, stream, tag and text.
+"""Container logs, which the shim writes as lines of time, stream, tag and text.
 
-The tag is F for a full line and P for a part of one, which gets no line end.
+The tag is F for a full line and P for a partial one, which has no line end.
 
-A log that grows too long loses its head: `trim` makes a hole of it, so that neither the writer nor
-those who are reading have to know.
+`punch_log_head` limits a log's size: it deallocates the head, which does not affect the offsets of
+the writer and of readers.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ from ...model import times
 from .mounting import open_regular
 
 POLL_INTERVAL = 0.1
-"""Seconds between looks at a log that is followed."""
+"""Seconds between reads of a followed log."""
 
 _BLOCK_BYTES = 64 * 1024
 
 MIN_KEPT_BYTES = 50 * 1024 * 1024
-"""Bytes of a run's log that stay at least, when its head goes."""
+"""Minimum bytes that remain when the head of a log is deallocated."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -33,14 +33,14 @@ _PAGE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What part of a log is wanted, and how."""
+    """Options of a request for a log."""
 
     follow: bool = False
     tail: int | None = None
     timestamps: bool = False
     since: datetime | None = None
     limit: int | None = None
-    """Bytes, after which the answer is cut."""
+    """Maximum bytes of the response."""
 
     stream: str = ""
     """``stdout`` or ``stderr``; empty for both."""
@@ -49,8 +49,8 @@ class LogOptions:
 async def read(
     path: Path, options: LogOptions, *, is_finished: Callable[[], bool], clock: Clock
 ) -> AsyncIterator[bytes]:
-    """Yield the log in pieces; with follow until *over* says that nothing more will come."""
-    writer = _LineFilter(options)
+    """Yield the log in chunks; with follow until *is_finished* returns true."""
+    line_filter = _LineFilter(options)
     with os.fdopen(open_regular(str(path)), "rb") as file:
         start = _first_line(file)
         file.seek(start)
@@ -58,14 +58,14 @@ async def read(
             file.seek(_start_of_tail(file, options.tail, start))
         rest = b""
         while True:
-            # Asked before the read: what was written before the end is still seen.
+            # Before the read, which then includes everything written before the end.
             last = not options.follow or is_finished()
             while data := file.read(_BLOCK_BYTES):
                 *lines, rest = (rest + data).split(b"\n")
-                piece = writer.filter(lines)
-                if piece:
-                    yield piece
-                if writer.is_limit_reached:
+                chunk = line_filter.filter(lines)
+                if chunk:
+                    yield chunk
+                if line_filter.is_limit_reached:
                     return
             if last:
                 return
@@ -73,28 +73,28 @@ async def read(
 
 
 def punch_log_head(path: Path, *, min_kept_bytes: int = MIN_KEPT_BYTES) -> bool:
-    """Drop the head of a log of more than twice *keep* bytes; whether there was one to drop.
+    """Deallocate the head of a log above 2 * *min_kept_bytes*; return whether it did.
 
-    File systems that cannot do so keep all of it.
+    Does nothing on file systems without support for holes.
     """
     try:
         with os.fdopen(open_regular(str(path), os.O_RDWR), "rb+") as file:
-            held = os.fstat(file.fileno())
-            if held.st_blocks * 512 <= 2 * min_kept_bytes:
+            found = os.fstat(file.fileno())
+            if found.st_blocks * 512 <= 2 * min_kept_bytes:
                 return False
-            end = (held.st_size - min_kept_bytes) // _PAGE * _PAGE
+            end = (found.st_size - min_kept_bytes) // _PAGE * _PAGE
             mode = _KEEP_SIZE | _PUNCH_HOLE
             length = ctypes.c_int64(end)
             return end > 0 and _LIBC.fallocate(file.fileno(), mode, ctypes.c_int64(0), length) == 0
-    except OSError:  # it went, or something else is there by now
+    except OSError:  # removed, or replaced by a container
         return False
 
 
 def _first_line(file: BufferedReader) -> int:
-    """Where the first whole line starts; not at 0 if the head was dropped."""
+    """Return the offset of the first complete line; not 0 if the head was deallocated."""
     try:
         start = os.lseek(file.fileno(), 0, os.SEEK_DATA)
-    except OSError:  # it is empty, or such a file system
+    except OSError:  # empty, or a file system without SEEK_DATA
         return 0
     if start == 0:
         return 0
@@ -103,34 +103,34 @@ def _first_line(file: BufferedReader) -> int:
 
 
 def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
-    """Where the last *count* full lines start, in a log that starts at *first*."""
+    """Return the offset of the last *count* lines, in a log that starts at *first*."""
     position = file.seek(0, 2)
     if count <= 0:
         return position
-    held = b""
+    block = b""
     while position > first:
         step = min(_BLOCK_BYTES, position - first)
         position = file.seek(position - step)
-        held = file.read(step) + held
-        starts = list(_line_starts(held, whole=position == first))
+        block = file.read(step) + block
+        starts = list(_line_starts(block, whole=position == first))
         if len(starts) > count:
             return position + starts[-count]
     return first
 
 
 def _line_starts(block: bytes, *, whole: bool) -> Iterator[int]:
-    """Offsets in *held* where what the container called a line starts."""
-    fresh, at = whole, 0
+    """Yield the offsets in *block* of the container's lines, which may span several entries."""
+    at_line_start, at = whole, 0
     for line in block.splitlines(keepends=True):
-        if fresh:
+        if at_line_start:
             yield at
-        parts = line.split(b" ", 3)
-        fresh = len(parts) > 2 and parts[2] == b"F"
+        fields = line.split(b" ", 3)
+        at_line_start = len(fields) > 2 and fields[2] == b"F"
         at += len(line)
 
 
 class _LineFilter:
-    """Turns lines of the file into what was asked for."""
+    """Filters and formats the lines of a log."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -140,27 +140,27 @@ class _LineFilter:
 
     @property
     def is_limit_reached(self) -> bool:
-        """The limit is reached."""
+        """Whether the response has its maximum size."""
         return self._remaining_bytes is not None and self._remaining_bytes <= 0
 
     def filter(self, lines: list[bytes]) -> bytes:
-        """What of *lines* is wanted, as it is to be sent."""
-        piece = b"".join(filter(None, map(self._filter_line, lines)))
+        """Return the selected *lines* in the format of the response."""
+        chunk = b"".join(filter(None, map(self._filter_line, lines)))
         if self._remaining_bytes is not None:
-            piece = piece[: max(self._remaining_bytes, 0)]
-            self._remaining_bytes -= len(piece)
-        return piece
+            chunk = chunk[: max(self._remaining_bytes, 0)]
+            self._remaining_bytes -= len(chunk)
+        return chunk
 
     def _filter_line(self, line: bytes) -> bytes:
-        parts = line.split(b" ", 3)
-        if len(parts) != 4:
+        fields = line.split(b" ", 3)
+        if len(fields) != 4:
             return b""
-        when, stream, tag, text = parts
-        # Equal to the microsecond, times compare as text.
+        when, stream, tag, text = fields
+        # Timestamps have the same format up to the microsecond, and so compare as text.
         if self._since and when[: len(self._since) - 1] < self._since[:-1]:
             return b""
         if self._options.stream and stream.decode() != self._options.stream:
             return b""
-        head = when + b" " if self._options.timestamps and self._at_line_start else b""
+        prefix = when + b" " if self._options.timestamps and self._at_line_start else b""
         self._at_line_start = tag == b"F"
-        return head + text + (b"\n" if self._at_line_start else b"")
+        return prefix + text + (b"\n" if self._at_line_start else b"")

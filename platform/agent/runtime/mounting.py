@@ -1,8 +1,8 @@
-"""The system calls behind a sandbox: namespaces, mounts, user ids, paths that cannot be swapped.
+"""System calls of a sandbox: namespaces, mounts, user ids, race-free path resolution.
 
-Imported by the programs that run apart from the agent (`shim`, `entering`), so it imports nothing
-of ours. A path that a pod can influence is never used by its name twice: it is resolved once,
-beneath a folder that is ours, and what the descriptor refers to is what gets mounted or read.
+Imported by the programs that run outside the agent process (`shim`, `nsenter`), so it imports no
+other module of Batholith. A path that a pod can influence is resolved only once, beneath a
+directory of the agent, and the resulting descriptor is what gets mounted or read.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
 )  # fmt: skip
 ID_RANGE_SIZE = 1 << 16
-"""User ids of a pod, counted from 0 inside it."""
+"""Number of user ids of a pod."""
 
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
 _LAST_CAPABILITY = 63
@@ -25,7 +25,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _BIND, _REC, _PRIVATE, _REMOUNT = 4096, 16384, 1 << 18, 32
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
-_KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # and noatime, nodiratime
+_KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC | 1024 | 2048  # plus noatime, nodiratime
 _MNT_DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
@@ -33,90 +33,96 @@ _SYS_OPENAT2, _SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _NO_MAGIC_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x08, 0x10
 _MAX_ATTEMPTS = 100
-"""Resolutions that a rename may disturb before it counts as an attack."""
+"""Path resolutions that may fail because of a concurrent rename."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SPECIAL_DEVICES = ("nvidia", "dri", "kfd", "fuse")
 READ_ONLY_PROC_PATHS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
-"""Parts of /proc that change the whole machine."""
+"""Entries of /proc that change the whole machine."""
 
 
 class CannotStartError(Exception):
-    """The container's main process cannot be brought up; the text is for its status."""
+    """The container's main process cannot be started; the text is for its status."""
 
 
 # --- paths ----------------------------------------------------------------------------------
 
 
 def open_beneath(dir_fd: int, path: str) -> int:
-    """A descriptor (O_PATH) of the relative *path* below an open folder, wherever links lead.
+    """Return an O_PATH descriptor of the relative *path* below an open directory.
 
     Raises:
-        OSError: it is not there (ENOENT), or leads out of the folder (EXDEV, ELOOP).
+        OSError: it does not exist (ENOENT), or is outside the directory (EXDEV, ELOOP).
     """
     return _openat2(dir_fd, path, _BENEATH)
 
 
 def _openat2(dir_fd: int, path: str, how: int) -> int:
     flags = os.O_PATH | os.O_CLOEXEC
-    wanted = struct.pack("QQQ", flags, 0, how | _NO_MAGIC_LINKS)
+    open_how = struct.pack("QQQ", flags, 0, how | _NO_MAGIC_LINKS)
     for _ in range(_MAX_ATTEMPTS):
-        found: int = _LIBC.syscall(_SYS_OPENAT2, dir_fd, os.fsencode(path), wanted, len(wanted))
-        if found >= 0:
-            return found
-        problem = ctypes.get_errno()
-        if problem in (errno.ENOSYS, errno.EPERM):  # before Linux 5.6, or behind an old filter
+        result: int = _LIBC.syscall(
+            _SYS_OPENAT2, dir_fd, os.fsencode(path), open_how, len(open_how)
+        )
+        if result >= 0:
+            return result
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EPERM):  # before Linux 5.6, or an old seccomp filter
             return _walk(dir_fd, path)
-        if problem != errno.EAGAIN:
-            raise OSError(problem, os.strerror(problem), path)
-    raise OSError(errno.EXDEV, "it changes while it is being resolved", path)
+        if number != errno.EAGAIN:
+            raise OSError(number, os.strerror(number), path)
+    raise OSError(errno.EXDEV, "path changed during its resolution", path)
 
 
 def _walk(dir_fd: int, path: str) -> int:
-    """`open_beneath` without openat2: no link is followed at all."""
-    here = os.dup(dir_fd)
-    for part in (part for part in path.split("/") if part not in ("", ".")):
+    """`open_beneath` without openat2: follow no links at all."""
+    current = os.dup(dir_fd)
+    for name in _components(path):
         try:
-            if part == "..":
+            if name == "..":
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-            below = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
         finally:
-            os.close(here)
-        here = below
-        if stat.S_ISLNK(os.fstat(here).st_mode):
-            os.close(here)
+            os.close(current)
+        current = below
+        if stat.S_ISLNK(os.fstat(current).st_mode):
+            os.close(current)
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return here
+    return current
+
+
+def _components(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file: neither a link nor a pipe that somebody put in its place.
+    """Open a regular file; a pod may have replaced it by a link or a pipe.
 
     Raises:
-        OSError: there is none.
+        OSError: it does not exist, or is not a regular file.
     """
-    found = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
         raise OSError(errno.EINVAL, "not a regular file", path)
-    return found
+    return opened
 
 
 def mkdir_beneath(directory: str, path: str, *, mode: int, owner: int | None) -> None:
-    """Make the folder *path* below *folder*, if nothing is there; *owner* is user and group.
+    """Create the directory *path* below *directory* unless it exists; *owner* is user and group.
 
     Raises:
-        OSError: it leads out of the folder, or cannot be made.
+        OSError: it is outside the directory, or cannot be created.
     """
     top = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     above = os.dup(top)
     try:
-        parts = [part for part in path.split("/") if part not in ("", ".")]
-        for number, part in enumerate(parts, 1):
+        names = _components(path)
+        for number, name in enumerate(names, 1):
             try:
-                below = open_beneath(top, "/".join(parts[:number]))
+                below = open_beneath(top, "/".join(names[:number]))
             except FileNotFoundError:
-                below = _mkdir(above, part, mode=mode, owner=owner)
+                below = _mkdir(above, name, mode=mode, owner=owner)
             os.close(above)
             above = below
     finally:
@@ -127,39 +133,39 @@ def mkdir_beneath(directory: str, path: str, *, mode: int, owner: int | None) ->
 def _mkdir(parent_fd: int, name: str, *, mode: int, owner: int | None) -> int:
     os.mkdir(name, 0o700, dir_fd=parent_fd)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    made = os.open(name, flags, dir_fd=parent_fd)
+    created = os.open(name, flags, dir_fd=parent_fd)
     if owner is not None:
-        os.fchown(made, owner, owner)
-    os.fchmod(made, mode)
-    return made
+        os.fchown(created, owner, owner)
+    os.fchmod(created, mode)
+    return created
 
 
 def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
-    """A descriptor of *place* in the tree below *root*, made if it is not there.
+    """Return a descriptor of *path* in the tree below *root*, created if it does not exist.
 
-    Links in it are followed as the container would follow them, and never out of the tree.
+    Links are followed as in the container, and never out of the tree.
     """
-    parts = [part for part in path.split("/") if part not in ("", ".")]
+    names = _components(path)
     above = os.dup(root)
-    for number, part in enumerate(parts, 1):
+    for number, name in enumerate(names, 1):
         try:
-            below = _openat2(root, "/".join(parts[:number]), _IN_ROOT)
+            below = _openat2(root, "/".join(names[:number]), _IN_ROOT)
         except FileNotFoundError:
-            if is_dir or number < len(parts):
-                below = _mkdir(above, part, mode=0o755, owner=None)
+            if is_dir or number < len(names):
+                below = _mkdir(above, name, mode=0o755, owner=None)
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-                below = os.open(part, flags, 0o644, dir_fd=above)
+                below = os.open(name, flags, 0o644, dir_fd=above)
         os.close(above)
         above = below
     return above
 
 
-# --- user ids and rights --------------------------------------------------------------------
+# --- user ids and capabilities --------------------------------------------------------------
 
 
 def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
-    """Leave the given namespaces; in a new user namespace this user is *user* (and group).
+    """Move to new namespaces; in a new user namespace, map *user* (and group) to this user.
 
     Raises:
         CannotStartError: the kernel does not permit it.
@@ -167,14 +173,14 @@ def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
     uid, gid = os.geteuid(), os.getegid()
     check_syscall(_LIBC.unshare(flags), "unshare")
     if flags & NEW_USER:
-        shown = (uid, gid) if user is None else user
+        inner = (uid, gid) if user is None else user
         write_proc_file("/proc/self/setgroups", "deny")
-        write_proc_file("/proc/self/uid_map", f"{shown[0]} {uid} 1")
-        write_proc_file("/proc/self/gid_map", f"{shown[1]} {gid} 1")
+        write_proc_file("/proc/self/uid_map", f"{inner[0]} {uid} 1")
+        write_proc_file("/proc/self/gid_map", f"{inner[1]} {gid} 1")
 
 
 def lacks_sandbox_support() -> bool:
-    """Whether this machine permits no namespaces at all: a quick look, not a trial."""
+    """Return whether this machine permits no namespaces at all: a quick check, not a full run."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -187,16 +193,16 @@ def lacks_sandbox_support() -> bool:
 
 
 def enter_id_range(base: int) -> None:
-    """Enter a user namespace whose ids are those of the machine from *base* on; for root.
+    """Enter a user namespace that maps its ids to those of the host from *base* on; for root.
 
     Raises:
         CannotStartError: the kernel does not permit it.
     """
-    # By descriptor: this process has another number in the /proc of an outer pid namespace.
+    # By descriptor: this process has a different pid in the /proc of the outer pid namespace.
     me = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     wake, waker = os.pipe()
     helper = os.fork()
-    if helper == 0:  # stays outside, where it may say what the ids of the new namespace are
+    if helper == 0:  # stays outside, where it may write the id maps of the new namespace
         code = 1
         try:
             os.close(waker)
@@ -215,11 +221,11 @@ def enter_id_range(base: int) -> None:
             os.close(end)
         status = os.waitpid(helper, 0)[1]
     if status:
-        raise CannotStartError("the pod's range of user ids is refused")
+        raise CannotStartError("cannot map the pod's range of user ids")
 
 
 def switch_user(user: Sequence[int], *, base: int) -> None:
-    """Switch to *user* (and group), counted from *base*, without other groups."""
+    """Switch to *user* (and group), relative to *base*, without supplementary groups."""
     uid, gid = (base + number for number in user)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
@@ -227,23 +233,23 @@ def switch_user(user: Sequence[int], *, base: int) -> None:
 
 
 def drop_capabilities(kept: Iterable[int]) -> None:
-    """Give up all capabilities but *kept*, for this process's programs and for good."""
-    left = frozenset(kept)
+    """Drop all capabilities but *kept* from the bounding set of this process."""
+    bounding = frozenset(kept)
     for capability in range(_LAST_CAPABILITY + 1):
-        if capability not in left:
+        if capability not in bounding:
             _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     set_no_new_privs()
 
 
 def set_no_new_privs() -> None:
-    """Have no program that is executed from here on win rights by itself."""
+    """Keep programs executed from here on from gaining privileges (set-user-ID and the like)."""
     check_syscall(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def join_session_keyring() -> None:
-    """Leave the session keyring, which holds keys of who started the agent."""
+    """Join a new session keyring: the old one holds keys of the user that started the agent."""
     number = _SYS_KEYCTL.get(os.uname().machine)
-    if number is not None:  # where keys are switched off there are none to leave
+    if number is not None:  # fails only in a kernel without keyrings
         _LIBC.syscall(number, 1, None)
 
 
@@ -253,10 +259,10 @@ def join_session_keyring() -> None:
 def mount(
     source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    """mount(2).
+    """Call mount(2).
 
     Raises:
-        CannotStartError: the kernel refused.
+        CannotStartError: the call failed.
     """
     result = _LIBC.mount(
         os.fsencode(source) if source else None,
@@ -269,47 +275,46 @@ def mount(
 
 
 def build_root(root: str, steps: Iterable[Sequence[str]], *, owner: int | None) -> None:
-    """Build a container's root at the folder *root*, in a mount namespace of this process's own.
+    """Build a container's root at the directory *root*, in this process's own mount namespace.
 
-    *owner* is whose the new folders are, where that is not this process's user.
+    *owner* owns the new directories; without it, this process's user does.
     """
     mount(None, "/", None, _REC | _PRIVATE)
-    whose = "" if owner is None else f",uid={owner},gid={owner}"
-    mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"mode=755{whose}")
+    ownership = "" if owner is None else f",uid={owner},gid={owner}"
+    mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"mode=755{ownership}")
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sealed = []
-    for kind, source, place, below in steps:
+    for kind, source, path, sub_path in steps:
         if kind == "seal":
-            sealed.append(root + place)
+            sealed.append(root + path)
         elif kind == "link":
-            os.symlink(source, root + place)
+            os.symlink(source, root + path)
         elif kind == "tmpfs":
-            os.makedirs(root + place, exist_ok=True)
+            os.makedirs(root + path, exist_ok=True)
             flags = _NOSUID | _NODEV
-            mount("tmpfs", root + place, "tmpfs", flags, f"mode={source}{whose}")
+            mount("tmpfs", root + path, "tmpfs", flags, f"mode={source}{ownership}")
         else:
-            bind_mount(top, source, place, sub_path=below, read_only=kind != "rw")
+            bind_mount(top, source, path, sub_path=sub_path, read_only=kind != "rw")
     os.close(top)
     _mount_devices(root)
     _mount_proc(root)
-    for place in sealed:
-        _make_read_only(place, alone=True)
+    for path in sealed:
+        _make_read_only(path, recursive=False)
 
 
-def bind_mount(root: int, source: str, place: str, *, sub_path: str = "", read_only: bool) -> None:
-    """Show *source*, or what is *below* it, at *place* in the tree that is open as *root*."""
-    held = os.open(source, os.O_PATH | os.O_CLOEXEC)
+def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
+    """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*."""
+    opened = os.open(source, os.O_PATH | os.O_CLOEXEC)
     if sub_path:
-        volume, held = held, _open_sub_path(held, sub_path)
+        volume, opened = opened, _open_sub_path(opened, sub_path)
         os.close(volume)
-    folder = stat.S_ISDIR(os.fstat(held).st_mode)
-    target = _mount_point(root, place, is_dir=folder)
-    mount(f"/proc/self/fd/{held}", f"/proc/self/fd/{target}", None, _BIND | _REC)
+    target = _mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
+    mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{target}", None, _BIND | _REC)
     os.close(target)
-    os.close(held)
+    os.close(opened)
     if read_only:
-        # Resolved anew: the descriptor was of what the mount now covers.
-        covering = _openat2(root, place.lstrip("/") or ".", _IN_ROOT)
+        # Resolved again: the descriptor is of the directory that the mount now covers.
+        covering = _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
         _make_read_only(f"/proc/self/fd/{covering}")
         os.close(covering)
 
@@ -322,24 +327,24 @@ def _open_sub_path(volume: int, path: str) -> int:
 
 
 def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
-    """Lay out, for another program to mount, what that program could not resolve safely.
+    """Mount in *directory* what another program cannot resolve safely, for it to bind-mount.
 
-    Each step's place is relative to *folder*, on which a new file system is mounted.
+    The steps' paths are relative to *directory*, on which a new tmpfs is mounted.
     """
     mount(None, "/", None, _REC | _PRIVATE)
     mount("tmpfs", directory, "tmpfs", _NOSUID | _NODEV, "mode=755")
-    for kind, source, place, below in steps:
-        number, _, rest = place.partition("/")
-        where = os.path.join(directory, number)
-        # Of what lies in a volume, no link may lead anywhere but into that volume.
-        inner = os.open(where if rest else directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        bind_mount(inner, source, rest or number, sub_path=below, read_only=kind == "ro")
-        os.close(inner)
+    for kind, source, path, sub_path in steps:
+        number, _, rest = path.partition("/")
+        # Relative to the outer mount's root: a link in a volume must not lead out of it.
+        base = os.path.join(directory, number) if rest else directory
+        root = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        bind_mount(root, source, rest or number, sub_path=sub_path, read_only=kind == "ro")
+        os.close(root)
 
 
-def _make_read_only(target: str, *, alone: bool = False) -> None:
+def _make_read_only(target: str, *, recursive: bool = True) -> None:
     attributes = struct.pack("QQQQ", _RDONLY, 0, 0, 0)
-    flags = 0 if alone else _AT_RECURSIVE
+    flags = _AT_RECURSIVE if recursive else 0
     result = _LIBC.syscall(
         _SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), flags, attributes, len(attributes)
     )
@@ -349,13 +354,13 @@ def _make_read_only(target: str, *, alone: bool = False) -> None:
         check_syscall(result, f"mount_setattr {target}")
     # Before Linux 5.12: one by one, keeping the flags that may not be cleared.
     real = os.path.realpath(target)
-    for place in [real] if alone else _mounts_at(real):
-        kept = os.statvfs(place).f_flag & _KEPT_FLAGS
-        mount(None, place, None, _BIND | _REMOUNT | _RDONLY | kept)
+    for path in _mounts_at(real) if recursive else [real]:
+        kept = os.statvfs(path).f_flag & _KEPT_FLAGS
+        mount(None, path, None, _BIND | _REMOUNT | _RDONLY | kept)
 
 
 def _mounts_at(path: str) -> list[str]:
-    """The mounts at and below *place*."""
+    """Return the mounts at and below *path*."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         found = [line.split()[4].replace(r"\040", " ") for line in file]
     return [one for one in found if one == path or one.startswith(f"{path}/")]
@@ -376,24 +381,24 @@ def _mount_devices(root: str) -> None:
 
 
 def _mount_proc(root: str) -> None:
-    place = root + "/proc"
-    os.makedirs(place, exist_ok=True)
+    proc = root + "/proc"
+    os.makedirs(proc, exist_ok=True)
     try:
-        mount("proc", place, "proc", _NOSUID | _NODEV | _NOEXEC)
+        mount("proc", proc, "proc", _NOSUID | _NODEV | _NOEXEC)
     except CannotStartError:
-        # Inside containers parts of /proc are covered, and a fresh one is refused.
-        mount("/proc", place, None, _BIND | _REC)
+        # The kernel denies a new proc mount where /proc is masked, as inside containers.
+        mount("/proc", proc, None, _BIND | _REC)
     for name in READ_ONLY_PROC_PATHS:
-        if os.path.exists(f"{place}/{name}"):
-            mount(f"{place}/{name}", f"{place}/{name}", None, _BIND | _REC)
-            _make_read_only(f"{place}/{name}")
+        if os.path.exists(f"{proc}/{name}"):
+            mount(f"{proc}/{name}", f"{proc}/{name}", None, _BIND | _REC)
+            _make_read_only(f"{proc}/{name}")
 
 
 def pivot_root(root: str) -> None:
-    """Make *root* the root of this process's mount namespace.
+    """Switch to *root* as the root of this process's mount namespace.
 
     Raises:
-        CannotStartError: the kernel refused, or is of a machine that is not known.
+        CannotStartError: the call failed, or the architecture is not supported.
     """
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
@@ -405,18 +410,18 @@ def pivot_root(root: str) -> None:
 
 
 def set_hostname(name: str) -> None:
-    """Name the machine, as this UTS namespace sees it."""
+    """Set the hostname of this UTS namespace."""
     check_syscall(_LIBC.sethostname(name.encode(), len(name.encode())), "sethostname")
 
 
 def check_syscall(result: int, what: str) -> None:
-    """Raise CannotStartError for a system call that failed."""
+    """Raise CannotStartError if a system call failed."""
     if result < 0:
         raise CannotStartError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def write_proc_file(path: str, text: str) -> None:
-    """Write into a file of /proc; raises CannotStartError if the kernel does not permit it."""
+    """Write to a file of /proc; raise CannotStartError if the kernel does not permit it."""
     try:
         with open(path, "w", encoding="ascii") as file:
             file.write(text)

@@ -1,9 +1,9 @@
-"""The small program that runs one more command in a container: for hooks and probes.
+"""Program that runs a command of a hook or probe in the namespaces of a container.
 
-Started by path with `python -I -S entering.py`; imports nothing of ours but `mounting`. On its
-standard input it reads what to run: `argv`, `env`, `cwd`, `ids` (as `shim` does) and `pid`, a
-process in the container's namespaces, or 0 where there are none. It exits as the command does: n,
-128+signal, 126 when it cannot be executed.
+Started by path with `python -I -S nsenter.py`; of Batholith it imports only `mounting`. It reads a
+request from standard input: `argv`, `env`, `cwd`, `ids` (as in `launch.json`) and `pid`, a process
+in the container's namespaces, or 0 without a sandbox. Exit codes: n, 128+signal, 126 if the command
+cannot be executed.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-import warnings  # noqa: F401 - os.execvpe wants it, where Python itself may be out of sight
+import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is not mounted
 
 if __package__:
     from . import mounting
@@ -26,15 +26,15 @@ _NAMESPACES = mounting.NEW_NS | mounting.NEW_UTS | mounting.NEW_IPC | mounting.N
 
 
 def main() -> int:
-    """Run what standard input says."""
-    wanted = json.load(sys.stdin)
-    ids = wanted["ids"]
+    """Run the command of the request on standard input."""
+    request = json.load(sys.stdin)
+    ids = request["ids"]
     users = ids["base"] is None or ids["namespace"]
-    permitted = _enter_namespaces(wanted["pid"], users=users) if wanted["pid"] else -1
+    permitted = _enter_namespaces(request["pid"], users=users) if request["pid"] else -1
     child = os.fork()
     if child == 0:
         try:
-            _switch_user(wanted, permitted)
+            _execute(request, permitted)
         except BaseException as error:
             sys.stderr.write(f"{error}\n")
         os._exit(CANNOT_RUN)
@@ -43,21 +43,21 @@ def main() -> int:
 
 
 def _enter_namespaces(pid: int, *, users: bool) -> int:
-    """Join the namespaces of *pid*, with *users* that of its users too.
+    """Enter the namespaces of *pid*, with *users* also its user namespace.
 
-    Gives the capabilities that its container may ever have.
+    Returns the capability bounding set of the container.
     """
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         bounds = next(line.split()[1] for line in file if line.startswith("CapBnd"))
     process = os.pidfd_open(pid)
     if _LIBC.setns(process, _NAMESPACES | (mounting.NEW_USER if users else 0)) != 0:
-        raise OSError(ctypes.get_errno(), "the container cannot be entered")
+        raise OSError(ctypes.get_errno(), "cannot enter the container's namespaces")
     os.close(process)
     return int(bounds, 16)
 
 
-def _switch_user(request: dict, permitted: int) -> None:  # type: ignore[type-arg]
-    """Be the command, with no more rights than its container."""
+def _execute(request: dict, permitted: int) -> None:  # type: ignore[type-arg]
+    """Replace this process by the command, with the privileges of its container."""
     mounting.join_session_keyring()
     if permitted >= 0:
         ids = request["ids"]
@@ -71,7 +71,7 @@ def _switch_user(request: dict, permitted: int) -> None:  # type: ignore[type-ar
     os.dup2(null, 0)
     os.chdir(request["cwd"])
     argv = request["argv"]
-    os.execvpe(argv[0], argv, request["env"])  # noqa: S606 - a shell is what we do not want
+    os.execvpe(argv[0], argv, request["env"])  # noqa: S606 - no shell on purpose
 
 
 if __name__ == "__main__":

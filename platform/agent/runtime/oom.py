@@ -1,8 +1,7 @@
-"""Memory limits without cgroups: what a container uses is looked at, and too much ends it.
+"""Memory limits without cgroups: the agent polls memory usage and kills containers above the limit.
 
-Pages of mapped files do not count: a kernel that enforces the limit would drop them before it
-killed anybody. Without it the end comes up to a second late, and what a container takes for
-less than that goes unseen.
+Pages of mapped files do not count, because a kernel that enforces the limit would reclaim them
+first. The polling interval of a second delays the kill, and a shorter peak is not detected.
 """
 
 import os
@@ -22,20 +21,20 @@ _SMAPS_FIELDS = ("Pss_Anon:", "Pss_Shmem:")
 
 
 def limit_of(container: Container) -> int | None:
-    """The container's memory limit in bytes, if it has one."""
+    """Return the container's memory limit in bytes, if any."""
     limit = container.resources.limits.get("memory")
     return None if limit is None else parse(limit).nanos // 1_000_000_000
 
 
 def is_over_limit(pid: int, limit: int) -> bool:
-    """Whether what runs below the process *pid* uses more than *limit* bytes together.
+    """Return whether the descendants of *pid* together use more than *limit* bytes.
 
-    Shared pages count in parts: they are summed up only where their plain sum is too much.
+    Only if their resident sizes exceed it are the proportional set sizes read, which are exact.
     """
-    below = list(_descendants(pid))
-    if sum(map(_memory_usage, below)) <= limit:
+    descendants = list(_descendants(pid))
+    if sum(map(_resident_size, descendants)) <= limit:
         return False
-    return sum(map(_process_usage, below)) > limit
+    return sum(map(_proportional_size, descendants)) > limit
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -44,13 +43,13 @@ def _descendants(pid: int) -> Iterator[int]:
         yield from _descendants(child)
 
 
-def _memory_usage(pid: int) -> int:
+def _resident_size(pid: int) -> int:
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     return 0
 
 
-def _process_usage(pid: int) -> int:
+def _proportional_size(pid: int) -> int:
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_SMAPS_FIELDS))
@@ -58,11 +57,11 @@ def _process_usage(pid: int) -> int:
 
 
 def mark_oom_killed(run: RunDir) -> None:
-    """Remember that the run is killed for its memory, whoever finds it ended."""
-    with suppress(OSError):  # without the mark it is still killed, only not said why
+    """Record on disk that the run is killed for its memory usage."""
+    with suppress(OSError):  # without the mark only the reason is lost
         (run.path / _MARK_FILE).touch()
 
 
 def was_oom_killed(run: RunDir) -> bool:
-    """Whether the run was to be killed for its memory."""
+    """Return whether the run was killed for its memory usage."""
     return (run.path / _MARK_FILE).exists()

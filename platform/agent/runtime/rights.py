@@ -1,7 +1,7 @@
-"""What a pod asks of its isolation, held against what this machine's level gives.
+"""Validation of security contexts against the isolation that this machine supports.
 
-What cannot be given is refused, and said in the container's status: a pod that wanted more would
-fail later and elsewhere, and one that wanted less would have more than it was meant to have.
+A container with an unsupported field does not start: with fewer privileges than requested it would
+fail later, with more it would be less isolated than intended.
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from ..state.environment import ContainerConfigError
 from .ids import IdMode
 from .mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from .runs import IsolationLevel
-from .users import User
+from .users import User, effective_context
 
 _CAPABILITIES = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
     "SETPCAP": 8, "NET_BIND_SERVICE": 10, "NET_RAW": 13, "SYS_CHROOT": 18, "MKNOD": 27,
     "AUDIT_WRITE": 29, "SETFCAP": 31,
 }  # fmt: skip
-"""What containers have elsewhere."""
+"""Default capabilities of container runtimes."""
 
 _HOST_CAPABILITIES = frozenset({"NET_BIND_SERVICE", "NET_RAW", "MKNOD", "AUDIT_WRITE"})
-"""What is worth nothing in a user namespace: these rights are over what all pods share."""
+"""Capabilities without effect in a user namespace: they concern resources of the host."""
 
 
 def capabilities(container: Container) -> frozenset[int]:
-    """The capabilities that a container may have, once it gave up what it said."""
+    """Return the capabilities of a container: the defaults without the dropped ones."""
     dropped = {_normalize(name) for name in container.security_context.capabilities.drop}
     if "ALL" in dropped:
         added = map(_normalize, container.security_context.capabilities.add)
@@ -46,67 +46,66 @@ def check_security_context(
     id_mode: IdMode,
     agent_uid: int,
 ) -> None:
-    """See that *container* can have all that it asks for; *own* is the agent's user id.
+    """Check that this machine supports the security context of *container*.
 
     Raises:
-        ConfigError: it cannot; says what.
+        ContainerConfigError: a field is not supported; the text names it.
     """
-    problem = (
+    unsupported = (
         next(_unsupported_fields(pod, container), None)
         if isolation is not IsolationLevel.PLAIN
         else None
     )
     if isolation is IsolationLevel.PLAIN:
-        problem = next(_unsupported_without_sandbox(pod, container, agent_uid), None)
+        unsupported = next(_unsupported_without_sandbox(pod, container, agent_uid), None)
     elif id_mode is not IdMode.OWN and max(user.uid, user.gid) >= ID_RANGE_SIZE:
-        problem = (
-            f"user and group must be below {ID_RANGE_SIZE}, which is how many ids a pod has here"
-        )
+        unsupported = f"user and group must be below {ID_RANGE_SIZE}, the number of a pod's ids"
     elif id_mode is IdMode.SWITCHED and user.is_requested and user.uid == 0:
-        problem = "to be root takes a user namespace, which this machine does not permit"
-    problem = problem or next(_denied_capabilities(container, id_mode, isolation), None)
-    if problem:
+        unsupported = "running as root needs a user namespace, which this machine does not permit"
+    unsupported = unsupported or next(_denied_capabilities(container, id_mode, isolation), None)
+    if unsupported:
         raise ContainerConfigError(
-            f"container {container.name} cannot have what it asks for: {problem}"
+            f"container {container.name}: unsupported security context: {unsupported}"
         )
 
 
 def _unsupported_fields(pod: Pod, container: Container) -> Iterator[str]:
-    """What no sandbox gives."""
+    """Yield the fields that no sandbox supports."""
     if pod.spec.host_pid or pod.spec.share_process_namespace:
-        yield "each container has processes of its own (hostPID, shareProcessNamespace)"
+        yield "each container has its own pid namespace (hostPID, shareProcessNamespace)"
     if pod.spec.host_ipc:
-        yield "each container has its own IPC (hostIPC)"
+        yield "each container has its own IPC namespace (hostIPC)"
 
 
 def _unsupported_without_sandbox(pod: Pod, container: Container, agent_uid: int) -> Iterator[str]:
-    """What cannot be had without a sandbox: containers are the agent's user, for all to see."""
-    context, shared = container.security_context, pod.spec.security_context
-    uid = shared.run_as_user if context.run_as_user is None else context.run_as_user
-    never = shared.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
+    """Yield the fields that need a sandbox."""
+    context = effective_context(pod, container)
+    uid = context.run_as_user
     if uid not in (None, agent_uid):
         yield f"without a sandbox it runs as user {agent_uid}, not as {uid} (runAsUser)"
-    if never and agent_uid == 0:
+    if context.run_as_non_root and agent_uid == 0:
         yield "without a sandbox it runs as root (runAsNonRoot)"
     if context.read_only_root_filesystem:
-        yield "without a sandbox it has no root of its own (readOnlyRootFilesystem)"
+        yield "without a sandbox it has no root file system (readOnlyRootFilesystem)"
 
 
 def _denied_capabilities(
     container: Container, id_mode: IdMode, isolation: IsolationLevel
 ) -> Iterator[str]:
-    """Rights over the machine, which no container gets."""
+    """Yield the privileges over the host, which no container gets."""
     context = container.security_context
     if context.privileged:
         yield "privileged"
     if context.proc_mount not in ("", "Default"):
         yield f"procMount: {context.proc_mount}"
-    given = set(_CAPABILITIES) - _HOST_CAPABILITIES if _has_id_range(id_mode, isolation) else set()
+    granted = (
+        set(_CAPABILITIES) - _HOST_CAPABILITIES if _has_id_range(id_mode, isolation) else set()
+    )
     for name in map(_normalize, context.capabilities.add):
-        if name not in given:
+        if name not in granted:
             yield f"the capability {name}"
 
 
 def _has_id_range(id_mode: IdMode, isolation: IsolationLevel) -> bool:
-    """Whether there is something to be done by rights over one's own ids."""
+    """Return whether capabilities over its own user ids have an effect."""
     return id_mode is IdMode.RANGE and isolation is not IsolationLevel.PLAIN

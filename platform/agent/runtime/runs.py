@@ -1,16 +1,16 @@
-"""Runs of containers as local processes: their folders, their shims, their ends.
+"""Runs of containers as local processes: their directories, shims and exit records.
 
-A run is a folder. Its `launch.json` is written before anything starts (the intent); the shim's
-`claim.json` appears at most once (`shim`), and its `exit.json` when all is over. So an agent that
-was killed at any point finds out what became of each run, and none runs twice:
+A run is a directory. The agent writes `launch.json` before it starts the shim; the shim creates
+`claim.json`, which can be created only once, and `exit.json` at the end. Thus the next agent can
+recover each run after a kill at any point, and none runs more than once:
 
-* no claim: it never started. The agent puts a claim of its own there, and it never will.
-* a claim whose process lives: adopted.
-* a claim, no process, an exit file: it ended while nobody looked.
-* a claim, no process, no exit file: lost; what it left behind is killed.
+* no claim: it never started. The agent creates the claim itself, so that the run never starts.
+* a claim with a live process: adopted.
+* a claim, no process, an exit record: it exited without an agent.
+* a claim, no process, no exit record: lost; its remaining processes are killed.
 
-CPU limits are not enforced: that takes cgroups, which need privileges. For memory see `memory`.
-Core dumps are off.
+CPU limits are not enforced: that needs cgroups, and so privileges. `oom` enforces memory limits.
+Core dumps are disabled.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...machinery.clock import Clock
+from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
 from . import mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
 from .process_id import ProcessId
@@ -41,17 +42,17 @@ _INNER_DIR = "/run/batholith"
 _R = TypeVar("_R", bound=msgspec.Struct)
 _PROGRAM = Path(shim.__file__).with_name("starting.py")
 PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
-"""Where this Python lies, which containers may use."""
+"""Directories of this Python, which containers may use."""
 
 _READY_FD = 3
-"""The shim's descriptor that closes when the run is claimed."""
+"""Descriptor that the shim closes once the run is claimed."""
 
-_READY_TIMEOUT = 5.0
-"""Seconds that a shim has to obey an order to kill."""
+_KILL_TIMEOUT = 5.0
+"""Seconds in which a shim must react to a request to kill."""
 
 
 class IsolationLevel(StrEnum):
-    """How far a container is kept apart from the machine."""
+    """Isolation of a container from the machine."""
 
     BUBBLEWRAP = "bubblewrap"
     UNSHARE = "unshare"
@@ -59,7 +60,7 @@ class IsolationLevel(StrEnum):
 
 
 class RunClaim(msgspec.Struct, frozen=True):
-    """Who took a run; ``pid`` 0 means that it was called off."""
+    """The shim that claimed a run; ``pid`` 0 means that the run was cancelled."""
 
     pid: int
     start: int | None = None
@@ -68,13 +69,13 @@ class RunClaim(msgspec.Struct, frozen=True):
 
 
 class _LaunchedCommand(msgspec.Struct, frozen=True):
-    """Of what is written before a start, the program alone."""
+    """The command in `launch.json`."""
 
     argv: tuple[str, ...] = ()
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
-    """How a run ended, times in seconds since 1970."""
+    """Exit of a run; times are Unix timestamps."""
 
     code: int
     at: float
@@ -84,13 +85,13 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
     @property
     def finished_at(self) -> datetime:
-        """When it ended."""
+        """Time of the exit."""
         return datetime.fromtimestamp(self.at, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """What a run shall execute."""
+    """What the shim executes."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -99,7 +100,7 @@ class LaunchSpec:
     hostname: str = ""
     isolation: IsolationLevel = IsolationLevel.PLAIN
     user: tuple[int, int] = (0, 0)
-    """User and group as the sandbox shows them; `ids` says who that is outside."""
+    """User and group inside the sandbox; `ids` maps them to the host's."""
 
     ids: Ids = field(default_factory=Ids)
     capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
@@ -107,21 +108,21 @@ class LaunchSpec:
 
 
 class RunDir:
-    """One run on disk."""
+    """Directory of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def prepare(self, spec: LaunchSpec) -> None:
-        """Write the intent down, durably."""
+        """Write `launch.json`, durably."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec.log.touch(mode=0o600)
         root = self.path / "root"
         root.mkdir(exist_ok=True)
-        text: dict[str, Any] = {
+        content: dict[str, Any] = {
             "argv": list(spec.argv),
-            # The mark by which `sweep` finds what is left, whatever the pod says.
+            # Overrides the pod's own variable: `kill_tagged` finds the processes by it.
             "env": {**spec.env, RUN_VARIABLE: self.name},
             "cwd": spec.cwd,
             "log": str(spec.log),
@@ -137,21 +138,21 @@ class RunDir:
             "steps": list(spec.steps) if spec.isolation is IsolationLevel.UNSHARE else [],
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
-            text |= _bubblewrap(spec, str(root))
-        shim.write_atomically(str(self.path / shim.LAUNCH), json.dumps(text))
+            content |= _bubblewrap(spec, str(root))
+        shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
 
     def start(self, ready_fd: int = -1) -> int:
-        """Start the shim and give its process id; it outlives this process.
+        """Start the shim and return its process id; it outlives this process.
 
-        It holds *news*, the writing end of a pipe, until it claimed the run or is gone.
+        It keeps *ready_fd*, the write end of a pipe, open until it has claimed the run or exits.
         """
         null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
         ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
-        told = [str(_READY_FD)] if ready_fd >= 0 else []
+        ready_argument = [str(_READY_FD)] if ready_fd >= 0 else []
         try:
             return os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *told],
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *ready_argument],
                 {RUN_VARIABLE: self.name, "PATH": os.defpath},
                 file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
                 setsid=True,
@@ -167,31 +168,31 @@ class RunDir:
 
     @property
     def name(self) -> str:
-        """Marks the run's processes; the last parts of the path, pod uid first."""
+        """Tag of the run's processes: the last components of its path, pod uid first."""
         return "/".join(self.path.parts[-4:])
 
     @property
     def container_name(self) -> str:
-        """The name of the container that runs."""
+        """Name of the container."""
         return self.path.parent.name
 
     def is_prepared(self) -> bool:
-        """The intent was written down; without it there was no start either."""
+        """Return whether `launch.json` was written; without it the run never started."""
         return (self.path / shim.LAUNCH).exists()
 
     def argv(self) -> tuple[str, ...]:
-        """What was to be executed; empty if the intent was not written down."""
-        told = _read(self.path / shim.LAUNCH, _LaunchedCommand)
-        return told.argv if told else ()
+        """Return the command of the run; empty without `launch.json`."""
+        launch = _read(self.path / shim.LAUNCH, _LaunchedCommand)
+        return launch.argv if launch else ()
 
     def read_claim(self) -> RunClaim | None:
-        """Who took the run, if anybody did."""
+        """Return the claim of the run, if any."""
         return _read(self.path / shim.CLAIM, RunClaim)
 
     def cancel(self) -> bool:
-        """Make sure that the run never starts; ``False`` if it has already been taken."""
+        """Prevent the start of the run; return ``False`` if it is already claimed."""
         own = self.path / f"claim.{os.getpid()}.off"
-        shim.write_atomically(str(own), json.dumps({"pid": 0}))
+        shim.write_durably(str(own), json.dumps({"pid": 0}))
         try:
             os.link(own, self.path / shim.CLAIM)
         except FileExistsError:
@@ -200,33 +201,40 @@ class RunDir:
             own.unlink()
         return True
 
+    def claim_or_cancel(self) -> RunClaim | None:
+        """Return the claim of the shim that started the run; cancel the run if there is none."""
+        if self.read_claim() is None and self.cancel():
+            return None
+        claim = self.read_claim()
+        return None if claim is None or claim.pid == 0 else claim
+
     @property
     def is_valid(self) -> bool:
-        """It was intended and not called off."""
+        """Whether it was prepared and not cancelled."""
         claim = self.read_claim()
         return self.is_prepared() and (claim is None or claim.pid != 0)
 
     def exit_record(self) -> ExitRecord | None:
-        """How the run ended, if it did and could say so."""
-        with suppress(IsADirectoryError, msgspec.DecodeError):  # a container may have been there
+        """Return the exit record, if the shim has written it."""
+        with suppress(IsADirectoryError, msgspec.DecodeError):  # a plain container can write here
             return _read(self.path / shim.EXIT, ExitRecord)
         return None
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing of it runs or will: it ended, was lost, or went with its pod."""
+        """Whether nothing of it runs or will run: it exited, was lost, or its pod was removed."""
         if self.exit_record() is not None or not self.is_prepared():
             return True
         return self.read_claim() is not None and self.shim_pid() is None
 
     def errors(self) -> str:
-        """What the shim itself complained about."""
+        """Return the error output of the shim itself."""
         with suppress(FileNotFoundError):
             return (self.path / "shim.err").read_text(errors="replace")[-1000:].strip()
         return ""
 
     def shim_pid(self) -> int | None:
-        """The shim's process id, if it lives and is the one that claimed."""
+        """Return the process id of the shim that claimed the run, if it is alive."""
         claim = self.read_claim()
         if claim is None or claim.start is None:
             return None
@@ -241,24 +249,24 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
 
 
 def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
-    """What the shim does for a container that bubblewrap sets up."""
+    """Return the entries of `launch.json` for a container that bubblewrap sets up."""
     program = shutil.which("bwrap") or "bwrap"
-    laid, steps = rootfs.stage_plan(launch.steps, run_dir)
+    staged, steps = rootfs.stage_plan(launch.steps, run_dir)
     steps.append(("show", str(_PROGRAM.parent), _INNER_DIR, ""))
     user = launch.user if launch.ids.base is None else None
     argv = rootfs.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
     inner = f"{_INNER_DIR}/{_PROGRAM.name}"
     sealed = any(kind == "seal" for kind, _, _, _ in steps)
-    made = [place for kind, mode, place, _ in steps if kind == "tmpfs" and mode != "700"]
+    writable = [path for kind, mode, path, _ in steps if kind == "tmpfs" and mode != "700"]
     return {
         "bubblewrap": [*argv, sys.executable, "-I", "-S", inner],
-        "stage": laid,
-        "owned": [] if user or sealed else ["/", *made],
+        "stage": staged,
+        "owned": [] if user or sealed else ["/", *writable],
     }
 
 
 async def start_and_wait_claimed(run_dir: RunDir) -> int:
-    """Start the shim, and wait until it claimed the run or is gone."""
+    """Start the shim, and wait until it has claimed the run or exited."""
     read, write = os.pipe()
     try:
         pid = run_dir.start(write)
@@ -276,13 +284,13 @@ async def start_and_wait_claimed(run_dir: RunDir) -> int:
 
 
 class ContainerProcess:
-    """A run that is under way, own child or adopted."""
+    """The process of a run, started or adopted by this agent."""
 
     def __init__(self, run_dir: RunDir, pid: int, *, clock: Clock) -> None:
-        """Watch *pid*; must be called while a loop runs.
+        """Watch *pid*; an event loop must be running.
 
         Raises:
-            ProcessLookupError: there is no such process any more.
+            ProcessLookupError: the process does not exist.
         """
         self.run_dir = run_dir
         self.pid = pid
@@ -294,7 +302,7 @@ class ContainerProcess:
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        with suppress(ChildProcessError):  # an adopted one is not our child
+        with suppress(ChildProcessError):  # an adopted shim is not a child of this process
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
         os.close(self._pidfd)
         self._pidfd = -1
@@ -302,26 +310,22 @@ class ContainerProcess:
             self._exited.set_result(None)
 
     async def wait(self) -> ExitRecord:
-        """Wait for the end; what could not say how it ended is killed and counts as lost."""
+        """Wait for the exit of the run, and return its exit record."""
         await asyncio.shield(self._exited)
-        ended = self.run_dir.exit_record()
-        if ended is not None:
-            return ended
-        kill_tagged(self.run_dir.name)
-        return lost_exit_record(self.run_dir)
+        return collect_exit(self.run_dir)
 
     def terminate(self) -> None:
-        """Pass SIGTERM to the main process."""
+        """Send SIGTERM to the main process."""
         self._signal(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """Kill everything of the run, and wait until it is gone."""
+        """Kill all processes of the run, and wait for their exit."""
         self._signal(signal.SIGUSR1)
-        late = self._clock.call_later(_READY_TIMEOUT, self._kill_all)
+        timeout = self._clock.call_later(_KILL_TIMEOUT, self._kill_all)
         try:
             await asyncio.shield(self._exited)
         finally:
-            late.cancel()
+            timeout.cancel()
 
     def _kill_all(self) -> None:
         self._signal(signal.SIGKILL)
@@ -333,7 +337,7 @@ class ContainerProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def detach(self) -> None:
-        """Stop watching; the processes go on."""
+        """Stop watching; the processes keep running."""
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -341,89 +345,99 @@ class ContainerProcess:
         self._exited.cancel()
 
 
+def collect_exit(run_dir: RunDir) -> ExitRecord:
+    """Return the exit record of a run without a shim; kill what is left of a run without one."""
+    record = run_dir.exit_record()
+    if record is not None:
+        return record
+    kill_tagged(run_dir.name)
+    return lost_exit_record(run_dir)
+
+
 def lost_exit_record(run_dir: RunDir) -> ExitRecord:
-    """What is said of a run that nobody saw ending."""
+    """Return the exit record of a run that ended without writing one."""
     errors = run_dir.errors()
-    message = "The container could not be located when the pod was terminated"
     return ExitRecord(
-        code=137,
+        code=LOST_CODE,
         at=datetime.now(UTC).timestamp(),
         started=claim.at if (claim := run_dir.read_claim()) else 0.0,
-        reason="ContainerStatusUnknown",
-        message=f"{message}: {errors}" if errors else message,
+        reason=LOST_REASON,
+        message=f"{LOST_MESSAGE}: {errors}" if errors else LOST_MESSAGE,
     )
 
 
 def kill_tagged(tag: str) -> int:
-    """Kill every process whose environment says that it belongs to run (or pod) *mark*."""
-    wanted = f"{RUN_VARIABLE}={tag}".encode()
+    """Kill every process whose environment has the tag of a run, or of any run of a pod."""
+    variable = f"{RUN_VARIABLE}={tag}".encode()
     killed = 0
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
-        with suppress(OSError):  # gone meanwhile, or somebody else's
-            held = (folder / "environ").read_bytes().split(b"\0")
-            if any(entry == wanted or entry.startswith(wanted + b"/") for entry in held):
-                os.kill(int(folder.name), signal.SIGKILL)
+        with suppress(OSError):  # it has exited, or belongs to another user
+            environ = (process / "environ").read_bytes().split(b"\0")
+            if any(entry == variable or entry.startswith(variable + b"/") for entry in environ):
+                os.kill(int(process.name), signal.SIGKILL)
                 killed += 1
     return killed
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationReport:
-    """The best level that works here, and why better ones do not."""
+    """The best isolation level that works on this machine, and why better ones do not."""
 
     isolation: IsolationLevel
     reasons: tuple[str, ...] = ()
     id_mode: IdMode = IdMode.OWN
     safe_paths: bool = True
-    """What a pod may swap while it is being mounted can be mounted."""
+    """Whether paths that a pod may replace during the mount can be mounted safely."""
 
 
 def detect_isolation(requested: IsolationLevel | None = None) -> IsolationReport:
-    """Find the best level that works by trying; blocks for some tens of milliseconds.
+    """Find the best level that works, by test runs; blocks for some tens of milliseconds.
 
-    For root, who pods are matters more than how their sandbox is made. *wanted* is tried alone; if
-    it does not work the answer is plain, with the reason.
+    For root, the id mode takes precedence over the isolation level. If *requested* does not work,
+    the result is the plain level, with the reason.
     """
     reasons: list[str] = []
     for identity in IdMode if os.geteuid() == 0 else [IdMode.OWN]:
         for level in [requested] if requested else list(IsolationLevel):
             if level is IsolationLevel.PLAIN:
                 continue
-            problem = _try_isolation(level, identity, below="file")
-            if not problem:
+            error = _try_isolation(level, identity, sub_path="file")
+            if not error:
                 return IsolationReport(level, tuple(reasons), identity)
-            reasons.append(f"{level} ({identity} user ids): {problem}")
-            if level is IsolationLevel.BUBBLEWRAP and not _try_isolation(level, identity, below=""):
+            reasons.append(f"{level} ({identity} user ids): {error}")
+            if level is IsolationLevel.BUBBLEWRAP and not _try_isolation(
+                level, identity, sub_path=""
+            ):
                 return IsolationReport(level, tuple(reasons), identity, safe_paths=False)
     return IsolationReport(IsolationLevel.PLAIN, tuple(reasons))
 
 
 def isolation_warning(report: IsolationReport, *, root: bool) -> str:
-    """What is wrong with how pods are kept apart; empty if nothing is. *root*: the agent is."""
+    """Return what isolation pods lack; empty if none. *root*: the agent runs as root."""
     if report.isolation is IsolationLevel.PLAIN:
         if root:
-            return "there is no sandbox: pods run as root, and can do to this machine what root can"
-        return "there is no sandbox: pods can read and write what the user of the agent can"
+            return "no sandbox: pods run as root, with all of root's rights on this machine"
+        return "no sandbox: pods can read and write all files of the agent's user"
     if root and report.id_mode is IdMode.OWN:
-        return "pods cannot have user ids of their own: in their sandbox they run as root"
+        return "no separate user ids for pods: they run as root inside their sandbox"
     if report.id_mode is IdMode.SWITCHED:
-        return "there are no user namespaces: no pod can be root, not even in its own eyes"
+        return "no user namespaces: pods cannot run as root, not even inside their sandbox"
     if not report.safe_paths:
-        return "subPath, and mounts inside other mounts, cannot be had: pods that ask are refused"
+        return "no subPath, and no mounts inside other mounts: pods that use them do not start"
     return ""
 
 
-def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, below: str) -> str:
-    """Why *level* does not work; empty if it does."""
+def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, sub_path: str) -> str:
+    """Return why *level* does not work; empty if it does."""
     if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "bwrap is not installed"
     with tempfile.TemporaryDirectory(prefix="batholith-probe-") as text:
         base = Path(text)
         (base / "file").write_text("seen")
-        source = base if below else base / "file"
-        mounts = [rootfs.Mount(str(source), "/etc/batholith-probe/file", True, below)]
+        source = base if sub_path else base / "file"
+        mounts = [rootfs.Mount(str(source), "/etc/batholith-probe/file", True, sub_path)]
         ranges = id_mode is not IdMode.OWN
         tools = PYTHON_PREFIXES if ranges else ()
         steps = rootfs.mount_plan(mounts, hidden=[], home=os.path.expanduser("~"), tools=tools)
@@ -442,7 +456,9 @@ def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, below: str) -> str
             )
         )
         os.waitpid(run.start(), 0)
-        ended = run.exit_record()
-        if ended is None:
-            return run.errors() or "the trial run vanished"
-        return "" if ended.code == 0 else ended.message or f"the trial ended with {ended.code}"
+        record = run.exit_record()
+        if record is None:
+            return run.errors() or "the test run was lost"
+        return (
+            "" if record.code == 0 else record.message or f"the test run exited with {record.code}"
+        )

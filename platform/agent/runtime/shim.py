@@ -1,17 +1,18 @@
-"""The small program between the agent and one run of a container; it outlives the agent.
+"""Shim: the process between the agent and one run of a container, which outlives the agent.
 
-It is started by path with `python -I -S starting.py RUN_FOLDER` and imports nothing of ours but
+It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
 `mounting`. In order:
 
-1. *Claim* the run: link a file that names this process into the run's folder. Only one claim can
-   be there, so whatever happens to the agent, a run happens at most once.
-2. Start the main process (in its sandbox, `_sandboxed`), its output coming back by pipes.
-3. Write each line with its time to the log, pass SIGTERM on, reap whatever is orphaned;
-   SIGUSR1 kills everything at once.
-4. When the main process is gone, kill what it left behind and write the exit file, by rename.
+1. *Claim* the run: link a file that names this process into the run's directory. The link can
+   exist only once, so that a run starts at most once even if the agent is killed.
+2. Start the main process (in its sandbox), with pipes for its output.
+3. Write each output line with its time to the log, forward SIGTERM, reap orphaned processes;
+   SIGUSR1 kills the container immediately.
+4. When the main process has exited, kill its remaining processes and write the exit record
+   atomically.
 
-`launch.json` says what to run: argv, env, cwd, log; and for a sandbox the level, hostname, ids,
-rights and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
+`launch.json` contains argv, env, cwd and log; for a sandbox also level, hostname, ids, capabilities
+and mounts (`rootfs`). Exit codes: n, 128+signal, 128 if the program cannot be executed.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ import resource
 import select
 import signal
 import time
-import warnings  # noqa: F401 - os.execvpe wants it, where Python itself may be out of sight
+import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is not mounted
 
 if __package__:
     from . import mounting
@@ -40,7 +41,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main(run_path: str, ready_fd: int = -1) -> int:
-    """Run what *folder* describes; *news* is a descriptor to close when it is claimed."""
+    """Execute the run of *run_path*; close the descriptor *ready_fd* once it is claimed."""
     run = ShimRun(run_path)
     if not run.write_claim():
         return 1
@@ -53,12 +54,12 @@ def main(run_path: str, ready_fd: int = -1) -> int:
 
 
 class ShimRun:
-    """One run of one container, from claim to exit file."""
+    """One run of one container, from claim to exit record."""
 
     def __init__(self, run_path: str) -> None:
         self.run_path = run_path
         self.main = 0
-        self.target = 0  # gets the signals; differs from main under bubblewrap
+        self.target = 0  # receives the signals; differs from main under bubblewrap
         self.status: int | None = None
         self.message = ""
         self.started = 0.0
@@ -67,7 +68,7 @@ class ShimRun:
         self.wake, self.wake_write = os.pipe()
         for end in (self.wake, self.wake_write):
             os.set_blocking(end, False)
-        # Handlers stand before the claim: whoever reads our process id may signal us.
+        # Before the claim: an agent that reads the process id may send signals.
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
@@ -79,11 +80,11 @@ class ShimRun:
             self.pending.append(number)
 
     def write_claim(self) -> bool:
-        """Take the run, durably; ``False`` if it is taken or was called off."""
+        """Claim the run, durably; return ``False`` if it is already claimed or was cancelled."""
         pid = os.getpid()
         me = {"pid": pid, "start": start_time(pid), "boot": boot_id(), "at": time.time()}
         own = os.path.join(self.run_path, f"claim.{os.getpid()}")
-        write_atomically(own, json.dumps(me))
+        write_durably(own, json.dumps(me))
         try:
             os.link(own, os.path.join(self.run_path, CLAIM))
         except FileExistsError:
@@ -93,7 +94,7 @@ class ShimRun:
         return True
 
     def start(self) -> None:
-        """Bring the main process up; a failure is kept for the exit file."""
+        """Start the main process; an error is kept for the exit record."""
         with open(os.path.join(self.run_path, LAUNCH), encoding="utf-8") as file:
             launch = json.load(file)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -123,16 +124,16 @@ class ShimRun:
         if level == "bubblewrap":
             self.target = _inner_pid(info_read) or self.main
         os.close(info_read)
-        problem = _read_all(failed_read)
+        error = _read_all(failed_read)
         os.close(failed_read)
         for name, end in (("stdout", out_read), ("stderr", err_read)):
             os.set_blocking(end, False)
             self.outputs[end] = LogWriter(self.log, name)
-        if problem:
-            self.message = problem
+        if error:
+            self.message = error
 
     def supervise(self) -> None:
-        """Copy output, pass signals on and reap until the main process is gone."""
+        """Copy output, forward signals and reap processes until the main process exits."""
         while self.status is None:
             ready = select.select([self.wake, *self.outputs], [], [])[0]
             for end in ready:
@@ -152,7 +153,7 @@ class ShimRun:
                 else:
                     os.kill(self.target, number)
             except ProcessLookupError:
-                return  # it ended by itself; its exit is being collected
+                return  # it has exited; `_reap` collects its status
 
     def _kill_main(self) -> None:
         os.kill(self.target, signal.SIGKILL)
@@ -181,7 +182,7 @@ class ShimRun:
             os.close(end)
 
     def finish(self) -> None:
-        """Kill what is left, take the last output, write the exit file."""
+        """Kill remaining processes, copy the last output, write the exit record."""
         if self.main:
             self._kill_remaining()
         for end in list(self.outputs):
@@ -197,12 +198,10 @@ class ShimRun:
             "started": self.started,
             "at": time.time(),
         }
-        target = os.path.join(self.run_path, EXIT)
-        write_atomically(target + ".new", json.dumps(record))
-        os.rename(target + ".new", target)
+        replace_file(os.path.join(self.run_path, EXIT), json.dumps(record))
 
     def _kill_remaining(self) -> None:
-        """Everything that the main process started and left: its group, then orphans."""
+        """Kill the process group of the main process, then its orphaned descendants."""
         kill_process_group(self.main)
         while True:
             for pid in children(os.getpid()):
@@ -214,7 +213,7 @@ class ShimRun:
 
 
 class LogWriter:
-    """Bytes of one stream, written to the log line by line with time and stream."""
+    """Writes one stream to the log, line by line with time and stream."""
 
     def __init__(self, log: int, stream: str) -> None:
         self.log = log
@@ -222,7 +221,7 @@ class LogWriter:
         self.partial_line = b""
 
     def feed(self, data: bytes) -> None:
-        """Write all whole lines, and cut what grows too long."""
+        """Write all complete lines, and split overlong ones."""
         *lines, self.partial_line = (self.partial_line + data).split(b"\n")
         now = time.time_ns()
         written = b"".join(self._entries(now, line) for line in lines)
@@ -232,15 +231,15 @@ class LogWriter:
         _write(self.log, written)
 
     def close(self) -> None:
-        """Write what came without a line's end."""
+        """Write an incomplete last line."""
         if self.partial_line:
             _write(self.log, self._entry(time.time_ns(), "P", self.partial_line))
             self.partial_line = b""
 
     def _entries(self, now: int, line: bytes) -> bytes:
-        parts = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
-        cut = b"".join(self._entry(now, "P", part) for part in parts[:-1])
-        return cut + self._entry(now, "F", parts[-1])
+        chunks = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
+        partial = b"".join(self._entry(now, "P", chunk) for chunk in chunks[:-1])
+        return partial + self._entry(now, "F", chunks[-1])
 
     def _entry(self, now: int, tag: str, text: bytes) -> bytes:
         seconds, nanos = divmod(now, 1_000_000_000)
@@ -266,7 +265,7 @@ def _run_child(
         mounting.join_session_keyring()
         level = launch["level"]
         if level != "plain":
-            # Until the init's handler stands, a SIGTERM must wait: process 1 would lose it.
+            # Process 1 ignores a SIGTERM that arrives before its handler is set.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         if level == "unshare":
             _enter_sandbox(launch, failed)
@@ -276,7 +275,7 @@ def _run_child(
             mounting.set_no_new_privs()
             os.chdir(launch["cwd"])
             execute(launch["argv"], launch["env"])
-    except BaseException as error:  # a forked child must never return into the parent's code
+    except BaseException as error:  # the forked child must not return to the parent's code
         _report_failure(failed, error)
     os._exit(CANNOT_START)
 
@@ -294,11 +293,11 @@ def _reset_signals() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
 
-# --- the sandbox made with system calls -----------------------------------------------------
+# --- unshare sandbox ------------------------------------------------------------------------
 
 
 def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
-    """As the first process of the new pid namespace: build the root, then be its init."""
+    """Build the root as the first process of the new pid namespace, then run its init."""
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
     mounting.set_hostname(launch["hostname"])
     root, ids = launch["root"], launch["ids"]
@@ -309,7 +308,7 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
 
 
 def _drop_privileges(ids: dict) -> None:  # type: ignore[type-arg]
-    """Be the pod's user, with the rights that its container may have; and die with the shim."""
+    """Switch to the pod's user and the container's capabilities; die with the shim."""
     base, namespace = ids["base"], ids["namespace"]
     if base is not None and namespace:
         mounting.enter_id_range(base)
@@ -320,7 +319,7 @@ def _drop_privileges(ids: dict) -> None:  # type: ignore[type-arg]
 
 
 def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
-    """Be process 1: run *argv* as a child, pass SIGTERM on, reap, exit as the child did."""
+    """Run as process 1: start *argv*, forward SIGTERM, reap, exit with the child's exit code."""
     child = os.fork()
     if child == 0:
         try:
@@ -342,13 +341,13 @@ def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> Non
 
 
 def execute(argv: list[str], env: dict[str, str]) -> None:
-    """Become *argv*, looked up on the PATH of *env*.
+    """Replace this process by *argv*, searching the PATH of *env*.
 
     Raises:
-        OSError: there is no such program, or it cannot be executed.
+        OSError: the program is not found, or cannot be executed.
     """
     try:
-        os.execvpe(argv[0], argv, env)  # noqa: S606 - a shell is what we do not want
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell on purpose
     except OSError as error:
         raise OSError(error.errno, f'exec: "{argv[0]}": {error.strerror}') from error
 
@@ -357,10 +356,10 @@ def _forward_signal(child: int, number: int) -> None:
     try:
         os.kill(child, number)
     except ProcessLookupError:
-        return  # it is gone; os.wait says how
+        return  # it has exited; os.wait returns its status
 
 
-# --- the sandbox made by bubblewrap ---------------------------------------------------------
+# --- bubblewrap sandbox ---------------------------------------------------------------------
 
 
 def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
@@ -370,17 +369,17 @@ def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: igno
         mounting.stage(launch["root"], launch["stage"])
     inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, ids, launch["owned"]])
     read, write = os.pipe()
-    fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: it must fit at once
+    fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
     os.close(write)
     for end in (failed, info, read):
         os.set_inheritable(end, True)
-    argv = [word.replace("{info}", str(info)) for word in launch["bubblewrap"]]
+    argv = [each.replace("{info}", str(info)) for each in launch["bubblewrap"]]
     os.execve(argv[0], [*argv, "--init", str(read)], dict(os.environ))  # noqa: S606
 
 
 def _inner_pid(info: int) -> int | None:
-    """The process that bubblewrap made, as it tells on its info pipe; ``None`` if it failed."""
+    """Return the child process that bubblewrap reports on its info pipe; ``None`` if it failed."""
     try:
         return int(json.loads(_read_all(info))["child-pid"])
     except (ValueError, KeyError):
@@ -388,15 +387,15 @@ def _inner_pid(info: int) -> int | None:
 
 
 def init_main(descriptor: int) -> None:
-    """Inside bubblewrap: read what to run from *descriptor*, then be process 1."""
+    """Inside bubblewrap: read the command from *descriptor*, then run as process 1."""
     with os.fdopen(descriptor, encoding="utf-8") as file:
         argv, env, cwd, failed, ids, owned = json.load(file)
     os.set_inheritable(failed, False)
     try:
-        for place in owned:
-            os.chown(place, ids["base"], ids["base"], follow_symlinks=False)
+        for path in owned:
+            os.chown(path, ids["base"], ids["base"], follow_symlinks=False)
         _drop_privileges(ids)
-        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container may be the same user
+        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container may run as the same user
     except BaseException as error:
         _report_failure(failed, error)
         os._exit(CANNOT_START)
@@ -404,24 +403,24 @@ def init_main(descriptor: int) -> None:
 
 
 def exit_code(status: int) -> int:
-    """A wait status as containers show it: 128 + signal for a death by signal."""
+    """Return the exit code of a wait status: 128 + signal after a signal."""
     if os.WIFSIGNALED(status):
         return 128 + os.WTERMSIG(status)
     return os.WEXITSTATUS(status)
 
 
 def kill_process_group(leader: int) -> None:
-    """Kill all of a process group, if any of it is left."""
+    """Kill a process group, if it exists."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
-        return  # all gone, or it never became a group of its own
+        return  # all have exited, or it never became a process group
 
 
 def start_time(pid: int) -> int | None:
-    """When *pid* started, in clock ticks since boot; ``None`` if there is no such process.
+    """Return when *pid* started, in clock ticks since boot; ``None`` if it has exited.
 
-    A zombie counts as gone: it will do nothing more.
+    A zombie counts as exited.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -432,13 +431,13 @@ def start_time(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """Differs after each boot of the machine."""
+    """Return the id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def children(parent: int) -> list[int]:
-    """The children of a process, oldest first; none if it is gone."""
+    """Return the children of a process, oldest first; none if it has exited."""
     try:
         with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
             return [int(pid) for pid in file.read().split()]
@@ -446,8 +445,14 @@ def children(parent: int) -> list[int]:
         return []
 
 
-def write_atomically(path: str, text: str) -> None:
-    """Write a new file and see it on disk."""
+def replace_file(path: str, text: str) -> None:
+    """Write a file atomically and durably."""
+    write_durably(path + ".new", text)
+    os.rename(path + ".new", path)
+
+
+def write_durably(path: str, text: str) -> None:
+    """Write a new file and flush it to disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -456,10 +461,10 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def _read_all(descriptor: int) -> str:
-    parts = []
+    chunks = []
     while data := os.read(descriptor, 4096):
-        parts.append(data)
-    return b"".join(parts).decode(errors="replace")
+        chunks.append(data)
+    return b"".join(chunks).decode(errors="replace")
 
 
 def _drain(descriptor: int) -> None:
@@ -475,4 +480,4 @@ def _write(descriptor: int, data: bytes) -> None:
         while data:
             data = data[os.write(descriptor, data) :]
     except OSError:
-        return  # the disk is full: better a gap in the log than the container's end
+        return  # the disk is full: a gap in the log is better than a failed container

@@ -1,7 +1,7 @@
-"""Starts `shim` where nothing is installed: `python -I -S starting.py RUN_FOLDER [NEWS]`.
+"""Entry point of `shim` without an installation: `python -I -S starting.py RUN_DIR [READY_FD]`.
 
-The modules beside this file come last on the search path. What is executed by path is compiled at
-each start, and what is imported once, so that this file is short.
+This directory is last on the search path. Python compiles a script at each start but an imported
+module only once, so that this file is short.
 """
 
 import os

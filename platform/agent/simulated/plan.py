@@ -1,15 +1,15 @@
-"""What a simulated container would do: read from annotations, else guessed from its command.
+"""Plan of a simulated pod: from annotations, else inferred from the commands.
 
 | annotation (`simulate.batholith.io/`) | meaning |
 | --- | --- |
-| `start-delay` | from binding to running, such as `500ms`, or `1s~3s` for a draw between the two |
-| `run-for` | how long each run takes; `inf` never ends |
-| `exit-code` | how each run ends, for the pod (`1`) or by container (`main=0,helper=137`) |
-| `ignore-term` | `true`: only the kill at the end of the grace ends it |
+| `start-delay` | from binding to running, such as `500ms`, or `1s~3s` for a random delay |
+| `run-for` | duration of each run; `inf` for no end |
+| `exit-code` | exit code of each run, for the pod (`1`) or by container (`main=0,helper=137`) |
+| `ignore-term` | `true`: only SIGKILL at the end of the grace period stops it |
 | `never-start` | `true`: it stays pending |
 
-Commands: `sleep N`, `exit N`, `true`, `false` and shell lines of them count as written; images
-without a command as `images` says; anything else ends at once, well.
+Of commands, `sleep N`, `exit N`, `true`, `false` and shell lines of them are simulated. An image
+without a command runs as `images` defines; any other command exits immediately with code 0.
 """
 
 import math
@@ -36,14 +36,14 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash"})
 _SEPARATOR = re.compile(r"(&&|\|\||;|\n)")
 _SLEEP = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_]+")
+_NAME = re.compile(r"[A-Za-z0-9_]+")
 _KNOWN_COMMANDS = frozenset({"true", "echo", "date", "env", "hostname", "ls", "pwd", "wait", ":"})
 COMMAND_NOT_FOUND = 127
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """One pretended run."""
+    """One simulated run."""
 
     seconds: float
     """``inf`` for a server."""
@@ -53,7 +53,7 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class SimulationPlan:
-    """How a simulated pod behaves as a whole."""
+    """Behaviour of a simulated pod."""
 
     start_delay: float = 0.0
     ignores_term: bool = False
@@ -61,18 +61,18 @@ class SimulationPlan:
 
 
 def plan_pod(pod: Pod, *, default_delay: float, seed: str) -> SimulationPlan:
-    """The plan for a pod; an annotation that cannot be read counts as absent."""
-    notes = pod.metadata.annotations
+    """Return the plan of a pod; a malformed annotation counts as absent."""
+    annotations = pod.metadata.annotations
     return SimulationPlan(
-        start_delay=_parse_duration_range(notes.get(START_DELAY, ""), seed, default_delay),
-        ignores_term=notes.get(IGNORE_TERM) == "true",
-        never_starts=notes.get(NEVER_START) == "true",
+        start_delay=_parse_duration_range(annotations.get(START_DELAY, ""), seed, default_delay),
+        ignores_term=annotations.get(IGNORE_TERM) == "true",
+        never_starts=annotations.get(NEVER_START) == "true",
     )
 
 
 def plan_run(pod: Pod, container: Container, seed: str) -> SimulatedRun:
-    """What the next run of *container* does."""
-    notes = pod.metadata.annotations
+    """Return the next run of *container*."""
+    annotations = pod.metadata.annotations
     guess = guess_run(container)
     is_init = container in pod.spec.init_containers
     if is_init and not container.is_sidecar and math.isinf(guess.seconds):
@@ -80,17 +80,16 @@ def plan_run(pod: Pod, container: Container, seed: str) -> SimulatedRun:
     seconds = (
         guess.seconds
         if is_init
-        else _parse_duration_range(notes.get(RUN_FOR, ""), seed, guess.seconds)
+        else _parse_duration_range(annotations.get(RUN_FOR, ""), seed, guess.seconds)
     )
-    if EXIT_CODE in notes and not is_init and RUN_FOR not in notes and math.isinf(seconds):
-        seconds = 0.0  # who asks for an exit code wants an exit
-    return SimulatedRun(
-        seconds, _parse_exit_code(notes.get(EXIT_CODE, ""), container.name, guess.exit_code)
-    )
+    exit_code = annotations.get(EXIT_CODE)
+    if exit_code is not None and not is_init and RUN_FOR not in annotations and math.isinf(seconds):
+        seconds = 0.0  # an exit code implies an exit
+    return SimulatedRun(seconds, _parse_exit_code(exit_code or "", container.name, guess.exit_code))
 
 
 def _parse_duration_range(text: str, seed: str, default: float) -> float:
-    """``500ms``, ``1s~3s`` or ``inf`` in seconds; the same draw for the same *seed*."""
+    """Parse ``500ms``, ``1s~3s`` or ``inf`` to seconds; the same *seed* gives the same result."""
     if text == "inf":
         return math.inf
     if not text:
@@ -105,15 +104,15 @@ def _parse_duration_range(text: str, seed: str, default: float) -> float:
 
 
 def _parse_exit_code(text: str, name: str, default: int) -> int:
-    for part in filter(None, text.split(",")):
-        who, equals, code = part.strip().rpartition("=")
-        if (not equals or who.strip() == name) and code.isdigit():
+    for entry in filter(None, text.split(",")):
+        container, equals, code = entry.strip().rpartition("=")
+        if (not equals or container.strip() == name) and code.isdigit():
             return int(code)
     return default
 
 
 def guess_run(container: Container) -> SimulatedRun:
-    """What the command says the container does."""
+    """Infer the run of a container from its command."""
     try:
         argv = command_line(
             container.image, container.command, container.args, find=lambda program: program
@@ -124,70 +123,72 @@ def guess_run(container: Container) -> SimulatedRun:
 
 
 def run_of(argv: Sequence[str]) -> SimulatedRun:
-    """Length and exit code of a command, as far as they can be read off it."""
+    """Infer duration and exit code of a command."""
     if tuple(argv) == RUN_FOREVER:
         return SimulatedRun(math.inf)
     script = _script(argv)
-    return _run_script(script) if script is not None else _run_words(list(argv))
+    return _run_script(script) if script is not None else _run_command(list(argv))
 
 
 def _script(argv: Sequence[str]) -> str | None:
     if argv[0].rpartition("/")[2] not in _SHELLS:
         return None
-    for at, word in enumerate(argv[1:], 1):
-        if word.startswith("-") and word.endswith("c"):
+    for at, argument in enumerate(argv[1:], 1):
+        if argument.startswith("-") and argument.endswith("c"):
             return " ".join(argv[at + 1 : at + 2])
-        if not word.startswith("-"):
+        if not argument.startswith("-"):
             return None
     return ""
 
 
 def _run_script(script: str) -> SimulatedRun:
     """A line of simple commands with ``;``, ``&&`` and ``||``."""
-    seconds, code, before = 0.0, 0, ";"
-    for part in _SEPARATOR.split(script):
-        if _SEPARATOR.fullmatch(part):
-            before = part
+    seconds, code, separator = 0.0, 0, ";"
+    for token in _SEPARATOR.split(script):
+        if _SEPARATOR.fullmatch(token):
+            separator = token
             continue
-        words = _split_words(part)
-        if words and words[0] in _COMPOUND:
-            return SimulatedRun(seconds)  # what comes of it cannot be read off it
-        if not words or (before == "&&" and code != 0) or (before == "||" and code == 0):
+        argv = _split_arguments(token)
+        if argv and argv[0] in _COMPOUND:
+            return SimulatedRun(seconds)  # compound commands are not simulated
+        if not argv or (separator == "&&" and code != 0) or (separator == "||" and code == 0):
             continue
-        run = _run_words(words, chained=before == "&&")
+        run = _run_command(argv, chained=separator == "&&")
         seconds, code = seconds + run.seconds, run.exit_code
-        if words[0] == "exit" or math.isinf(seconds):
+        if argv[0] == "exit" or math.isinf(seconds):
             break
     return SimulatedRun(seconds, code)
 
 
-def _split_words(text: str) -> list[str]:
+def _split_arguments(text: str) -> list[str]:
     try:
         return shlex.split(text, comments=True)
     except ValueError:
         return text.split()
 
 
-def _run_words(words: list[str], *, chained: bool = False) -> SimulatedRun:
-    """One simple command; *chained*: it stands after ``&&``, where a lone odd word is a test's way
-    of failing."""
-    program, rest = words[0].rpartition("/")[2], words[1:]
+def _run_command(argv: list[str], *, chained: bool = False) -> SimulatedRun:
+    """Infer the run of one simple command.
+
+    *chained*: it follows ``&&``, where tests use an unknown program without arguments to fail.
+    """
+    program, rest = argv[0].rpartition("/")[2], argv[1:]
     if program == "sleep" and rest:
-        return SimulatedRun(sum(_parse_sleep(word) for word in rest))
+        return SimulatedRun(sum(map(_parse_sleep, rest)))
     if program == "exit":
         return SimulatedRun(0.0, int(rest[0]) % 256 if rest and rest[0].isdigit() else 0)
     if program == "false":
         return SimulatedRun(0.0, 1)
     if (program == "tail" and "-f" in rest) or (program == "ray" and "--block" in rest):
         return SimulatedRun(math.inf)
-    odd = chained and not rest and _PLAIN_WORD.fullmatch(words[0])
-    if odd and words[0] not in _KNOWN_COMMANDS:
+    is_name = chained and not rest and _NAME.fullmatch(argv[0])
+    if is_name and argv[0] not in _KNOWN_COMMANDS:
         return SimulatedRun(0.0, COMMAND_NOT_FOUND)
     return SimulatedRun(0.0)
 
 
-def _parse_sleep(word: str) -> float:
-    if word in ("inf", "infinity"):
+def _parse_sleep(argument: str) -> float:
+    if argument in ("inf", "infinity"):
         return math.inf
-    match = _SLEEP.fullmatch(word)
+    match = _SLEEP.fullmatch(argument)
     return float(match.group(1)) * _UNIT[match.group(2)] if match else 0.0

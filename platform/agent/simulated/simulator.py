@@ -1,7 +1,7 @@
-"""Pretended nodes: pods live by timers instead of processes, through the same life cycle.
+"""Simulated nodes: pods run by timers instead of processes, with the same state machine.
 
-One watch sees the pods of all nodes; one heap holds what is due; a fixed number of writers sends
-what changed, each time the newest. From binding to running is one write, the end another.
+One informer has the pods of all nodes, one heap the scheduled events. A fixed number of writers
+writes the latest status of changed pods: one write when a pod runs, another when it exits.
 """
 
 import asyncio
@@ -27,20 +27,30 @@ from ...model.base import ApiStruct
 from ...model.log_fields import object_fields
 from ...model.names import PODS
 from ..node_status import NodeConfig, NodeStatusManager
-from ..pods.recovery import with_steady_times
-from ..pods.status_manager import handle_write_error, status_patch
-from ..real_node import retry_until_done
+from ..retry import retry_delay, retry_until_done
 from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
 from ..state import pod_actions, status
 from ..state.core_types import Pod, PodStatus
-from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, Started
+from ..state.hosts import HOST_IP
+from ..state.status import (
+    SIGKILL_EXIT_CODE,
+    SIGTERM_EXIT_CODE,
+    Accepted,
+    Event,
+    Exited,
+    PodState,
+    PodTermination,
+    Prepared,
+    Started,
+)
+from ..state.status_reader import state_from_status, with_steady_times
+from ..status_writes import handle_write_error, status_patch
 from .plan import SimulationPlan, plan_pod, plan_run
 
 log = logging.getLogger(__name__)
 
 _MAX_EVENTS_PER_TICK = 200
 _INITIAL_BACKOFF, _MAX_BACKOFF = 0.2, 10.0
-_SIGTERM_EXIT_CODE, _SIGKILL_EXIT_CODE = 143, 137
 
 
 @dataclass(slots=True)
@@ -57,16 +67,16 @@ class SimulatedPod:
     finished: bool = False
     failures: int = 0
     last_status: PodState | None = None
-    """What was written last."""
+    """The last written state."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tick:
-    """Nothing happened, but it is time to decide again."""
+    """No event, but time to compute the pod's actions again."""
 
 
 class _PodResponse(ApiStruct, frozen=True):
-    """What we need of the server's answer to a status."""
+    """The fields of the response to a status write that the simulator reads."""
 
     status: PodStatus = PodStatus()
 
@@ -75,7 +85,7 @@ ScheduledEvent = tuple[datetime, int, str, Event | _Tick]
 
 
 class Simulator:
-    """All pretended nodes of this process."""
+    """All simulated nodes of this process."""
 
     def __init__(
         self,
@@ -93,7 +103,7 @@ class Simulator:
         self._nodes = [
             _node_config(settings, simulation, number) for number in range(simulation.nodes)
         ]
-        self._node_names = frozenset(facts.name for facts in self._nodes)
+        self._node_names = frozenset(config.name for config in self._nodes)
         self._records: dict[str, SimulatedPod] = {}
         self._schedule: list[ScheduledEvent] = []
         self._sequence = itertools.count()
@@ -102,14 +112,14 @@ class Simulator:
         self._pods = Informer(client, PODS, Pod)
 
     async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
-        """Pretend until *stop* is asked for; there is nothing to be ended."""
-        keeper = NodeStatusManager(self._client, self._nodes, clock=self._clock)
-        await retry_until_done(keeper.register, clock=self._clock)
+        """Simulate until *stop* is requested."""
+        node_status = NodeStatusManager(self._client, self._nodes, clock=self._clock)
+        await retry_until_done(node_status.register, clock=self._clock)
         async with asyncio.TaskGroup() as group:
             tasks = [self._supervise(group, "cache of pods", self._pods.run)]
             await self._pods.wait_synced()
             self._pods.add_event_handler(self._on_pod_event)
-            tasks.append(self._supervise(group, "node heartbeat", keeper.run))
+            tasks.append(self._supervise(group, "node heartbeat", node_status.run))
             for _ in range(self._simulation.writers):
                 tasks.append(self._supervise(group, "status writer", self._run_writer))  # noqa: PERF401
             ready.set()
@@ -124,7 +134,7 @@ class Simulator:
         timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
         return group.create_task(supervise(name, work, timing=timing))
 
-    # --- what the API says --------------------------------------------------------------------
+    # --- pod events ---------------------------------------------------------------------------
 
     def _on_pod_event(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
@@ -137,7 +147,7 @@ class Simulator:
             record.pod = new
             if new.metadata.deletion_timestamp not in (None, before):
                 self._handle_event(record, self._termination_of(new))
-        elif new.spec.node_name in self._node_names and _needs_work(new):
+        elif new.spec.node_name in self._node_names and new.needs_work:
             self._add_pod(new)
 
     def _termination_of(self, pod: Pod) -> PodTermination:
@@ -148,7 +158,7 @@ class Simulator:
         plan = plan_pod(pod, default_delay=delay, seed=pod.metadata.uid)
         state = PodState()
         if pod.status.start_time:
-            state = with_steady_times(status.state_from_status(pod), self._time)
+            state = with_steady_times(state_from_status(pod), self._time.from_wall)
         record = self._records[pod.metadata.uid] = SimulatedPod(pod, state, plan, last_status=state)
         for name, container in state.containers.items():
             if container.running and container.started_at and name in pod.containers:
@@ -157,42 +167,42 @@ class Simulator:
         if pod.metadata.deletion_timestamp is not None:
             self._handle_event(record, self._termination_of(pod))
 
-    # --- the life of a pod --------------------------------------------------------------------
+    # --- pod actions --------------------------------------------------------------------------
 
     def _handle_event(self, record: SimulatedPod, event: Event | _Tick) -> None:
-        """Something happened to the pod: what follows from it?"""
+        """Apply *event*, and execute the actions that follow."""
         if not isinstance(event, _Tick):
             record.state = status.apply(record.state, event, self._back_off)
-        again = True
-        while again and not record.finished:
+        changed = True
+        while changed and not record.finished:
             now = self._time.now()
             decision = pod_actions.compute_pod_actions(
                 record.pod, record.state, now=now, back_off=self._back_off
             )
-            again = False
-            for command in decision.actions:
-                again |= self._execute(record, command, now)
-            if decision.wake_at and decision.wake_at > now and not again:
+            changed = False
+            for action in decision.actions:
+                changed |= self._execute(record, action, now)
+            if decision.wake_at and decision.wake_at > now and not changed:
                 self._schedule_event(decision.wake_at, record, _Tick())
         self._enqueue_write(record)
 
-    def _execute(self, record: SimulatedPod, command: pod_actions.PodAction, now: datetime) -> bool:
-        """Do one command; whether the state changed at once."""
-        match command:
+    def _execute(self, record: SimulatedPod, action: pod_actions.PodAction, now: datetime) -> bool:
+        """Execute one action; return whether it changed the state immediately."""
+        match action:
             case pod_actions.SetUpPod():
                 if record.plan.never_starts:
                     return False
                 ip = _address(record.pod.metadata.uid)
-                ready = Prepared(ip, "127.0.0.1")
-                record.state = status.apply(record.state, ready, self._back_off)
+                prepared = Prepared(ip, HOST_IP)
+                record.state = status.apply(record.state, prepared, self._back_off)
                 return True
             case pod_actions.DeadlineExceeded():
-                record.state = status.apply(record.state, command.termination, self._back_off)
+                record.state = status.apply(record.state, action.termination, self._back_off)
                 return True
             case pod_actions.StartContainer():
-                self._start(record, command.name, now)
+                self._start(record, action.name, now)
             case pod_actions.StopContainer():
-                self._stop(record, command.name, command.kill_at, now)
+                self._stop(record, action.name, action.kill_at, now)
             case pod_actions.FinalizePod():
                 record.finished = True
         return False
@@ -207,10 +217,10 @@ class Simulator:
 
     def _stop(self, record: SimulatedPod, name: str, kill_at: datetime, now: datetime) -> None:
         if record.plan.ignores_term:
-            at, code = kill_at, _SIGKILL_EXIT_CODE
+            at, code = kill_at, SIGKILL_EXIT_CODE
         else:
             at = min(now + timedelta(seconds=self._simulation.stop_delay), kill_at)
-            code = _SIGTERM_EXIT_CODE
+            code = SIGTERM_EXIT_CODE
         if name in record.stopping and record.stopping[name] <= at:
             return
         record.stopping[name] = at
@@ -224,7 +234,7 @@ class Simulator:
             at = started + timedelta(seconds=max(run.seconds, self._simulation.min_run))
             self._schedule_event(at, record, Exited(name, at, run.exit_code))
 
-    # --- time ---------------------------------------------------------------------------------
+    # --- scheduled events ---------------------------------------------------------------------
 
     def _schedule_event(self, when: datetime, record: SimulatedPod, event: Event | _Tick) -> None:
         entry = (when, next(self._sequence), record.pod.metadata.uid, event)
@@ -239,15 +249,15 @@ class Simulator:
             if self._timer[0] <= when:
                 return
             self._timer[1].cancel()
-        wait = max((when - self._time.now()).total_seconds(), 0.0)
-        self._timer = (when, self._clock.call_later(wait, self._tick))
+        delay = max((when - self._time.now()).total_seconds(), 0.0)
+        self._timer = (when, self._clock.call_later(delay, self._tick))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer[1].cancel()
 
     def _tick(self) -> None:
-        """Let happen what is due, some at a time so that others get their turn."""
+        """Dispatch the events that are due, in batches so that other tasks of the loop can run."""
         self._timer = None
         now = self._time.now()
         for _ in range(_MAX_EVENTS_PER_TICK):
@@ -258,9 +268,9 @@ class Simulator:
             if record is not None and not record.finished:
                 try:
                     self._dispatch(record, event, now)
-                except Exception:  # the others live on
+                except Exception:  # does not affect the other pods
                     TASK_RESTARTS["simulated pod"] += 1
-                    log.exception("a pod failed", extra={"pod": record.pod.metadata.key})
+                    log.exception("simulated pod failed", extra={"pod": record.pod.metadata.key})
         self._set_timer()
 
     def _dispatch(self, record: SimulatedPod, event: Event | _Tick, now: datetime) -> None:
@@ -274,26 +284,26 @@ class Simulator:
             return
         if isinstance(event, Exited):
             if not record.state.of(event.name).running:
-                return  # it was stopped before its time, or is over already
+                return  # it was stopped first, or has already exited
             record.stopping.pop(event.name, None)
-            jumped = self._clock.now() - now
-            event = replace(event, at=event.at + jumped, steady_at=event.at)
+            clock_offset = self._clock.now() - now
+            event = replace(event, at=event.at + clock_offset, steady_at=event.at)
         self._handle_event(record, event)
 
-    # --- writing ------------------------------------------------------------------------------
+    # --- status writes ------------------------------------------------------------------------
 
     def _enqueue_write(self, record: SimulatedPod) -> None:
-        """Have the pod written if it shows something new, or is at its end."""
-        tried = any(c.was_attempted for c in record.state.containers.values())
+        """Queue a write if the status changed, or the pod is terminated."""
+        attempted = any(c.was_attempted for c in record.state.containers.values())
         changed = record.last_status != record.state and (
-            tried or record.state.termination is not None
+            attempted or record.state.termination is not None
         )
         if (changed or record.finished) and not record.queued and not record.writing:
             record.queued = True
             self._write_queue.put_nowait(record.pod.metadata.uid)
 
     async def _run_writer(self) -> None:
-        """Write one pod after the other, until cancelled."""
+        """Write queued pods, until cancelled."""
         while True:
             record = self._records.get(await self._write_queue.get())
             if record is None:
@@ -303,14 +313,14 @@ class Simulator:
                 await self._write_one(record)
                 record.failures = 0
             except (ApiError, ConnectionLostError) as error:
-                again, reread = await handle_write_error(error, self._client, record.pod)
-                if again:
+                retry, reread = await handle_write_error(error, self._client, record.pod)
+                if retry:
                     if reread is not None:
                         record.pod = reread
                     self._requeue_after_backoff(record)
                     continue
                 key = record.pod.metadata.key
-                log.info("a status was refused", extra={"pod": key, "error": str(error)})
+                log.info("cannot write pod status", extra={"pod": key, "error": str(error)})
                 record.last_status = record.state
                 if record.finished:
                     self._records.pop(record.pod.metadata.uid, None)
@@ -322,45 +332,45 @@ class Simulator:
                 self._requeue_if_changed(record)
 
     def _requeue_if_changed(self, record: SimulatedPod) -> None:
-        """What came while the pod was being written."""
+        """Queue a write for changes during the last write."""
         if record.last_status != record.state:
             self._enqueue_write(record)
 
     def _requeue_after_backoff(self, record: SimulatedPod) -> None:
-        wait = min(_INITIAL_BACKOFF * 2.0 ** min(record.failures, 10), _MAX_BACKOFF)
         record.failures += 1
+        delay = retry_delay(record.failures, initial=_INITIAL_BACKOFF, maximum=_MAX_BACKOFF)
 
         def requeue() -> None:
             record.writing, record.queued = False, True
             self._write_queue.put_nowait(record.pod.metadata.uid)
 
-        self._clock.call_later(wait, requeue)
+        self._clock.call_later(delay, requeue)
 
     async def _write_one(self, record: SimulatedPod) -> None:
         pod, state, finished = record.pod, record.state, record.finished
         meta = pod.metadata
         if record.last_status != state and not pod.is_terminal:
-            shown = status.render(pod, state, now=self._clock.now(), back_off=self._back_off)
-            answer = await self._client.patch(
+            rendered = status.render(pod, state, now=self._clock.now(), back_off=self._back_off)
+            response = await self._client.patch(
                 PODS,
                 meta.name,
-                status_patch(meta.uid, shown),
+                status_patch(meta.uid, rendered),
                 namespace=meta.namespace,
                 subresource="status",
                 kind=PatchType.STRATEGIC,
                 view=_PodResponse,
             )
-            if answer.status.phase != pod.status.phase:
-                # Thousands of pods are pretended at once: not for everyday logs.
-                note = {**object_fields("pod", meta), "phase": answer.status.phase}
-                log.debug("pod phase", extra=note)
-            record.pod = msgspec.structs.replace(record.pod, status=answer.status)
+            if response.status.phase != pod.status.phase:
+                # Level debug: there may be thousands of simulated pods.
+                fields = {**object_fields("pod", meta), "phase": response.status.phase}
+                log.debug("pod phase", extra=fields)
+            record.pod = msgspec.structs.replace(record.pod, status=response.status)
         record.last_status = state
         if finished:
             await self._finalize(record)
 
     async def _finalize(self, record: SimulatedPod) -> None:
-        """At the end: confirm a deletion, forget the pod."""
+        """Confirm a deletion, and remove the pod's record."""
         meta = record.pod.metadata
         if meta.deletion_timestamp is not None:
             try:
@@ -368,16 +378,14 @@ class Simulator:
                     PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
                 )
             except NotFoundError:
-                log.debug("gone already", extra={"pod": meta.key})
+                log.debug("pod already deleted", extra={"pod": meta.key})
         self._records.pop(meta.uid, None)
-        now = self._pods.get(meta.key)
-        late = now is not None and now.metadata.uid == meta.uid and meta.deletion_timestamp is None
-        if late and now is not None and now.metadata.deletion_timestamp is not None:
-            self._add_pod(now)
-
-
-def _needs_work(pod: Pod) -> bool:
-    return not pod.is_terminal or pod.metadata.deletion_timestamp is not None
+        current = self._pods.get(meta.key)
+        if current is None or current.metadata.uid != meta.uid:
+            return
+        # A deletion during the last write needs its own confirmation.
+        if meta.deletion_timestamp is None and current.metadata.deletion_timestamp is not None:
+            self._add_pod(current)
 
 
 def _node_config(
@@ -394,6 +402,6 @@ def _node_config(
 
 
 def _address(uid: str) -> str:
-    """An address that nobody listens at."""
+    """Return an address for display; nothing listens on it."""
     number = zlib.crc32(uid.encode()) & 0xFFFFFF
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"

@@ -1,4 +1,4 @@
-"""The objects as the agent reads them: pods whole enough to run, their sources, nodes, services."""
+"""API objects with the fields that the agent reads."""
 
 import base64
 import binascii
@@ -35,7 +35,7 @@ class ResourceFieldSelector(ApiStruct, frozen=True):
 
 
 class EnvVarSource(ApiStruct, frozen=True):
-    """Where the value of a variable comes from."""
+    """Source of a variable's value."""
 
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
@@ -52,7 +52,7 @@ class EnvVar(ApiStruct, frozen=True):
 
 
 class EnvFromRef(ApiStruct, frozen=True):
-    """A ConfigMap or Secret as a whole."""
+    """A whole ConfigMap or Secret."""
 
     name: str = ""
     optional: bool = False
@@ -67,14 +67,14 @@ class EnvFromSource(ApiStruct, frozen=True):
 
 
 class Capabilities(ApiStruct, frozen=True):
-    """Rights by their names, such as ``CHOWN``."""
+    """Capabilities by name, such as ``CHOWN``."""
 
     add: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
 
 
 class SecurityContext(ApiStruct, frozen=True):
-    """As whom a container, or all of a pod, shall run; all but the first three a container's."""
+    """Security context of a container; for a pod only the first three fields."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -99,7 +99,7 @@ class HttpHeader(ApiStruct, frozen=True):
 
 
 class HttpGetAction(ApiStruct, frozen=True):
-    """A request to make of the container."""
+    """An HTTP request to the container."""
 
     host: str = ""
     path: str = "/"
@@ -109,24 +109,24 @@ class HttpGetAction(ApiStruct, frozen=True):
 
 
 class TcpSocketAction(ApiStruct, frozen=True):
-    """A port that the container should listen at."""
+    """A TCP connection to the container."""
 
     host: str = ""
     port: int | str = 0
 
 
 class SleepAction(ApiStruct, frozen=True):
-    """A pause."""
+    """A sleep."""
 
     seconds: int = 0
 
 
 class GrpcAction(ApiStruct, frozen=True):
-    """A call of the health service of gRPC, which this agent cannot make."""
+    """A call of the gRPC health service, which this agent does not support."""
 
 
 class LifecycleHandler(ApiStruct, frozen=True):
-    """What a hook or a probe does; one of these is set."""
+    """Handler of a hook or a probe; one of the fields is set."""
 
     exec: ExecAction | None = None
     http_get: HttpGetAction | None = None
@@ -136,7 +136,7 @@ class LifecycleHandler(ApiStruct, frozen=True):
 
 
 class Probe(LifecycleHandler, frozen=True):
-    """A question that is asked again and again."""
+    """A startup, liveness or readiness probe."""
 
     initial_delay_seconds: int = 0
     period_seconds: int = 10
@@ -154,14 +154,14 @@ class Lifecycle(ApiStruct, frozen=True):
 
 
 class ContainerPort(ApiStruct, frozen=True):
-    """A port that the container says it listens at."""
+    """A declared port of the container."""
 
     name: str = ""
     container_port: int = 0
 
 
 class Container(ApiStruct, frozen=True):
-    """One container of a pod's specification."""
+    """One container of a pod's spec."""
 
     name: str = ""
     image: str = ""
@@ -184,12 +184,12 @@ class Container(ApiStruct, frozen=True):
 
     @property
     def is_sidecar(self) -> bool:
-        """An init container that stays up beside the main ones."""
+        """Whether this init container keeps running during the main containers."""
         return self.restart_policy == "Always"
 
 
 class KeyToPath(ApiStruct, frozen=True):
-    """One key of a source under a file name of its own."""
+    """File path of one key of a source."""
 
     key: str = ""
     path: str = ""
@@ -197,7 +197,7 @@ class KeyToPath(ApiStruct, frozen=True):
 
 
 class KeyedVolumeSource(ApiStruct, frozen=True):
-    """A ConfigMap or Secret as files; Secrets in ``spec.volumes`` call their name `secretName`."""
+    """A ConfigMap or Secret as files; in ``spec.volumes`` a Secret has `secretName`."""
 
     name: str = ""
     secret_name: str = ""
@@ -240,14 +240,14 @@ class VolumeProjection(ApiStruct, frozen=True):
 
 
 class ProjectedVolumeSource(ApiStruct, frozen=True):
-    """Several sources in one folder."""
+    """Several sources in one directory."""
 
     sources: tuple[VolumeProjection, ...] = ()
     default_mode: int | None = None
 
 
 class HostPathSource(ApiStruct, frozen=True):
-    """A path of the machine."""
+    """A path of the host."""
 
     path: str = ""
     type: str = ""
@@ -261,13 +261,13 @@ class PvcSource(ApiStruct, frozen=True):
 
 
 class EmptyDirSource(ApiStruct, frozen=True):
-    """A folder that lives as long as the pod."""
+    """A directory that exists as long as the pod."""
 
     medium: str = ""
 
 
 class Volume(ApiStruct, frozen=True):
-    """One volume of a pod; exactly one source is set, or none that we know."""
+    """One volume of a pod; one source is set, or none if its type is unsupported."""
 
     name: str = ""
     empty_dir: EmptyDirSource | None = None
@@ -280,14 +280,14 @@ class Volume(ApiStruct, frozen=True):
 
 
 class HostAlias(ApiStruct, frozen=True):
-    """More names for the hosts file."""
+    """Additional entry of the hosts file."""
 
     ip: str = ""
     hostnames: tuple[str, ...] = ()
 
 
 class PodSpec(ApiStruct, frozen=True):
-    """What a pod shall be."""
+    """Spec of a pod."""
 
     node_name: str = ""
     hostname: str = ""
@@ -309,13 +309,13 @@ class PodSpec(ApiStruct, frozen=True):
 
 
 class ContainerStateRunning(ApiStruct, frozen=True):
-    """A container at work."""
+    """A running container."""
 
     started_at: str | None = None
 
 
 class ContainerStateTerminated(ApiStruct, frozen=True):
-    """A container that ended."""
+    """A terminated container."""
 
     exit_code: int = 0
     reason: str = ""
@@ -332,7 +332,7 @@ class ContainerStateView(ApiStruct, frozen=True):
 
 
 class ContainerStatus(ApiStruct, frozen=True):
-    """What was reported last about one container."""
+    """Last reported status of one container."""
 
     name: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
@@ -344,7 +344,7 @@ class ContainerStatus(ApiStruct, frozen=True):
 
 
 class PodStatus(ApiStruct, frozen=True):
-    """What was reported last about a pod."""
+    """Last reported status of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -355,9 +355,14 @@ class PodStatus(ApiStruct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
+    @property
+    def all_container_statuses(self) -> tuple[ContainerStatus, ...]:
+        """The statuses of all containers, init containers first."""
+        return (*self.init_container_statuses, *self.container_statuses)
+
 
 class Pod(ApiStruct, frozen=True, dict=True):
-    """A pod as the agent sees it."""
+    """A pod."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
@@ -369,26 +374,40 @@ class Pod(ApiStruct, frozen=True, dict=True):
         return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
 
     @property
+    def stop_order(self) -> tuple[tuple[str, ...], ...]:
+        """The containers in the stages in which they stop: main ones together, then sidecars.
+
+        Sidecars (with the other init containers) stop one by one, the last one first.
+        """
+        mains = tuple(c.name for c in self.spec.containers)
+        return (mains, *((c.name,) for c in reversed(self.spec.init_containers)))
+
+    @property
     def hostname(self) -> str:
-        """The name that the pod has for itself."""
+        """The pod's own host name."""
         return self.spec.hostname or self.metadata.name[:63].rstrip(".-")
 
     @property
     def grace_period(self) -> int:
-        """Seconds between the request to end and the kill; a deletion's own figure wins."""
-        wanted = self.metadata.deletion_grace_period_seconds
-        if self.metadata.deletion_timestamp is None or wanted is None:
-            wanted = self.spec.termination_grace_period_seconds
-        return 30 if wanted is None else max(0, wanted)
+        """Seconds between SIGTERM and SIGKILL; that of the deletion overrides that of the spec."""
+        seconds = self.metadata.deletion_grace_period_seconds
+        if self.metadata.deletion_timestamp is None or seconds is None:
+            seconds = self.spec.termination_grace_period_seconds
+        return 30 if seconds is None else max(0, seconds)
 
     @property
     def is_terminal(self) -> bool:
-        """Its last phase was reported."""
+        """Whether its final phase was reported."""
         return self.status.phase in FINISHED
+
+    @property
+    def needs_work(self) -> bool:
+        """Whether it must run, or its deletion must be confirmed."""
+        return not self.is_terminal or self.metadata.deletion_timestamp is not None
 
 
 class MetadataOnly(ApiStruct, frozen=True):
-    """An object of which only name and version matter."""
+    """Metadata of any object."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -397,19 +416,19 @@ BOUND = "Bound"
 
 
 class PvcStatus(ApiStruct, frozen=True):
-    """Whether a claim is bound."""
+    """Status of a claim."""
 
     phase: str = ""
 
 
 class PvcSpec(ApiStruct, frozen=True):
-    """What a claim is bound to."""
+    """Spec of a claim."""
 
     volume_name: str = ""
 
 
 class PersistentVolumeClaim(ApiStruct, frozen=True):
-    """A claim, as its pods need it."""
+    """A claim."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PvcSpec = PvcSpec()
@@ -417,7 +436,7 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
 
 
 class CsiVolumeSource(ApiStruct, frozen=True):
-    """A volume of a driver."""
+    """A CSI volume."""
 
     driver: str = ""
     volume_handle: str = ""
@@ -425,7 +444,7 @@ class CsiVolumeSource(ApiStruct, frozen=True):
 
 
 class PersistentVolumeSpec(ApiStruct, frozen=True):
-    """Where a volume's files are; sources that we do not know are left out."""
+    """Spec of a volume, with the supported sources."""
 
     csi: CsiVolumeSource | None = None
     host_path: HostPathSource | None = None
@@ -435,7 +454,7 @@ class PersistentVolumeSpec(ApiStruct, frozen=True):
 
 
 class PersistentVolume(ApiStruct, frozen=True):
-    """A volume, as the agent mounts it."""
+    """A persistent volume."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
@@ -449,24 +468,24 @@ class ConfigMap(ApiStruct, frozen=True):
     binary_data: dict[str, str] = {}
 
     def content(self) -> dict[str, bytes]:
-        """All entries as bytes."""
+        """Return all entries as bytes."""
         plain = {key: text.encode() for key, text in self.data.items()}
         return plain | {key: _decoded(text) for key, text in self.binary_data.items()}
 
 
 class Secret(ApiStruct, frozen=True):
-    """A Secret's data, never shown in a log."""
+    """A Secret's data."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] = {}
 
     def content(self) -> dict[str, bytes]:
-        """All entries as bytes."""
+        """Return all entries as bytes."""
         return {key: _decoded(text) for key, text in self.data.items()}
 
 
 def _decoded(text: str) -> bytes:
-    """Base64 as the server checked it; what is none is taken as it stands."""
+    """Decode base64, which the API server validates; return malformed text unchanged."""
     try:
         return base64.b64decode(text)
     except binascii.Error:
@@ -482,7 +501,7 @@ class ServicePort(ApiStruct, frozen=True):
 
 
 class ServiceSpec(ApiStruct, frozen=True):
-    """What a service selects."""
+    """Spec of a service."""
 
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
     selector: dict[str, str] = {}
@@ -491,19 +510,19 @@ class ServiceSpec(ApiStruct, frozen=True):
 
 
 class Service(ApiStruct, frozen=True):
-    """A service as the hosts file needs it."""
+    """A service."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ServiceSpec = ServiceSpec()
 
     @property
     def is_headless(self) -> bool:
-        """Names the pods themselves, without an address of its own."""
+        """Whether its name resolves to the pods instead of a cluster IP."""
         return self.spec.cluster_ip == "None"
 
 
 class Taint(ApiStruct, frozen=True):
-    """One reason why pods stay away from a node."""
+    """One taint of a node."""
 
     key: str = ""
     value: str | None = None
@@ -512,32 +531,32 @@ class Taint(ApiStruct, frozen=True):
 
 
 class NodeSpec(ApiStruct, frozen=True):
-    """What keeps pods away from a node."""
+    """Spec of a node."""
 
     taints: tuple[Taint, ...] = ()
 
 
 class Node(ApiStruct, frozen=True):
-    """What the agent reads of a node; it writes the rest."""
+    """A node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
 
 
 class TokenRequestSpec(ApiStruct, frozen=True):
-    """What was granted, which may be less than was asked for."""
+    """Granted lifetime of a token, which may be shorter than requested."""
 
     expiration_seconds: int = 0
 
 
 class TokenRequestStatus(ApiStruct, frozen=True):
-    """The token that was made."""
+    """The issued token."""
 
     token: str = ""
 
 
 class TokenRequest(ApiStruct, frozen=True):
-    """The answer to a request for a service account's token."""
+    """Response to a token request for a service account."""
 
     spec: TokenRequestSpec = TokenRequestSpec()
     status: TokenRequestStatus = TokenRequestStatus()

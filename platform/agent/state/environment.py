@@ -1,4 +1,4 @@
-"""A container's environment: ``$(VAR)``, ConfigMaps and Secrets, fields of the pod itself."""
+"""Environment of a container: ``$(VAR)``, ConfigMaps and Secrets, fields of the pod."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ class ContainerConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSources:
-    """The ConfigMaps and Secrets that a pod names; ``None`` marks one that does not exist."""
+    """The objects that a pod refers to; ``None`` for one that does not exist."""
 
     config_maps: Mapping[str, Mapping[str, bytes] | None] = field(default_factory=dict)
     secrets: Mapping[str, Mapping[str, bytes] | None] = field(default_factory=dict)
@@ -39,28 +39,28 @@ class ResolvedSources:
     """Service account tokens by audience."""
 
     claims: Mapping[str, "ClaimVolume | None"] = field(default_factory=dict)
-    """What each claim is bound to; ``None`` marks one that does not exist."""
+    """Volume by name of its claim; ``None`` for a claim that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimVolume:
-    """The volume behind a claim: a folder that we keep, a path of the machine, or a problem."""
+    """The volume of a claim: a directory of the agent, a path of the host, or an error."""
 
     uid: str = ""
-    """Of the claim."""
+    """Uid of the claim."""
 
     handle: str = ""
-    """Uid of the claim that the folder was made for."""
+    """Uid of the claim that the directory was created for."""
 
     host_path: str = ""
     read_only: bool = False
     error: str = ""
-    """Why it cannot be mounted (yet)."""
+    """Why it cannot be mounted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRuntimeInfo:
-    """What a container may ask about where it runs."""
+    """Run-time values that containers may refer to."""
 
     pod_ip: str = ""
     host_ip: str = ""
@@ -68,7 +68,7 @@ class PodRuntimeInfo:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)``; ``$$`` escapes, and what is not known stays as it stands."""
+    """Expand ``$(NAME)``; ``$$`` escapes, and an unknown name stays unchanged."""
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -87,10 +87,10 @@ def build_environment(
     info: PodRuntimeInfo,
     base: Mapping[str, str],
 ) -> dict[str, str]:
-    """The container's whole environment; *base* comes first, the pod's own entries win.
+    """Return the container's environment; the pod's entries override those of *base*.
 
     Raises:
-        ConfigError: a ConfigMap, Secret, key or field that must be there is not.
+        ContainerConfigError: a required ConfigMap, Secret, key or field is missing.
     """
     env = dict(base)
     for group in container.env_from:
@@ -104,7 +104,7 @@ def build_environment(
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What a variable's value may refer to."""
+    """Sources of a variable's value."""
 
     sources: ResolvedSources
     info: PodRuntimeInfo
@@ -114,13 +114,13 @@ class _Scope:
 def _env_from(
     pod: Pod, group: EnvFromSource, sources: ResolvedSources
 ) -> Iterator[tuple[str, str]]:
-    for kind, ref, held in (
+    for kind, ref, objects in (
         ("configmap", group.config_map_ref, sources.config_maps),
         ("secret", group.secret_ref, sources.secrets),
     ):
         if ref is None:
             continue
-        content = held.get(ref.name)
+        content = objects.get(ref.name)
         if content is None:
             if ref.optional:
                 continue
@@ -149,7 +149,7 @@ def _env_value_from(
         return _select_key(pod, "ConfigMap", source.config_map_key_ref, scope.sources.config_maps)
     if source.secret_key_ref:
         return _select_key(pod, "Secret", source.secret_key_ref, scope.sources.secrets)
-    raise ContainerConfigError("the variable names a source that this agent does not know")
+    raise ContainerConfigError("unsupported source of an environment variable")
 
 
 def _select_key(
@@ -175,24 +175,24 @@ _FIELDS: Mapping[str, Callable[[Pod, PodRuntimeInfo], str]] = {
     "metadata.annotations": lambda pod, _: _format_map(pod.metadata.annotations),
     "spec.nodeName": lambda pod, _: pod.spec.node_name,
     "spec.serviceAccountName": lambda pod, _: pod.spec.service_account_name,
-    "status.podIP": lambda _, facts: facts.pod_ip,
-    "status.podIPs": lambda _, facts: facts.pod_ip,
-    "status.hostIP": lambda _, facts: facts.host_ip,
-    "status.hostIPs": lambda _, facts: facts.host_ip,
+    "status.podIP": lambda _, info: info.pod_ip,
+    "status.podIPs": lambda _, info: info.pod_ip,
+    "status.hostIP": lambda _, info: info.host_ip,
+    "status.hostIPs": lambda _, info: info.host_ip,
 }
 
 
 def field_value(pod: Pod, ref: ObjectFieldSelector, info: PodRuntimeInfo) -> str:
-    """A field of the pod as text.
+    """Return a field of the pod as text.
 
     Raises:
-        ConfigError: no such field can be asked for.
+        ContainerConfigError: the field path is not supported.
     """
     indexed = _METADATA_KEY.fullmatch(ref.field_path)
     if indexed:
         meta = pod.metadata
-        held = meta.labels if indexed.group(1) == "labels" else meta.annotations
-        return held.get(indexed.group(2), "")
+        entries = meta.labels if indexed.group(1) == "labels" else meta.annotations
+        return entries.get(indexed.group(2), "")
     known = _FIELDS.get(ref.field_path)
     if known is None:
         raise ContainerConfigError(f"unsupported fieldPath: {ref.field_path}")
@@ -208,29 +208,29 @@ def _format_map(entries: Mapping[str, str]) -> str:
 
 
 def resource_value(
-    pod: Pod, ref: ResourceFieldSelector, facts: PodRuntimeInfo, *, own: Container | None = None
+    pod: Pod, ref: ResourceFieldSelector, info: PodRuntimeInfo, *, own: Container | None = None
 ) -> str:
-    """A request or limit in units of its divisor, rounded up; a missing limit is the node's all.
+    """Return a request or limit in units of its divisor, rounded up.
+
+    A missing limit is the node's allocatable.
 
     Raises:
-        ConfigError: the container or the resource is not known.
+        ContainerConfigError: the container or the resource is unknown.
     """
     container = pod.containers.get(ref.container_name) if ref.container_name else own
     if container is None:
-        raise ContainerConfigError(f"no container {ref.container_name!r} to ask for {ref.resource}")
+        raise ContainerConfigError(f"no container {ref.container_name!r} for {ref.resource}")
     side, _, name = ref.resource.partition(".")
     if side not in ("limits", "requests") or not name:
         raise ContainerConfigError(f"unsupported container resource: {ref.resource}")
-    held = container.resources.limits if side == "limits" else container.resources.requests
-    amount = held.get(name, facts.allocatable.get(name, 0) if side == "limits" else 0)
+    amounts = container.resources.limits if side == "limits" else container.resources.requests
+    amount = amounts.get(name, info.allocatable.get(name, 0) if side == "limits" else 0)
     return str(_units(amount, ref.divisor))
 
 
 def _units(amount: str | int | float, divisor: str | int | float) -> int:
-    share = _to_fraction(divisor)
-    if share == 0:
-        share = Decimal(1)
-    return int((_to_fraction(amount) / share).to_integral_value(ROUND_CEILING))
+    unit = _to_fraction(divisor) or Decimal(1)
+    return int((_to_fraction(amount) / unit).to_integral_value(ROUND_CEILING))
 
 
 def _to_fraction(amount: str | int | float) -> Decimal:

@@ -1,7 +1,7 @@
-"""A pod's hosts file: its own names, those of its peers behind headless services, and services.
+"""Hosts file of a pod: its own names, its peers behind headless services, and services.
 
-Every pod has an address of its own on the loopback network, so that names lead to the right pod
-without name servers or privileges.
+Every pod has its own loopback address, so that names resolve to the right pod without a DNS server
+or privileges.
 """
 
 import hashlib
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from .core_types import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
+HOST_IP = "127.0.0.1"
 _API_SERVER_SERVICE = "default/kubernetes"
-"""With its variables clients of Kubernetes look for a token, and pods get none."""
+"""Given its variables, Kubernetes clients look for a token, which pods do not have."""
 
 _FIRST_ADDRESS = int(ipaddress.IPv4Address("127.64.0.1"))
 _ADDRESS_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
@@ -27,7 +28,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A pod that others may look up."""
+    """A pod that other pods may resolve."""
 
     pod: Pod
     ip: str
@@ -35,7 +36,7 @@ class Peer:
 
 
 def allocate_address(uid: str, taken: Collection[str]) -> str:
-    """A free loopback address, always the same one for a uid if that is not taken."""
+    """Return a free loopback address, always the same one for a uid unless it is in *taken*."""
     start = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big")
     for step in range(_ADDRESS_COUNT):
         address = str(ipaddress.IPv4Address(_FIRST_ADDRESS + (start + step) % _ADDRESS_COUNT))
@@ -45,14 +46,14 @@ def allocate_address(uid: str, taken: Collection[str]) -> str:
 
 
 def pod_section(pod: Pod, ip: str) -> str:
-    """The head of a pod's hosts file: what does not depend on others."""
+    """Return the first section of a pod's hosts file, which does not depend on other pods."""
     lines = [_HEADER, f"{ip}\t{' '.join(_own_names(pod))}\n"]
     lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}\n" for alias in pod.spec.host_aliases]
     return "".join(lines)
 
 
 def namespace_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
-    """The rest, the same for all pods of the namespace that *peers* and *services* are in."""
+    """Return the second section, the same for all pods of a namespace."""
     lines: list[str] = []
     known = sorted(peers, key=lambda peer: peer.pod.metadata.name)
     for service in sorted(services, key=lambda service: service.metadata.name):
@@ -78,13 +79,13 @@ def _service_lines(service: Service, peers: Iterable[Peer]) -> Iterator[str]:
         if service.spec.cluster_ip:
             yield f"{service.spec.cluster_ip}\t{' '.join(_qualified_names(name, namespace))}"
         return
-    shown = [peer for peer in peers if _selects(service, peer)]
-    for peer in shown:
+    selected = [peer for peer in peers if _selects(service, peer)]
+    for peer in selected:
         # Only pods that name the service as their subdomain have names below it.
         if peer.pod.spec.subdomain == name:
             names = _qualified_names(f"{peer.pod.hostname}.{name}", namespace)
             yield f"{peer.ip}\t{' '.join(names)}"
-    for peer in shown:
+    for peer in selected:
         yield f"{peer.ip}\t{' '.join(_qualified_names(name, namespace))}"
 
 
@@ -99,7 +100,7 @@ def _selects(service: Service, peer: Peer) -> bool:
 
 
 def service_variables(services: Iterable[Service]) -> dict[str, str]:
-    """The ``NAME_SERVICE_HOST`` family that a namespace's services with an address give."""
+    """Return the ``NAME_SERVICE_HOST`` variables of the services that have an address."""
     env: dict[str, str] = {}
     for service in services:
         if service.metadata.key == _API_SERVER_SERVICE:

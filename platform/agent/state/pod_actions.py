@@ -1,6 +1,6 @@
-"""What a pod needs next: a pure function from what is known to the commands that follow.
+"""Pod actions: a pure function from a pod's state to what to do next.
 
-Both runtimes carry the same commands out: `worker` with processes, `simulate` with timers.
+The pod worker executes the actions with processes, the simulator with timers.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Ask the container to end, and kill it at *kill_at*."""
+    """Stop the container, and kill it at *kill_at*."""
 
     name: str
     kill_at: datetime
@@ -29,19 +29,19 @@ class StopContainer:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineExceeded:
-    """The pod used up its time: it is to end for *ending*'s reason."""
+    """The pod exceeded its active deadline: terminate it."""
 
     termination: PodTermination
 
 
 @dataclass(frozen=True, slots=True)
 class SetUpPod:
-    """Make volumes and address."""
+    """Set up volumes and address."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalizePod:
-    """Nothing runs and nothing will: report the last status and tidy up."""
+    """No container runs or will run: write the final status and clean up."""
 
 
 _MIN_TIME = datetime.min.replace(tzinfo=UTC)
@@ -51,7 +51,7 @@ PodAction = StartContainer | StopContainer | DeadlineExceeded | SetUpPod | Final
 
 @dataclass(frozen=True, slots=True)
 class PodActions:
-    """What to do now, and when to ask again if nothing happens before."""
+    """The actions that are due, and when to compute them again without an event."""
 
     actions: tuple[PodAction, ...] = ()
     wake_at: datetime | None = None
@@ -60,9 +60,9 @@ class PodActions:
 def compute_pod_actions(
     pod: Pod, state: PodState, *, now: datetime, back_off: BackOff
 ) -> PodActions:
-    """Say what *pod* needs at *now*, in steady time; do none of it.
+    """Return the actions that are due at *now*, in steady time.
 
-    Asking again without news gives the same answer: the caller remembers what is under way.
+    Without a new event the result stays the same: the caller tracks actions in progress.
     """
     if state.termination is not None:
         return _terminate_actions(pod, state, state.termination)
@@ -72,13 +72,13 @@ def compute_pod_actions(
     expiry = _active_deadline(pod, state)
     if expiry is not None and expiry <= now:
         message = "Pod was active on the node longer than the specified deadline"
-        ending = PodTermination(
+        termination = PodTermination(
             at=now, grace_period=pod.grace_period, reason="DeadlineExceeded", message=message
         )
-        return PodActions((DeadlineExceeded(ending),))
+        return PodActions((DeadlineExceeded(termination),))
     if not state.prepared:
         return PodActions((SetUpPod(),), expiry)
-    commands: list[PodAction] = [
+    actions: list[PodAction] = [
         StopContainer(name, known.kill_at)
         for name, known in state.containers.items()
         if known.running and known.kill_at is not None
@@ -89,10 +89,10 @@ def compute_pod_actions(
         if at is None:
             continue
         if at <= now:
-            commands.append(StartContainer(container.name))
+            actions.append(StartContainer(container.name))
         else:
             wakes.append(at)
-    return PodActions(tuple(commands), min(wakes, default=None))
+    return PodActions(tuple(actions), min(wakes, default=None))
 
 
 def _terminate_actions(pod: Pod, state: PodState, termination: PodTermination) -> PodActions:
@@ -100,25 +100,24 @@ def _terminate_actions(pod: Pod, state: PodState, termination: PodTermination) -
 
 
 def _stop_actions(pod: Pod, state: PodState, kill_at: datetime) -> PodActions:
-    """Main containers first; sidecars follow when those are down, the last one first."""
-    mains = [c.name for c in pod.spec.containers if state.of(c.name).running]
-    inits = [c.name for c in reversed(pod.spec.init_containers) if state.of(c.name).running]
-    names = mains or inits[:1]
-    if not names:
-        return PodActions((FinalizePod(),))
-    return PodActions(tuple(StopContainer(name, kill_at) for name in names), kill_at)
+    """Stop the first stage of `Pod.stop_order` in which a container runs."""
+    for stage in pod.stop_order:
+        names = [name for name in stage if state.of(name).running]
+        if names:
+            return PodActions(tuple(StopContainer(name, kill_at) for name in names), kill_at)
+    return PodActions((FinalizePod(),))
 
 
 def _active_deadline(pod: Pod, state: PodState) -> datetime | None:
     seconds = pod.spec.active_deadline_seconds
-    begun = state.steady_at or state.started_at
-    if seconds is None or begun is None:
+    start = state.steady_at or state.started_at
+    if seconds is None or start is None:
         return None
-    return begun + timedelta(seconds=seconds)
+    return start + timedelta(seconds=seconds)
 
 
 def _startable_containers(pod: Pod, state: PodState) -> Iterator[Container]:
-    """The containers whose turn it is: sidecars so far and the next init, or else the main ones."""
+    """Yield started sidecars and the next init container, or else sidecars and main containers."""
     for container in pod.spec.init_containers:
         done = is_init_complete(container, state.of(container.name))
         if container.is_sidecar or not done:
@@ -131,7 +130,7 @@ def _startable_containers(pod: Pod, state: PodState) -> Iterator[Container]:
 def _start_time(
     pod: Pod, state: PodState, container: Container, back_off: BackOff
 ) -> datetime | None:
-    """When the container may start; ``None`` if it runs, or is done for good."""
+    """Return when the container may start; ``None`` if it runs or must not restart."""
     known = state.of(container.name)
     if known.running:
         return None

@@ -1,8 +1,7 @@
-"""What happened to a pod's containers, and the status that says so: no I/O, no clock.
+"""State of a pod and its status: pure, without I/O and clock.
 
-A `PodState` is folded from events (`apply`); `phase_of` and `render` turn it into what Kubernetes
-shows. Real and simulated pods take the same road, so they cannot tell different stories.
-`lifecycle` decides from the same state what is to be done next.
+`apply` folds events into a `PodState`; `phase_of` and `render` compute the pod's status from it,
+for real and simulated pods alike. `pod_actions` decides from the same state what to do next.
 """
 
 from collections.abc import Mapping
@@ -13,31 +12,33 @@ from typing import Any
 
 from ...model import times
 from ...model.pod import FINISHED, PodPhase
-from .core_types import Container, ContainerStateTerminated, ContainerStatus, Pod
+from .core_types import Container, Pod
 
 PLACEHOLDER = "batholith.io/Placeholder"
-"""The condition of a pod in which a container runs no program of its image."""
+"""Condition of a pod in which a container runs a placeholder instead of its image's program."""
 
-LOST_CODE = 137
+SIGTERM_EXIT_CODE, SIGKILL_EXIT_CODE = 143, 137
+
+LOST_CODE = SIGKILL_EXIT_CODE
 LOST_REASON = "ContainerStatusUnknown"
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackOff:
-    """How long a container that ended waits before it runs again."""
+    """Restart backoff of containers."""
 
     initial_delay: float = 10.0
-    """Seconds before the second restart; the first comes at once, each later one waits twice."""
+    """Seconds before the second restart; the first is immediate, later delays double."""
 
     max_delay: float = 300.0
-    """Seconds that no wait exceeds."""
+    """Maximum delay in seconds."""
 
     reset_after: float = 600.0
-    """A run of so many seconds starts the count afresh."""
+    """Seconds of a run that reset the delay."""
 
     def delay(self, consecutive_exits: int) -> float:
-        """Seconds to wait after the *streak*-th end in a row (1 is the first)."""
+        """Return the seconds to wait after the given number of exits in a row."""
         if consecutive_exits <= 1:
             return 0.0
         return float(
@@ -47,12 +48,12 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerExit:
-    """The end of one run."""
+    """Exit of one run."""
 
     code: int
     at: datetime
     steady_at: datetime | None = None
-    """The same in the agent's steady time, by which restarts are due; ``None``: as *at*."""
+    """*at* in the agent's steady time, which determines restarts; ``None``: the same as *at*."""
 
     started_at: datetime | None = None
     reason: str = ""
@@ -62,48 +63,48 @@ class ContainerExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
-    """What is known about one container; all defaults means: never tried."""
+    """State of one container; the default means that it was never started."""
 
     running: bool = False
     started_at: datetime | None = None
-    """Start of the current or last run."""
+    """Start of the current run, or of the last one."""
 
     steady_at: datetime | None = None
-    """The same in steady time, if it is known."""
+    """*started_at* in steady time, if known."""
 
     exit: ContainerExit | None = None
-    """How the current run ended; ``None`` while it runs or before the first."""
+    """Exit of the current run; ``None`` while it runs, or before the first run."""
 
     last: ContainerExit | None = None
-    """How the run before ended."""
+    """Exit of the previous run."""
 
     restarts: int = 0
     consecutive_exits: int = 0
-    """Ends in a row, for the back-off."""
+    """Exits in a row, for the restart backoff."""
 
     start_failure: tuple[str, str] | None = None
-    """Reason and message why it cannot be started, if it cannot."""
+    """Reason and message of a failed start."""
 
     container_id: str = ""
 
     started: bool = False
-    """It runs, and its start went well: hook and startup probe, if any."""
+    """It runs, and its postStart hook and startup probe, if any, have succeeded."""
 
     ready: bool = False
-    """It runs, and says that it is ready, if it is asked."""
+    """It runs, and its readiness probe, if any, succeeds."""
 
     has_started: bool = False
-    """This run or one before started well."""
+    """*started* was set in this run or an earlier one."""
 
     placeholder: bool = False
-    """It stands in for an image whose program is not known."""
+    """It runs a placeholder instead of its image's program."""
 
     kill_at: datetime | None = None
-    """It is to be stopped, and killed at this time; its restart policy says what follows."""
+    """Set when the container must be stopped: when to kill it. The restart policy still applies."""
 
     @property
     def was_attempted(self) -> bool:
-        """It ran at least once."""
+        """Whether it ran at least once."""
         return self.running or self.exit is not None
 
 
@@ -112,55 +113,55 @@ NOT_ATTEMPTED = ContainerState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTermination:
-    """The pod as a whole is to end."""
+    """Request to terminate the pod."""
 
     at: datetime
     """In steady time."""
 
     grace_period: float
-    """Seconds from *at* until the kill."""
+    """Seconds from *at* to SIGKILL."""
 
     reason: str = ""
-    """``DeadlineExceeded`` and the like; empty for a deletion."""
+    """Reason of the pod's status, such as ``DeadlineExceeded``; empty for a deletion."""
 
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """What is known about a pod."""
+    """State of a pod."""
 
     containers: Mapping[str, ContainerState] = field(default_factory=dict)
     started_at: datetime | None = None
-    """When the agent took the pod on."""
+    """When the agent accepted the pod."""
 
     steady_at: datetime | None = None
-    """The same in steady time, by which its deadline comes; ``None``: as *started_at*."""
+    """*started_at* in steady time, from which its deadline counts; ``None``: as *started_at*."""
 
     prepared: bool = False
-    """Volumes and address are there."""
+    """The pod has volumes and an address."""
 
     pod_ip: str = ""
     host_ip: str = ""
     termination: PodTermination | None = None
 
     def of(self, name: str) -> ContainerState:
-        """The state of one container, untried if nothing is known."""
+        """Return the state of one container."""
         return self.containers.get(name, NOT_ATTEMPTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The agent took the pod on."""
+    """The agent accepted the pod."""
 
     at: datetime
     steady_at: datetime | None = None
-    """In steady time, here and in the events below."""
+    """*at* in steady time, also in the events below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Volumes and addresses are there; containers may start."""
+    """Volumes and addresses are set up; containers may start."""
 
     pod_ip: str
     host_ip: str
@@ -168,7 +169,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container runs; what it was not asked yet counts as no."""
+    """A container was started."""
 
     name: str
     at: datetime
@@ -181,7 +182,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a running container's probes say."""
+    """Changed result of a running container's probes."""
 
     name: str
     started: bool
@@ -190,7 +191,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailed:
-    """A container's hook or probes failed: it is to be stopped, killed at *kill_at*."""
+    """A container's hook or probe failed: stop it, and kill it at *kill_at*."""
 
     name: str
     kill_at: datetime
@@ -198,7 +199,7 @@ class ProbeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A container ended."""
+    """A container exited."""
 
     name: str
     at: datetime
@@ -210,7 +211,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """A container cannot be started, and why."""
+    """A container cannot be started."""
 
     name: str
     reason: str
@@ -230,11 +231,11 @@ Event = (
 
 
 def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
-    """The state after *event*."""
+    """Return the state after *event*."""
     match event:
         case Accepted():
-            at, seen = state.started_at or event.at, state.steady_at or event.steady_at
-            return replace(state, started_at=at, steady_at=seen)
+            at, steady_at = state.started_at or event.at, state.steady_at or event.steady_at
+            return replace(state, started_at=at, steady_at=steady_at)
         case Prepared():
             return replace(state, prepared=True, pod_ip=event.pod_ip, host_ip=event.host_ip)
         case PodTermination():
@@ -257,7 +258,7 @@ def _with_container(state: PodState, name: str, container: ContainerState) -> Po
 
 
 def _earlier_termination(old: PodTermination | None, new: PodTermination) -> PodTermination:
-    """A later request may shorten the grace, never lengthen it, and keeps the first reason."""
+    """A later request may shorten the grace period, never extend it, and keeps the first reason."""
     if old is None:
         return new
     kill_at = min(
@@ -292,12 +293,12 @@ def _probed(old: ContainerState, event: ProbeResult | ProbeFailed) -> ContainerS
 
 
 def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerState:
-    begun, over = (
+    start, end = (
         (old.steady_at, event.steady_at)
         if old.steady_at and event.steady_at
         else (old.started_at, event.at)
     )
-    ran = (over - begun).total_seconds() if begun else 0.0
+    duration = (end - start).total_seconds() if start else 0.0
     ended = ContainerExit(
         code=event.code,
         at=event.at,
@@ -307,12 +308,12 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
         message=event.message,
         container_id=old.container_id,
     )
-    streak = 1 if ran >= back_off.reset_after else old.consecutive_exits + 1
+    consecutive_exits = 1 if duration >= back_off.reset_after else old.consecutive_exits + 1
     return replace(
         old,
         running=False,
         exit=ended,
-        consecutive_exits=streak,
+        consecutive_exits=consecutive_exits,
         start_failure=None,
         started=False,
         ready=False,
@@ -321,7 +322,7 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
 
 
 def should_restart(pod: Pod, container: Container, last_exit: ContainerExit) -> bool:
-    """Whether the policy starts *container* again after *ended*."""
+    """Return whether the restart policy restarts *container* after *last_exit*."""
     if container.is_sidecar:
         return True
     if container in pod.spec.init_containers:
@@ -332,22 +333,22 @@ def should_restart(pod: Pod, container: Container, last_exit: ContainerExit) -> 
 
 
 def is_init_complete(container: Container, state: ContainerState) -> bool:
-    """Whether the next container in order may start."""
+    """Return whether the next container may start."""
     if container.is_sidecar:
         return state.has_started
     return state.exit is not None and state.exit.code == 0
 
 
 def is_initialized(pod: Pod, state: PodState) -> bool:
-    """Whether all init containers are through, as far as they must be."""
+    """Return whether all init containers are complete, and all sidecars started."""
     return all(is_init_complete(c, state.of(c.name)) for c in pod.spec.init_containers)
 
 
 def phase_of(pod: Pod, state: PodState) -> PodPhase:
-    """The phase that the containers' states amount to."""
+    """Return the pod's phase."""
     mains = [state.of(c.name) for c in pod.spec.containers]
-    everyone = [state.of(name) for name in pod.containers]
-    if state.termination is not None and not any(c.running for c in everyone):
+    containers = [state.of(name) for name in pod.containers]
+    if state.termination is not None and not any(c.running for c in containers):
         clean = not state.termination.reason and all(c.exit and c.exit.code == 0 for c in mains)
         return PodPhase.SUCCEEDED if clean else PodPhase.FAILED
     if not is_initialized(pod, state) and not any(c.was_attempted for c in mains):
@@ -375,7 +376,7 @@ def _final_phase(pod: Pod, state: PodState) -> PodPhase:
 
 
 def format_time(timestamp: datetime) -> str:
-    """A moment as Kubernetes writes it, to the second."""
+    """Format a timestamp like Kubernetes, to the second."""
     return _format_second(int(timestamp.timestamp()))
 
 
@@ -385,20 +386,19 @@ def _format_second(second: int) -> str:
 
 
 def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> dict[str, Any]:
-    """The agent's share of ``status``, whole, for a strategic merge patch.
+    """Return the agent's fields of ``status`` for a strategic merge patch.
 
-    Conditions keep the time of their last change from what *pod* shows.
+    Unchanged conditions keep the transition times of *pod*.
     """
     phase = phase_of(pod, state)
-    over = phase in FINISHED
-    shown = _ContainerRenderer(pod, state, back_off, is_terminal=over)
+    renderer = _ContainerRenderer(pod, state, back_off, is_terminal=phase in FINISHED)
     status: dict[str, Any] = {
         "phase": str(phase),
         "conditions": _conditions(pod, state, phase, now),
-        "containerStatuses": [shown.container(c) for c in pod.spec.containers],
+        "containerStatuses": [renderer.container(c) for c in pod.spec.containers],
     }
     if pod.spec.init_containers:
-        status["initContainerStatuses"] = [shown.container(c) for c in pod.spec.init_containers]
+        status["initContainerStatuses"] = [renderer.container(c) for c in pod.spec.init_containers]
     if state.started_at:
         status["startTime"] = format_time(state.started_at)
     if state.host_ip:
@@ -416,10 +416,9 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     def condition(kind: str, is_true: bool, reason: str = "", message: str = "") -> dict[str, Any]:
         value = "True" if is_true else "False"
         old = before.get(kind)
-        since = old.last_transition_time if old and old.status == value else format_time(now)
-        made = {"type": kind, "status": value, "lastTransitionTime": since}
+        changed_at = old.last_transition_time if old and old.status == value else format_time(now)
         return (
-            made
+            {"type": kind, "status": value, "lastTransitionTime": changed_at}
             | ({"reason": reason} if reason else {})
             | ({"message": message} if message else {})
         )
@@ -427,32 +426,33 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     waiting = [
         c.name for c in pod.spec.init_containers if not is_init_complete(c, state.of(c.name))
     ]
-    idle = [c.name for c in pod.spec.containers if not state.of(c.name).ready]
-    why, what = "ContainersNotReady", f"containers with unready status: [{' '.join(idle)}]"
+    unready = [c.name for c in pod.spec.containers if not state.of(c.name).ready]
+    reason = "ContainersNotReady"
+    message = f"containers with unready status: [{' '.join(unready)}]"
     if phase is PodPhase.SUCCEEDED:
-        why, what = "PodCompleted", ""
+        reason, message = "PodCompleted", ""
     elif phase is PodPhase.FAILED:
-        why, what = "PodFailed", ""
-    ready = not idle and not waiting
+        reason, message = "PodFailed", ""
+    ready = not unready and not waiting
     done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
-    shown = [c for c in pod.containers.values() if state.of(c.name).placeholder]
-    named = ", ".join(f"{c.name} ({c.image})" for c in shown)
-    said = f"images are not pulled, and no program was run for: {named}"
+    placeholders = [c for c in pod.containers.values() if state.of(c.name).placeholder]
+    named = ", ".join(f"{c.name} ({c.image})" for c in placeholders)
+    not_run = f"images are not pulled, and no program was run for: {named}"
     return [
-        *([condition(PLACEHOLDER, True, "ProgramNotRun", said)] if shown else ()),
+        *([condition(PLACEHOLDER, True, "ProgramNotRun", not_run)] if placeholders else ()),
         condition("PodReadyToStartContainers", state.prepared and not done),
         condition("Initialized", True, done)
         if not waiting
         else condition("Initialized", False, "ContainersNotInitialized", incomplete),
-        condition("ContainersReady", ready, *(() if ready else (why, what))),
-        condition("Ready", ready, *(() if ready else (why, what))),
+        condition("ContainersReady", ready, *(() if ready else (reason, message))),
+        condition("Ready", ready, *(() if ready else (reason, message))),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _ContainerRenderer:
-    """How each container of one pod is shown."""
+    """Renders the container statuses of one pod."""
 
     pod: Pod
     state: PodState
@@ -460,7 +460,7 @@ class _ContainerRenderer:
     is_terminal: bool
 
     def container(self, container: Container) -> dict[str, Any]:
-        """One entry of ``containerStatuses``."""
+        """Return one entry of ``containerStatuses``."""
         state = self.state.of(container.name)
         now, last = self._states(container, state)
         finished_init = container in self.pod.spec.init_containers and is_init_complete(
@@ -527,65 +527,25 @@ class _ContainerRenderer:
 def _terminated(ended: ContainerExit | None) -> dict[str, Any]:
     if ended is None:
         return {}
-    shown: dict[str, Any] = {
+    terminated: dict[str, Any] = {
         "exitCode": ended.code,
         "reason": ended.reason,
         "finishedAt": format_time(ended.at),
         "startedAt": format_time(ended.started_at or ended.at),
     }
     if ended.message:
-        shown["message"] = ended.message
+        terminated["message"] = ended.message
     if ended.container_id:
-        shown["containerID"] = f"batholith://{ended.container_id}"
-    return {"terminated": shown}
+        terminated["containerID"] = f"batholith://{ended.container_id}"
+    return {"terminated": terminated}
 
 
 def _go_seconds(seconds: int) -> str:
-    """``90`` → ``1m30s``, as Kubernetes writes durations."""
+    """``90`` → ``1m30s``, as Go formats durations."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-def state_from_status(pod: Pod) -> PodState:
-    """The state that the pod's own status tells, for an agent without records of its own."""
-    shown = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return PodState(
-        containers={status.name: _container_from_status(status) for status in shown},
-        started_at=parse_time(pod.status.start_time),
-        prepared=bool(pod.status.pod_ip),
-        pod_ip=pod.status.pod_ip,
-    )
-
-
-def _container_from_status(status: ContainerStatus) -> ContainerState:
-    ended, last = status.state.terminated, status.last_state.terminated
-    running = status.state.running
-    current = _exit_from_status(ended) if ended else None
-    if current is None and running is None and last is not None:
-        current, last = _exit_from_status(last), None
-    return ContainerState(
-        running=running is not None,
-        started_at=parse_time(running.started_at) if running else None,
-        exit=current,
-        last=_exit_from_status(last) if last else None,
-        restarts=status.restart_count,
-        consecutive_exits=status.restart_count + (1 if current else 0),
-        started=running is not None,
-        ready=running is not None,
-        has_started=running is not None or current is not None,
-    )
-
-
-def _exit_from_status(ended: ContainerStateTerminated) -> ContainerExit:
-    return ContainerExit(
-        code=ended.exit_code,
-        at=parse_time(ended.finished_at) or datetime.fromtimestamp(0, UTC),
-        started_at=parse_time(ended.started_at),
-        reason=ended.reason,
-        message=ended.message,
-    )
-
-
 def parse_time(text: str | None) -> datetime | None:
-    """A wire time as a moment; ``None`` for none."""
+    """Parse a timestamp; ``None`` for none."""
     return times.parse(text) if text else None

@@ -1,7 +1,7 @@
-"""Volumes whose files come from the API: what is in them, and how it changes under a running pod.
+"""Volumes with files of API objects: their content, and atomic updates under a running pod.
 
-A folder shows its files through links, so that all of them change in one step, as a kubelet does
-it: whoever watches the folder sees `..data` being replaced, and never half of a change.
+As in a kubelet's volumes, the files are links, so that all of them change atomically: a watcher of
+the directory sees the replacement of `..data`.
 
 ```
 worker.host -> ..data/worker.host
@@ -42,14 +42,14 @@ _NEW_DATA_LINK = "..link"
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFile:
-    """What one file holds, and who may read it."""
+    """Content and mode of one file."""
 
     content: bytes
     mode: int
 
 
 def projections(volume: Volume) -> tuple[VolumeProjection, ...]:
-    """The volume's sources, a simple one as a projection of one; empty for other volumes."""
+    """Return the volume's sources, a single one as one projection; empty for other volumes."""
     if volume.projected:
         return volume.projected.sources
     if volume.config_map or volume.secret or volume.downward_api:
@@ -61,22 +61,22 @@ def projections(volume: Volume) -> tuple[VolumeProjection, ...]:
 
 
 def secret_name(source: KeyedVolumeSource) -> str:
-    """The Secret that *source* means."""
+    """Return the name of the Secret of *source*."""
     return source.secret_name or source.name
 
 
 def collect_files(
     volume: Volume, pod: Pod, *, sources: ResolvedSources, info: PodRuntimeInfo
 ) -> dict[str, ProjectedFile]:
-    """The files of a volume by their names in it; what is named later wins.
+    """Return the files of a volume by path; later sources override earlier ones.
 
     Raises:
-        ConfigError: something that must be there is not, or a name leads out of the volume.
+        ContainerConfigError: a required source is missing, or a path leads out of the volume.
     """
-    reader = _FileCollector(
+    collector = _FileCollector(
         pod, sources, info, volume.projected.default_mode if volume.projected else None
     )
-    files = {name: file for part in projections(volume) for name, file in reader.read(part)}
+    files = {path: file for each in projections(volume) for path, file in collector.read(each)}
     for name in files:
         _validate_path(name)
     return files
@@ -88,22 +88,22 @@ class _FileCollector:
     sources: ResolvedSources
     info: PodRuntimeInfo
     mode: int | None
-    """Mode of files whose source names none."""
+    """Mode of files whose source has none."""
 
     def read(self, projection: VolumeProjection) -> Iterator[tuple[str, ProjectedFile]]:
         if projection.config_map:
             name = projection.config_map.name
-            held = self.sources.config_maps.get(name)
-            yield from self._data(projection.config_map, f'configmap "{name}"', held)
+            content = self.sources.config_maps.get(name)
+            yield from self._data(projection.config_map, f'configmap "{name}"', content)
         if projection.secret:
             name = secret_name(projection.secret)
-            held = self.sources.secrets.get(name)
-            yield from self._data(projection.secret, f'secret "{name}"', held)
+            content = self.sources.secrets.get(name)
+            yield from self._data(projection.secret, f'secret "{name}"', content)
         if projection.downward_api:
             yield from self._downward(projection.downward_api)
         if projection.service_account_token:
             token = self.sources.tokens.get(projection.service_account_token.audience)
-            if token is not None:  # a server without service account tokens gives none
+            if token is not None:  # an API server may lack service account tokens
                 yield projection.service_account_token.path, ProjectedFile(token, _TOKEN_MODE)
 
     def _data(
@@ -137,21 +137,20 @@ class _FileCollector:
 
 
 def _validate_path(name: str) -> None:
-    parts = name.split("/")
-    if name.startswith(("/", "..")) or ".." in parts:
+    if name.startswith(("/", "..")) or ".." in name.split("/"):
         raise ContainerConfigError(f"the path {name!r} must be relative and must not contain '..'")
 
 
 def atomic_write(
     directory: Path, files: Mapping[str, ProjectedFile], *, owner: int | None = None
 ) -> bool:
-    """Have *folder* show *files* and nothing else of ours, in one step; whether that is new.
+    """Replace the agent's files in *directory* by *files*; return whether they differ.
 
-    The files are *owner*'s, if that is anybody. May be interrupted anywhere and called again. Not
-    by two at once.
+    *owner*, if set, owns the files. Safe to repeat after an interruption; not safe for concurrent
+    calls.
 
     Raises:
-        OSError: the disk is full, or the folder is gone.
+        OSError: the disk is full, or the directory does not exist.
     """
     if _current_files(directory / _DATA_LINK, owner) == files:
         _link_all(directory, files)
@@ -169,20 +168,20 @@ def atomic_write(
 
 
 def _current_files(directory: Path, owner: int | None) -> dict[str, ProjectedFile] | None:
-    """The files as they are now; ``None`` if there are none yet, or they cannot be read."""
+    """Return the current files; ``None`` if there are none, or they cannot be read."""
     if not directory.is_dir():
         return None
     files = [path for path in directory.rglob("*") if path.is_file()]
     try:
         if owner is not None and any(path.stat().st_uid != owner for path in files):
-            return None  # of an earlier agent, which gave them to another
+            return None  # an earlier agent wrote them for another owner
         return {
             str(path.relative_to(directory)): ProjectedFile(
                 path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
             )
             for path in files
         }
-    except OSError:  # a mode that forbids even us to read
+    except OSError:  # the mode forbids reading even to the agent
         return None
 
 
@@ -197,14 +196,14 @@ def _write(path: Path, file: ProjectedFile, owner: int | None) -> None:
 
 
 def _link_all(directory: Path, files: Mapping[str, ProjectedFile]) -> None:
-    """Links for what is there, none for what is not."""
-    wanted = {name.partition("/")[0] for name in files}
-    for name in wanted:
+    """Create the links of *files*, and remove others."""
+    names = {name.partition("/")[0] for name in files}
+    for name in names:
         if not os.path.isdir(directory / name) or os.path.islink(directory / name):
             _link(directory / name, f"{_DATA_LINK}/{name}")
     for entry in directory.iterdir():
-        ours = entry.is_symlink() and os.readlink(entry) == f"{_DATA_LINK}/{entry.name}"
-        if ours and entry.name not in wanted:
+        is_own = entry.is_symlink() and os.readlink(entry) == f"{_DATA_LINK}/{entry.name}"
+        if is_own and entry.name not in names:
             entry.unlink()
 
 

@@ -1,7 +1,7 @@
-"""What pods read of the API besides themselves: fetched at their start, and watched while they run.
+"""Sources of pods (ConfigMaps, Secrets, claims, tokens): fetched at their start, then watched.
 
-One watch of ConfigMaps, one of Secrets and one of claims serve all pods of a node. They remember
-versions only; what changed is fetched once, however many pods read it.
+One informer per resource serves all pods of a node. The informers hold only metadata; a changed
+object is fetched once for all pods.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from .volumes import PodReferences, references_of
 
 _MAX_TOKEN_AGE = 24 * 3600.0
 _TOKEN_REFRESH_FRACTION = 0.8
-"""A token is renewed after this part of its life, or when it is a day old."""
+"""Fraction of its lifetime after which a token is renewed, at the latest after a day."""
 
 _VIEWS: dict[Resource, type[ConfigMap | Secret]] = {CONFIGMAPS: ConfigMap, SECRETS: Secret}
 _Key = tuple[Resource, str]
@@ -49,12 +49,12 @@ class Token:
 
     value: bytes
     refresh_at: float
-    """By the steady clock."""
+    """Monotonic time."""
 
 
 @dataclass(slots=True)
 class _PodReferences:
-    """One pod, and whom to tell when something that it reads changed."""
+    """References of one pod, and the callback for changes."""
 
     keys: frozenset[_Key]
     on_change: Callable[[], None]
@@ -66,65 +66,65 @@ class _PodReferences:
 
 
 class SourceManager:
-    """Knows which pods read what."""
+    """Fetches and watches the objects that the pods of a node refer to."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        followed = (*_VIEWS, PERSISTENTVOLUMECLAIMS)
         self._informers = {
-            resource: Informer(client, resource, MetadataOnly) for resource in followed
+            resource: Informer(client, resource, MetadataOnly)
+            for resource in (*_VIEWS, PERSISTENTVOLUMECLAIMS)
         }
         self._pods: dict[str, _PodReferences] = {}
         self._pods_by_key: dict[_Key, dict[str, _PodReferences]] = {}
         self._fetched: dict[_Key, tuple[str, dict[str, bytes]]] = {}
-        """Version and content of what changed, as long as somebody reads it."""
+        """Version and content of the changed objects that pods refer to."""
 
         self._locks: dict[_Key, asyncio.Lock] = {}
-        for resource, cache in self._informers.items():
-            cache.add_event_handler(self._event_handler(resource))
+        for resource, informer in self._informers.items():
+            informer.add_event_handler(self._event_handler(resource))
 
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for cache in self._informers.values():
-                group.create_task(cache.run())
+            for informer in self._informers.values():
+                group.create_task(informer.run())
 
     def _event_handler(
         self, resource: Resource
     ) -> Callable[[MetadataOnly | None, MetadataOnly | None], None]:
         def on_event(old: MetadataOnly | None, new: MetadataOnly | None) -> None:
-            if new is not None:  # of what is gone, pods keep what they have
-                for reader in tuple(
+            if new is not None:  # pods keep the files of deleted objects
+                for references in tuple(
                     self._pods_by_key.get((resource, new.metadata.key), {}).values()
                 ):
-                    reader.on_change()
+                    references.on_change()
 
         return on_event
 
     @property
     def pvc_informer(self) -> Informer[MetadataOnly]:
-        """All claims there are."""
+        """Informer of all claims."""
         return self._informers[PERSISTENTVOLUMECLAIMS]
 
     def is_referenced(self, resource: Resource, key: str) -> bool:
-        """Whether a pod that is not at its end names the object ``namespace/name``."""
+        """Return whether a registered pod refers to the object ``namespace/name``."""
         return (resource, key) in self._pods_by_key
 
     def register_pod(self, pod: Pod, on_change: Callable[[], None]) -> None:
-        """Call *changed*, which must be quick, whenever something changes that *pod* reads."""
+        """Call *on_change*, which must not block, whenever an object changes that *pod* reads."""
         meta = pod.metadata
         if meta.uid in self._pods:
             return
         keys = frozenset(_reference_keys(references_of(pod), meta.namespace))
-        reader = self._pods[meta.uid] = _PodReferences(keys, on_change)
+        references = self._pods[meta.uid] = _PodReferences(keys, on_change)
         for key in keys:
-            self._pods_by_key.setdefault(key, {})[meta.uid] = reader
+            self._pods_by_key.setdefault(key, {})[meta.uid] = references
 
     def unregister_pod(self, uid: str) -> None:
-        """The pod needs nothing any more."""
-        reader = self._pods.pop(uid, None)
-        for key in reader.keys if reader else ():
+        """Stop watching the objects that the pod reads."""
+        references = self._pods.pop(uid, None)
+        for key in references.keys if references else ():
             others = self._pods_by_key[key]
             del others[uid]
             if not others:
@@ -133,41 +133,44 @@ class SourceManager:
                 self._locks.pop(key, None)
 
     async def get(self, pod: Pod, *, force: bool = True) -> ResolvedSources:
-        """What *pod* reads, as far as it exists; not *anew* means as new as the watches know.
+        """Return the objects that *pod* reads; without *force*, from the cache if it is current.
 
-        The pod must be followed.
+        The pod must be registered.
 
         Raises:
-            ApiError, ConnectionLostError: the server refused, or could not be reached.
+            ApiError, ConnectionLostError: a request failed.
         """
-        needs = references_of(pod)
-        held: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
+        references = references_of(pod)
+        contents: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
         claims: dict[str, ClaimVolume | None] = {}
-        for resource, key in sorted(_reference_keys(needs, pod.metadata.namespace), key=_order):
+        for resource, key in sorted(
+            _reference_keys(references, pod.metadata.namespace), key=_order
+        ):
             name = key.partition("/")[2]
             if resource is PERSISTENTVOLUMECLAIMS:
                 known = self._pods[pod.metadata.uid].claim_volumes
                 before = known.get(name)
-                if before is None or before.error:  # else the pod has it, whatever becomes of it
+                if before is None or before.error:  # a bound claim stays resolved
                     known[name] = await self._resolve_claim(pod.metadata.namespace, name)
                 claims[name] = known[name]
             else:
                 content = await (self._fetch if force else self._get_cached)((resource, key))
-                held[resource][name] = content
+                contents[resource][name] = content
         return ResolvedSources(
-            config_maps=held[CONFIGMAPS],
-            secrets=held[SECRETS],
-            tokens=await self._tokens(pod, needs),
+            config_maps=contents[CONFIGMAPS],
+            secrets=contents[SECRETS],
+            tokens=await self._tokens(pod, references),
             claims=claims,
         )
 
     def next_token_refresh(self, uid: str) -> float | None:
-        """When the first of the pod's tokens has to be renewed, by the steady clock."""
-        reader = self._pods.get(uid)
-        return min((t.refresh_at for t in reader.tokens.values()), default=None) if reader else None
+        """Return the monotonic time of the first renewal of the pod's tokens."""
+        references = self._pods.get(uid)
+        tokens = references.tokens.values() if references else ()
+        return min((token.refresh_at for token in tokens), default=None)
 
     async def _resolve_claim(self, namespace: str, name: str) -> ClaimVolume | None:
-        """What a claim is bound to, if it is there."""
+        """Return the volume of a claim; ``None`` if the claim does not exist."""
         claims = PERSISTENTVOLUMECLAIMS
         try:
             found = await self._client.get(
@@ -186,8 +189,8 @@ class SourceManager:
         return claim_volume(found.metadata.uid, volume)
 
     async def _fetch(self, key: _Key) -> dict[str, bytes] | None:
-        resource, place = key
-        namespace, _, name = place.partition("/")
+        resource, object_key = key
+        namespace, _, name = object_key.partition("/")
         try:
             found = await self._client.get(
                 resource, name, namespace=namespace, view=_VIEWS[resource]
@@ -197,10 +200,10 @@ class SourceManager:
         return found.content()
 
     async def _get_cached(self, key: _Key) -> dict[str, bytes] | None:
-        """The content, fetched by the first who asks after a change."""
+        """Return the content, fetched by the first caller after a change."""
         async with self._locks.setdefault(key, asyncio.Lock()):
-            mark = self._informers[key[0]].get(key[1])
-            version = mark.metadata.resource_version if mark else ""
+            current = self._informers[key[0]].get(key[1])
+            version = current.metadata.resource_version if current else ""
             known = self._fetched.get(key)
             if known is not None and version and known[0] == version:
                 return known[1]
@@ -210,17 +213,17 @@ class SourceManager:
             return content
 
     async def _tokens(self, pod: Pod, references: PodReferences) -> dict[str, bytes]:
-        reader, now = self._pods[pod.metadata.uid], self._clock.monotonic()
+        tokens, now = self._pods[pod.metadata.uid].tokens, self._clock.monotonic()
         for audience, seconds in sorted(references.tokens):
-            known = reader.tokens.get(audience)
+            known = tokens.get(audience)
             if known is None or known.refresh_at <= now:
                 token = await self._request_token(pod, audience=audience, seconds=seconds)
                 if token is not None:
-                    reader.tokens[audience] = token
-        return {audience: token.value for audience, token in reader.tokens.items()}
+                    tokens[audience] = token
+        return {audience: token.value for audience, token in tokens.items()}
 
     async def _request_token(self, pod: Pod, *, audience: str, seconds: int) -> Token | None:
-        """A token of the pod's service account; ``None`` if the server makes none."""
+        """Request a token of the pod's service account; ``None`` if the API server issues none."""
         meta = pod.metadata
         account = pod.spec.service_account_name or "default"
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
@@ -234,17 +237,17 @@ class SourceManager:
             },
         }
         path = SERVICEACCOUNTS.path(meta.namespace, account, "token")
-        asked = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         try:
-            answer = await self._client.post(path, body, view=TokenRequest)
+            response = await self._client.post(path, body, view=TokenRequest)
         except ApiError as error:
             if error.status in (404, 405, 501):
                 return None
             raise
-        # Its length of life, not its end: the server's clock may differ from this machine's.
-        lasts = answer.spec.expiration_seconds or seconds
-        age = min(max(lasts * _TOKEN_REFRESH_FRACTION, 1.0), _MAX_TOKEN_AGE)
-        return Token(answer.status.token.encode(), asked + age)
+        # Its lifetime, not its expiry: the API server's clock may differ from this machine's.
+        lifetime = response.spec.expiration_seconds or seconds
+        max_age = min(max(lifetime * _TOKEN_REFRESH_FRACTION, 1.0), _MAX_TOKEN_AGE)
+        return Token(response.status.token.encode(), requested_at + max_age)
 
 
 def _reference_keys(references: PodReferences, namespace: str) -> Iterator[_Key]:

@@ -1,7 +1,7 @@
-"""A pod's volumes as folders on disk, and where each container mounts them.
+"""Volumes of a pod as directories on disk, and the mounts of each container.
 
-Every path that a pod names is confined: `..` and links that lead out of a volume are refused.
-What comes from the API is made by `projected`, and made anew when it changes.
+Paths that a pod names are confined: `..` and links that lead out of a volume are errors.
+`projected` writes the files of API objects.
 """
 
 import errno
@@ -20,7 +20,7 @@ from .projected import atomic_write, collect_files, projections, secret_name
 
 
 def pvc_dir(base: Path, *, namespace: str, name: str, uid: str) -> Path:
-    """Where a claim's files lie; a namesake that comes later does not find them."""
+    """Return the directory of a claim; a later claim of the same name has another one."""
     return base / f"{namespace}_{name}_{uid}"
 
 
@@ -29,7 +29,7 @@ def _uid_of(directory: Path) -> str:
 
 
 class VolumeError(Exception):
-    """A volume cannot be set up (yet); the text is for an event."""
+    """A volume cannot be set up; the text is for an event."""
 
     def __init__(self, volume: str, problem: str) -> None:
         super().__init__(f'MountVolume.SetUp failed for volume "{volume}" : {problem}')
@@ -37,25 +37,25 @@ class VolumeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodReferences:
-    """The names of all that a pod's environment and volumes refer to."""
+    """The objects that a pod's environment and volumes refer to."""
 
     config_maps: frozenset[str]
     secrets: frozenset[str]
     claims: frozenset[str]
     tokens: frozenset[tuple[str, int]]
-    """Audience and lifetime in seconds of each service account token."""
+    """Audience and expiration seconds of each service account token."""
 
     uses_downward_api: bool
-    """Files show fields of the pod's own object, which may change."""
+    """Whether files contain fields of the pod, which may change."""
 
     @property
     def can_change(self) -> bool:
-        """Whether any of it may change while the pod runs."""
+        """Whether any of them may change while the pod runs."""
         return bool(self.config_maps or self.secrets or self.tokens or self.uses_downward_api)
 
 
 def references_of(pod: Pod) -> PodReferences:
-    """Everything that has to be fetched before *pod* can start."""
+    """Return the objects to fetch before *pod* can start."""
     config_maps: set[str] = set()
     secrets: set[str] = set()
     for container in pod.containers.values():
@@ -67,33 +67,33 @@ def references_of(pod: Pod) -> PodReferences:
         for group in container.env_from:
             config_maps.update(ref.name for ref in (group.config_map_ref,) if ref)
             secrets.update(ref.name for ref in (group.secret_ref,) if ref)
-    parts = [part for volume in pod.spec.volumes for part in projections(volume)]
+    projected = [source for volume in pod.spec.volumes for source in projections(volume)]
     claims = [volume.persistent_volume_claim for volume in pod.spec.volumes]
-    tokens = [part.service_account_token for part in parts if part.service_account_token]
+    tokens = [each.service_account_token for each in projected if each.service_account_token]
     return PodReferences(
-        frozenset(config_maps | {part.config_map.name for part in parts if part.config_map}),
-        frozenset(secrets | {secret_name(part.secret) for part in parts if part.secret}),
+        frozenset(config_maps | {each.config_map.name for each in projected if each.config_map}),
+        frozenset(secrets | {secret_name(each.secret) for each in projected if each.secret}),
         frozenset(c.claim_name for c in claims if c),
         frozenset((token.audience, token.expiration_seconds) for token in tokens),
-        any(part.downward_api for part in parts),
+        any(each.downward_api for each in projected),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumePaths:
-    """Where volumes lie on this machine."""
+    """Directories of volumes on this machine."""
 
     pod_dir: Path
-    """The pod's own folder."""
+    """The pod's directory."""
 
     pvc_root: Path
-    """Holds a folder for each PersistentVolumeClaim."""
+    """Parent of the directories of PersistentVolumeClaims."""
 
     host_paths: tuple[str, ...] = field(default=())
-    """Folders of the machine that pods may mount; none by default."""
+    """Directories of the machine that pods may mount; none by default."""
 
     ids: Ids = field(default_factory=Ids)
-    """Whose the volumes are."""
+    """Owner of the volumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +102,19 @@ class MountedVolume:
 
     path: Path
     read_only: bool = False
-    """Containers may only read it, whatever their mounts say."""
+    """Whether all mounts of it are read-only."""
 
 
 def set_up_volumes(
     pod: Pod, *, paths: VolumePaths, sources: ResolvedSources, info: PodRuntimeInfo
 ) -> Mapping[str, MountedVolume]:
-    """Make every volume of *pod* and say where each lies; what a container wrote there is kept.
-
-    Again for the same pod, it brings the files up to date with *sources*.
+    """Create or update every volume of *pod*, keeping what its containers wrote; return the paths.
 
     Raises:
-        VolumeError: something that a volume needs is missing or not permitted.
+        VolumeError: a source is missing or not permitted.
     """
-    maker = _VolumeBuilder(pod, paths, sources, info)
-    return {volume.name: maker.build(volume) for volume in pod.spec.volumes}
+    builder = _VolumeBuilder(pod, paths, sources, info)
+    return {volume.name: builder.build(volume) for volume in pod.spec.volumes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +130,18 @@ class _VolumeBuilder:
         if volume.persistent_volume_claim:
             claim = volume.persistent_volume_claim
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
-        folder = self.paths.pod_dir / "volumes" / _plain_name(volume.name)
+        directory = self.paths.pod_dir / "volumes" / _plain_name(volume.name)
         if volume.empty_dir is not None:
-            return MountedVolume(self._pod_owned_dir(folder))
+            return MountedVolume(self._pod_owned_dir(directory))
         if not projections(volume) and volume.projected is None:
-            raise VolumeError(volume.name, "this agent does not know the volume's type")
+            raise VolumeError(volume.name, "unsupported volume type")
         try:
             files = collect_files(volume, self.pod, sources=self.sources, info=self.info)
         except ContainerConfigError as error:
             raise VolumeError(volume.name, str(error)) from error
         owner = self.paths.ids.owner(volume_owner(self.pod))
-        atomic_write(_shared_dir(folder, self.paths.ids.base), files, owner=owner)
-        return MountedVolume(folder, read_only=True)
+        atomic_write(_shared_dir(directory, self.paths.ids.base), files, owner=owner)
+        return MountedVolume(directory, read_only=True)
 
     def _claim(self, volume: str, name: str, *, read_only: bool) -> MountedVolume:
         bound = self.sources.claims.get(name)
@@ -157,38 +155,38 @@ class _VolumeBuilder:
         if bound.handle != bound.uid:
             return MountedVolume(self._retained_dir(volume, bound.handle), read_only)
         namespace = self.pod.metadata.namespace
-        place = pvc_dir(self.paths.pvc_root, namespace=namespace, name=name, uid=bound.uid)
-        return MountedVolume(self._pod_owned_dir(place), read_only)
+        path = pvc_dir(self.paths.pvc_root, namespace=namespace, name=name, uid=bound.uid)
+        return MountedVolume(self._pod_owned_dir(path), read_only)
 
     def _retained_dir(self, volume: str, handle: str) -> Path:
-        """The folder that was made for a claim which is gone."""
+        """Return the directory of a deleted claim."""
         found = [each for each in self.paths.pvc_root.glob("*_*_*") if _uid_of(each) == handle]
         if not found:
-            raise VolumeError(volume, f"there is no folder {handle!r} on this node")
+            raise VolumeError(volume, f"directory {handle!r} not found on this node")
         return self._pod_owned_dir(found[0])
 
     def _pod_owned_dir(self, directory: Path) -> Path:
-        """A folder that is the pod's to write, with all that an earlier agent left in it."""
+        """Create a directory that the pod owns, with all files of an earlier agent in it."""
         chown_tree(_shared_dir(directory, self.paths.ids.base), self.paths.ids.base)
         return directory
 
     def _host_path(self, name: str, source: str) -> Path:
         path = os.path.realpath(source)
-        allowed = (os.path.realpath(place) for place in self.paths.host_paths)
-        if not any(path == place or path.startswith(f"{place}/") for place in allowed):
-            raise VolumeError(name, f"hostPath {source} is not among the permitted folders")
+        allowed = (os.path.realpath(each) for each in self.paths.host_paths)
+        if not any(path == each or path.startswith(f"{each}/") for each in allowed):
+            raise VolumeError(name, f"hostPath {source} is not below a permitted directory")
         if not os.path.exists(path):
             raise VolumeError(name, f"hostPath {source} does not exist")
         return Path(path)
 
 
 def make_sub_path(directory: str, name: str, *, owner: int | None) -> None:
-    """See that *name* is there in *folder*: what is not becomes a folder that all may write.
+    """Create the directory *name* in *directory*, writable by all users, unless it exists.
 
-    A container may swap it again at any time: it is resolved anew when it is mounted.
+    A container may replace it at any time, so that it is resolved again when it is mounted.
 
     Raises:
-        ConfigError: it is absolute, has ``..`` in it, or a link leads out of the folder.
+        ContainerConfigError: it is absolute, contains ``..``, or a link leads out of the directory.
     """
     if name.startswith("/") or ".." in name.split("/"):
         raise ContainerConfigError(f"the path {name!r} must be relative and must not contain '..'")
@@ -201,8 +199,8 @@ def make_sub_path(directory: str, name: str, *, owner: int | None) -> None:
 
 
 def _shared_dir(path: Path, owner: int | None) -> Path:
-    """A folder that containers of any user may write, below folders that only we enter."""
-    if not path.is_dir():  # else its mode may be a container's own choice
+    """Create a directory that any user may write, below directories that only the agent enters."""
+    if not path.is_dir():  # a container may have changed the mode of an existing one
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.chmod(0o777)
         chown(path, owner)
@@ -211,7 +209,7 @@ def _shared_dir(path: Path, owner: int | None) -> Path:
 
 def _plain_name(name: str) -> str:
     if "/" in name or name in ("", ".", ".."):
-        raise VolumeError(name, "not a volume's name")
+        raise VolumeError(name, "invalid volume name")
     return name
 
 
@@ -222,39 +220,39 @@ def container_mounts(
     *,
     owner: int | None = None,
 ) -> list[Mount]:
-    """What *container* mounts where; a sub-path that is not there becomes a folder.
+    """Return the mounts of *container*; create sub-paths that do not exist.
 
     Raises:
-        ConfigError: a volume is unknown, or a sub-path leads out of it.
+        ContainerConfigError: a volume is unknown, or a sub-path leads out of it.
     """
     mounts = []
-    for wanted in container.volume_mounts:
-        volume = volumes.get(wanted.name)
+    for mount in container.volume_mounts:
+        volume = volumes.get(mount.name)
         if volume is None:
-            raise ContainerConfigError(f"no volume named {wanted.name!r}")
-        below = expand(wanted.sub_path_expr, env) if wanted.sub_path_expr else wanted.sub_path
-        if below:
-            make_sub_path(str(volume.path), below, owner=owner)
-        target = os.path.normpath("/" + wanted.mount_path.lstrip("/"))
-        read_only = wanted.read_only or volume.read_only
-        mounts.append(Mount(str(volume.path), target, read_only, below))
+            raise ContainerConfigError(f"no volume named {mount.name!r}")
+        sub_path = expand(mount.sub_path_expr, env) if mount.sub_path_expr else mount.sub_path
+        if sub_path:
+            make_sub_path(str(volume.path), sub_path, owner=owner)
+        target = os.path.normpath("/" + mount.mount_path.lstrip("/"))
+        read_only = mount.read_only or volume.read_only
+        mounts.append(Mount(str(volume.path), target, read_only, sub_path))
     return mounts
 
 
 def link_mounts(root: Path, mounts: Iterable[Mount], *, pod: Path) -> None:
-    """Without a sandbox: show each mount below *root* by a link.
+    """Link each mount below *root*, without a sandbox.
 
     Raises:
-        ConfigError: a mount lies inside another one that is not the pod's own.
+        ContainerConfigError: a mount is inside another one that does not belong to the pod.
     """
     for mount in sorted(mounts, key=lambda mount: mount.target.count("/")):
-        place = root / mount.target.lstrip("/")
-        real = os.path.realpath(place.parent)
+        path = root / mount.target.lstrip("/")
+        real = os.path.realpath(path.parent)
         if not real.startswith(os.path.realpath(pod) + "/"):
             raise ContainerConfigError(
                 f"without a sandbox nothing can be mounted at {mount.target}"
             )
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_symlink() or not place.exists():
-            place.unlink(missing_ok=True)
-            place.symlink_to(os.path.join(mount.source, mount.sub_path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() or not path.exists():
+            path.unlink(missing_ok=True)
+            path.symlink_to(os.path.join(mount.source, mount.sub_path))

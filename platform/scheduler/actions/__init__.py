@@ -1,1 +1,1 @@
-"""What a cycle does, one story a module."""
+"""Actions of a scheduling cycle, one per module."""

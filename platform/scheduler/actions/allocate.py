@@ -1,48 +1,44 @@
-"""``allocate``: whole gangs get nodes, or none of their pods does.
+"""The ``allocate`` action: schedule gangs up to their minimum or not at all.
 
-0. Where ``enqueue`` is not configured, pending gangs of open queues are admitted. Pods that wait at
-   the gate of their queue are let in; they are placed once it is gone.
-1. Admitted gangs with pods to place are lined up by queue; those that were refused before and for
-   whom nothing has opened since are left out.
-2. The queue whose turn it is sends its first gang; a queue that has had its part sends none.
-3. A gang that is not ready yet is placed up to its minimum, or not at all and is told why.
-4. A gang that is ready gets its further pods one at a time (large ones in small portions), so that
-   it takes turns with others; when nobody else waits it gets all at once.
-5. While something was placed and pods are left, the gang lines up again.
+0. If ``enqueue`` is not configured, pending gangs of open queues are admitted. Queue gates are
+   removed from pods within the limits of their queue; such a pod is scheduled once it has none.
+1. Admitted gangs with pending pods are put into a heap for each queue, without those that were
+   rejected and for which nothing has changed since.
+2. The first queue in queue order gives its first gang in job order; an overused queue is skipped.
+3. A gang that is not ready is allocated up to its minimum, or not at all and rejected.
+4. A gang that is ready gets further pods one at a time (a large gang in small batches), so that
+   gangs alternate; the last gang gets all at once.
+5. A gang with an allocation and more pending pods is put back into its heap.
 """
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ..framework.session import Session, SortKey
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task
 from .enqueue import enqueue_without_plugins
 from .remove_gates import remove_gates
 
-if TYPE_CHECKING:
-    from ..framework.session import Session, SortKey
-
-
 _EXTRA_ROUNDS = 32
-"""A gang with more pods left than this gets more than one a turn."""
+"""A gang with more pending pods than this gets more than one of them at a time."""
 
 
 @dataclass(slots=True)
 class PendingGang:
-    """A gang in line, and what of it is still to be tried in this cycle."""
+    """A gang in the heap of its queue, and what is to be tried in this cycle."""
 
     gang: Gang
     tasks: list[Task]
-    """In order; pods that ask for nothing come last."""
+    """In task order; best-effort tasks are last."""
 
     fit_errors: dict[str, FitError] = field(default_factory=dict)
-    """Those for whom there was no place, by role."""
+    """By role."""
 
 
-def allocate(session: "Session") -> None:
-    """Place gangs, and further pods of gangs that run."""
+def allocate(session: Session) -> None:
+    """Schedule gangs, and further pods of gangs that are ready."""
     if not session.has_enqueue_action:
         enqueue_without_plugins(session)
     remove_gates(session)
@@ -53,7 +49,7 @@ def allocate(session: "Session") -> None:
         _, name = heapq.heappop(queue_heap)
         queue, heap = session.cache.queue_named(name), pending[name]
         if name and session.overused(queue):
-            _reject_overused(session, queue, [waiter.gang for _, _, waiter in heap])
+            _reject_overused(session, queue, [waiting.gang for _, _, waiting in heap])
             continue
         if not heap:
             continue
@@ -63,8 +59,8 @@ def allocate(session: "Session") -> None:
         heapq.heappush(queue_heap, (session.queue_order(queue), name))
 
 
-def _pending_by_queue(session: "Session") -> "dict[str, list[tuple[SortKey, str, PendingGang]]]":
-    """Gangs worth a try, in heaps by queue; a gang that is not is told why."""
+def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, PendingGang]]]:
+    """Return heaps of gangs to try, by queue; invalid gangs are rejected."""
     pending: dict[str, list[tuple[SortKey, str, PendingGang]]] = {}
     for gang in list(session.cache.pending_gangs.values()):
         if gang.is_pending or session.can_skip(gang) or not gang.has_requesting_tasks():
@@ -80,57 +76,60 @@ def _pending_by_queue(session: "Session") -> "dict[str, list[tuple[SortKey, str,
     return pending
 
 
-def _reject_overused(session: "Session", queue: QueueInfo, gangs: list[Gang]) -> None:
-    """Tell gangs of a queue that has had its part what they lack of it."""
+def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:
+    """Reject gangs of an overused queue."""
     for gang in gangs:
         eq_class = session.tasks(gang)[0].eq_class
         rejection = session.queue_rejection(queue, eq_class)
-        message = rejection.message if rejection else f'queue "{queue.name}" has had its share'
+        message = rejection.message if rejection else f'queue "{queue.name}" is overused'
         session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message))
 
 
 def _push(
-    session: "Session", heap: "list[tuple[SortKey, str, PendingGang]]", pending_gang: PendingGang
+    session: Session, heap: list[tuple[SortKey, str, PendingGang]], pending_gang: PendingGang
 ) -> None:
     heapq.heappush(
         heap, (session.job_order(pending_gang.gang), pending_gang.gang.key, pending_gang)
     )
 
 
-def _allocate(session: "Session", pending_gang: PendingGang, *, is_last: bool) -> bool:
-    """Give a gang its turn; say whether it shall have another."""
+def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
+    """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
     if MissingMembers(pending_gang.gang).satisfied:
         return _allocate_extra(session, pending_gang, is_last=is_last)
     return _allocate_minimum(session, pending_gang)
 
 
-def _allocate_minimum(session: "Session", pending_gang: PendingGang) -> bool:
-    """Place the minimum, or nothing."""
+def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
+    """Allocate the minimum or nothing; returns whether there are more pods to try."""
     missing = MissingMembers(pending_gang.gang)
     with session.statement(pending_gang.gang) as statement:
         statement.allocate_minimum(pending_gang.tasks, missing)
         if not missing.satisfied:
             session.reject(pending_gang.gang, statement.diagnosis())
             return False
-        placed_uids = {task.uid for task, _ in statement.allocations}
+        allocated_uids = statement.allocated_uids()
         session.commit(pending_gang.gang, statement)
     pending_gang.tasks = [
         task
         for task in pending_gang.tasks
-        if task.uid not in placed_uids and not task.eq_class.best_effort
+        if task.uid not in allocated_uids and not task.eq_class.best_effort
     ]
     return bool(pending_gang.tasks)
 
 
-def _allocate_extra(session: "Session", pending_gang: PendingGang, *, is_last: bool) -> bool:
-    """Place a portion of the further pods, or all that fit if nobody else waits."""
+def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
+    """Allocate a batch of further pods, or all that fit if this is the last gang.
+
+    Returns whether there are more pods to try.
+    """
     batch_size = (
         len(pending_gang.tasks) if is_last else max(len(pending_gang.tasks) // _EXTRA_ROUNDS, 1)
     )
     batch = pending_gang.tasks[:batch_size]
     with session.statement(pending_gang.gang) as statement:
         count = statement.allocate_extra(batch, batch_size)
-        placed_uids = {task.uid for task, _ in statement.allocations}
+        allocated_uids = statement.allocated_uids()
         session.commit(pending_gang.gang, statement)
     if count == batch_size:
         pending_gang.tasks = pending_gang.tasks[batch_size:]
@@ -138,7 +137,7 @@ def _allocate_extra(session: "Session", pending_gang: PendingGang, *, is_last: b
         pending_gang.fit_errors.update(statement.fit_errors)
         remaining = [] if is_last else pending_gang.tasks
         pending_gang.tasks = [
-            t for t in remaining if t.uid not in placed_uids and not statement.has_failed(t)
+            t for t in remaining if t.uid not in allocated_uids and not statement.has_failed(t)
         ]
     if not pending_gang.tasks and pending_gang.fit_errors:
         session.reject(

@@ -1,21 +1,18 @@
-"""``backfill``: pods that ask for nothing fill what is left.
+"""The ``backfill`` action: schedule best-effort pods.
 
-1. Admitted gangs with such pods to place are taken in order; no queue limit concerns them.
-2. A gang that is not ready yet, and has none but such pods to place, is placed whole or not at all.
-3. A gang that is ready gets as many more as find a node.
+1. Admitted gangs with best-effort pods are taken in job order; queue limits do not apply.
+2. A gang that is not ready, and has only best-effort pods, is allocated up to its minimum or not
+   at all.
+3. A gang that is ready gets as many more as fit.
 """
 
-from typing import TYPE_CHECKING
-
+from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..state.gangs import Diagnosis, Gang
 
-if TYPE_CHECKING:
-    from ..framework.session import Session
 
-
-def backfill(session: "Session") -> None:
-    """Place pods that ask for nothing."""
+def backfill(session: Session) -> None:
+    """Schedule best-effort pods."""
     for gang in sorted(_candidates(session), key=session.job_order):
         rejection = session.job_valid(gang)
         if rejection:
@@ -24,7 +21,7 @@ def backfill(session: "Session") -> None:
             _backfill_gang(session, gang)
 
 
-def _candidates(session: "Session") -> list[Gang]:
+def _candidates(session: Session) -> list[Gang]:
     return [
         gang
         for gang in session.cache.pending_gangs.values()
@@ -35,15 +32,15 @@ def _candidates(session: "Session") -> list[Gang]:
     ]
 
 
-def _backfill_gang(session: "Session", gang: Gang) -> None:
+def _backfill_gang(session: Session, gang: Gang) -> None:
     tasks = [task for task in session.tasks(gang) if task.eq_class.best_effort]
     with session.statement(gang) as statement:
         missing = MissingMembers(gang)
         statement.allocate_minimum(tasks, missing)
         if missing.satisfied:
-            placed_uids = {task.uid for task, _ in statement.allocations}
+            allocated_uids = statement.allocated_uids()
             statement.allocate_extra(
-                [task for task in tasks if task.uid not in placed_uids], len(tasks)
+                [task for task in tasks if task.uid not in allocated_uids], len(tasks)
             )
         diagnosis = statement.diagnosis()
         if missing.satisfied:

@@ -1,25 +1,21 @@
-"""``lift_gates``: pods that wait at the gate of their queue are let in when it has room for them.
+"""Remove queue gates from pods within the limits of their queue; a step of ``allocate``.
 
-A cluster that grows on demand looks at pods for which no node has room. Those that only wait for
-their queue shall not count there, and are gated until then.
+A cluster autoscaler adds nodes for pending pods that fit no node. Pods that only wait for their
+queue must not count there, so they have a scheduling gate until then.
 
-1. Admitted gangs with such pods are taken in the order of their queues, then their own.
-2. Whoever has been let in already and is not placed yet counts as if it were.
-3. A gang that is not ready is let in up to its minimum at least, or not at all and is told why.
+1. Admitted gangs with gated pods are taken in queue order, then in job order.
+2. An ungated pod that is not scheduled yet counts as allocated.
+3. A gang that is not ready loses the gates of its minimum at least, or none and is rejected.
 """
 
-from typing import TYPE_CHECKING
-
+from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import Rejection
 from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, add_amounts, sum_amounts
 
-if TYPE_CHECKING:
-    from ..framework.session import Session
 
-
-def remove_gates(session: "Session") -> None:
-    """Let pods in whose queue has room for them."""
+def remove_gates(session: Session) -> None:
+    """Remove the gates of pods that are within the limits of their queue."""
     gangs = [
         gang
         for gang in session.cache.pending_gangs.values()
@@ -32,7 +28,7 @@ def remove_gates(session: "Session") -> None:
         _remove_gates_of_gang(session, gang, queue_of(gang))
 
 
-def _remove_gates_of_gang(session: "Session", gang: Gang, queue: QueueInfo) -> None:
+def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> None:
     tasks = [task for task in session.tasks(gang, gated_by_queue=True) if not task.ungated]
     if not tasks:
         return
@@ -57,9 +53,10 @@ def _remove_gates_of_gang(session: "Session", gang: Gang, queue: QueueInfo) -> N
 
 
 def _tasks_within_limits(
-    session: "Session", queue: QueueInfo, tasks: list[Task]
+    session: Session, queue: QueueInfo, tasks: list[Task]
 ) -> tuple[list[Task], Rejection | None]:
-    """Those of *tasks* that *queue* has room for, and why it has none for the first other."""
+    """Return those of *tasks* that *queue* can allocate, and why it cannot allocate the first
+    of the others."""
     fitting: list[Task] = []
     rejection: Rejection | None = None
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Why no node takes another pod, in one sentence with numbers."""
+"""The fit error of a pod: why no node fits it, with counts."""
 
 import numpy as np
 
@@ -11,29 +11,29 @@ from .feasibility import FEASIBLE, FeasibilityCache, FeasibilityMask
 def explain(
     node_matrix: NodeMatrix, feasibility: FeasibilityCache, eq_class: EquivalenceClass
 ) -> str:
-    """Say of all nodes why they do not take one more pod of *shape*, most frequent words first.
+    """Return why no node fits one more pod of *eq_class*, with the number of nodes per reason.
 
-    Nodes that do have room are taken as filled up with such pods: the question is asked for the
-    pod that came after the last one that fitted.
+    Nodes that fit such pods count as filled with them: the message is for the pod after the last
+    one that fits.
     """
     mask = feasibility.get(eq_class)
     nodes = len(node_matrix)
     if not nodes:
         return "0/0 nodes are available: the cluster has no nodes"
     counts = np.bincount(mask.codes[node_matrix.alive], minlength=len(feasibility.reasons))
-    parts = [
+    reasons = [
         f"{counts[code]} {feasibility.reasons[code]}"
         for code in np.flatnonzero(counts)
         if code > FEASIBLE
     ]
-    parts += _insufficient_resources(node_matrix, mask, eq_class)
-    return f"0/{nodes} nodes are unavailable: {', '.join(sorted(parts))}."
+    reasons += _insufficient_resources(node_matrix, mask, eq_class)
+    return f"0/{nodes} nodes are unavailable: {', '.join(sorted(reasons))}."
 
 
 def _insufficient_resources(
     node_matrix: NodeMatrix, mask: FeasibilityMask, eq_class: EquivalenceClass
 ) -> list[str]:
-    """For nodes that the filters leave: which resource runs out, counted by the first of them."""
+    """Count the feasible nodes by the first resource that is insufficient."""
     node_indexes = np.flatnonzero(mask.feasible)
     if not len(node_indexes):
         return []
@@ -42,13 +42,12 @@ def _insufficient_resources(
     left = node_matrix.idle[:, node_indexes] - request[:, None] * capacity
     rows = np.union1d(np.flatnonzero(request), (CPU, MEMORY))
     first = rows[(left[rows] < request[rows, None]).argmax(axis=0)]
-    found = []
+    messages = []
     for row in np.unique(first):
-        there = left[row, first == row]
+        amounts = left[row, first == row]
         name = node_matrix.resource_index.names[row]
-        free = (
-            f"{'most free' if len(there) > 1 else 'free'} {format_amount(name, int(there.max()))}"
-        )
-        asked = format_amount(name, int(request[row]))
-        found.append(f"{len(there)} Insufficient {name} (requested {asked}, {free})")
-    return found
+        label = "most free" if len(amounts) > 1 else "free"
+        free = f"{label} {format_amount(name, int(amounts.max()))}"
+        requested = format_amount(name, int(request[row]))
+        messages.append(f"{len(amounts)} Insufficient {name} (requested {requested}, {free})")
+    return messages

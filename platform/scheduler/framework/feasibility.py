@@ -1,6 +1,7 @@
-"""Who may go where, leaving amounts aside: one mask for all shapes that ask the same of nodes.
+"""Feasible nodes without regard to amounts: one mask for all equivalence classes with equal
+constraints.
 
-A mask is worked out once and then only for columns whose node changed in a way that filters see;
+A mask is computed once and updated only for nodes that changed in a way that filters see;
 a heartbeat or a pod costs nothing here.
 """
 
@@ -15,28 +16,28 @@ from ..state.node_matrix import NodeMatrix
 from ..state.resources import BoolVector, IntVector
 
 FEASIBLE, NO_NODE = 0, 1
-"""Codes of a :class:`FeasibilityMask` that stand for no reason of a filter."""
+"""Codes of a :class:`FeasibilityMask` that are not reasons of a filter."""
 
 _MAX_ENTRIES = 2_000
-"""Masks remembered; beyond that all are forgotten."""
+"""Masks kept; beyond that all are dropped."""
 
 
 @dataclass(slots=True)
 class FeasibilityMask:
-    """For each column whether it may be used, and why not."""
+    """For each node index whether the node is feasible, and why not."""
 
     codes: IntVector
     feasible: BoolVector
     position: int = 0
     evaluated: int = field(default=0)
-    """Columns looked at so far; those beyond are new."""
+    """Node indexes evaluated so far; those beyond are new."""
 
 
 class FeasibilityCache:
-    """All masks over one snapshot, under one set of filters."""
+    """All masks over one node matrix, for one set of filters."""
 
     def __init__(self, node_matrix: NodeMatrix, filters: Sequence[FilterPlugin]) -> None:
-        """Watch *snapshot*; *filters* are asked in order, the first refusal counts."""
+        """Start without masks; *filters* are asked in order, the first reason counts."""
         self.reasons = ["", "no such node"]
         self._codes: dict[str, int] = {}
         self._node_matrix = node_matrix
@@ -44,7 +45,7 @@ class FeasibilityCache:
         self._masks: dict[bytes, FeasibilityMask] = {}
 
     def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
-        """The mask of *shape* as the nodes are now; to be read, and soon."""
+        """Return the current mask of *eq_class*, to be read at once and not changed."""
         mask = self._masks.get(eq_class.constraints_key)
         if mask is None:
             if len(self._masks) >= _MAX_ENTRIES:

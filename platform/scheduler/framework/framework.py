@@ -1,8 +1,7 @@
-"""The plugins of a configuration, sorted once by what each can do."""
+"""The configured plugins by extension point."""
 
 from collections.abc import Iterable
 
-from ..conf import PLUGINS, Conf, PluginConf
 from ..plugins.extension_points import (
     AllocatablePlugin,
     FilterPlugin,
@@ -15,17 +14,18 @@ from ..plugins.extension_points import (
     StaticScorePlugin,
     TaskOrderPlugin,
 )
+from ..plugins.registry import PluginOption, Tiers
 
-ConfiguredPlugins = Iterable[tuple[PluginConf, object]]
+ConfiguredPlugins = Iterable[tuple[PluginOption, object]]
 
 
 class Framework:
-    """Who has a say in what, in the order of the configuration."""
+    """The plugins of each extension point, in the order of the configuration."""
 
-    def __init__(self, conf: Conf) -> None:
-        """Make the plugins of *conf*."""
-        tiers = [[(each, PLUGINS[each.name](each.arguments)) for each in t] for t in conf.tiers]
-        every = [pair for tier in tiers for pair in tier]
+    def __init__(self, tiers: Tiers) -> None:
+        """Create the plugins of *tiers*."""
+        plugins_by_tier = [[(each, each.factory(each.arguments)) for each in t] for t in tiers]
+        every = [pair for tier in plugins_by_tier for pair in tier]
         ordering = _enabled(every, "enableNodeOrder")
         self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
         self.queue_order = [
@@ -46,7 +46,7 @@ class Framework:
                 for each in _enabled(tier, "enableJobEnqueued")
                 if isinstance(each, JobEnqueueablePlugin)
             ]
-            for tier in tiers
+            for tier in plugins_by_tier
         ]
         self.allocatable = [
             each
@@ -66,5 +66,5 @@ class Framework:
 
 
 def _enabled(plugins: ConfiguredPlugins, key: str) -> list[object]:
-    """Those plugins for whom *key* is not turned off."""
-    return [plugin for conf, plugin in plugins if key not in conf.disabled]
+    """Return the plugins in whose options *key* is not set to false."""
+    return [plugin for option, plugin in plugins if key not in option.disabled]

@@ -1,9 +1,9 @@
-"""Where the next pods of one shape go: always to the best node that still has room.
+"""Choose nodes for pods of one equivalence class: always the best node that the pod fits.
 
-The result is that of a loop which scores all nodes before each pod and takes the best, ties going
-to the node whose name comes first. What makes it fast: only the node that a pod was put on can
-change its score, and the scores of *that* node for its next pods are worked out in one go. So a
-batch costs one look at all nodes and a handful of operations a pod.
+The result is that of a loop which scores all nodes before each pod and chooses the best; of equal
+nodes, the one whose name sorts first. It is fast because only the node of the last pod can change
+its score, and the scores of that node for its next pods are computed in one batch. So a batch of
+pods costs one scoring of all nodes and a few operations per pod.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ _TIE_BITS = 20
 _MAX_SCORE = 2**42
 _MAX_CAPACITY = 2**31
 _MIN_STEPS, _MAX_STEPS, _MAX_TOTAL_STEPS = 4, 128, 1024
-"""How far ahead one look goes: steps for a node, and steps over all nodes."""
+"""How many pods ahead keys are computed: per node, and for all nodes."""
 
 _FULL_KEY = -1
-"""The key of a node that takes no more."""
+"""Key of a full node."""
 
 
 class Placer:
-    """Places pods of one shape on a snapshot during one cycle, while others do too."""
+    """Chooses nodes for pods of one equivalence class in one session."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Placer:
         scorers: Sequence[ScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
     ) -> None:
-        """Look at all nodes once."""
+        """Score all nodes."""
         self._node_matrix = node_matrix
         self._eq_class = eq_class
         self._feasible = mask.feasible
@@ -53,28 +53,28 @@ class Placer:
         self._capacity = np.zeros(0, np.int64)
         self._keys = np.zeros(0, np.int64)
         self._next_keys: dict[int, list[int]] = {}
-        """Keys of a column after further pods, last first."""
+        """Keys of a node after its next pods, in reverse order."""
         self._stale_index: int | None = None
-        """A column whose key is from before the last pod."""
+        """The node whose key is from before its last pod."""
         self._rescore_all()
 
     def capacity(self) -> int:
-        """How many more pods fit on all nodes together."""
+        """Return how many more pods fit on all nodes in total."""
         self._refresh()
         return int(self._capacity.sum())
 
     def allocate(self, count: int) -> list[int]:
-        """Put up to *count* pods on nodes and charge them; returns a column for each pod."""
+        """Allocate up to *count* pods; returns a node index for each."""
         self._refresh()
         chosen: list[int] = []
         allocated = 0
-        keys, ahead = self._keys, self._next_keys
+        keys, next_keys = self._keys, self._next_keys
         while len(chosen) < count:
             node_index = int(keys.argmax())
             if keys[node_index] < 0:
                 break
             chosen.append(node_index)
-            upcoming = ahead.get(node_index)
+            upcoming = next_keys.get(node_index)
             if upcoming:
                 keys[node_index] = upcoming.pop()
             elif len(chosen) == count:
@@ -87,19 +87,19 @@ class Placer:
         return chosen
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
-        """Undo a placement."""
+        """Release pods that were allocated on *node_indexes*."""
         self._node_matrix.release(self._request, node_indexes)
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     def _allocate(self, node_indexes: Sequence[int]) -> None:
-        """Charge pods whose effect on the keys is known already."""
+        """Allocate pods whose effect on the keys is computed already."""
         self._node_matrix.allocate(self._request, node_indexes)
         np.subtract.at(self._capacity, node_indexes, 1)
         self._position = self._node_matrix.usage_changes.position
 
     def _refresh(self) -> None:
-        """Follow what has been changed by anybody but :meth:`listen` since the last look."""
+        """Update the keys for changes by others than :meth:`allocate` since the last call."""
         log = self._node_matrix.usage_changes
         if self._position != log.position:
             changed = log.since(self._position)
@@ -140,7 +140,7 @@ class Placer:
             self._keys[node_indexes] = self._compute_keys(node_indexes, allocatable, used)
 
     def _compute_next_keys(self, node_index: int, count: int) -> None:
-        """Work out the next keys of *slot*, whose own is used up, and of those likely to follow."""
+        """Compute the next keys of *node_index*, whose key is stale, and of the next best nodes."""
         nodes = len(self._keys)
         steps = min(max(2 * count // nodes, _MIN_STEPS), _MAX_STEPS)
         node_indexes = [node_index]
@@ -161,14 +161,14 @@ class Placer:
         self._keys[node_index] = self._next_keys[node_index].pop()
 
     def _best_candidates(self, count: int, *, excluded: int) -> list[int]:
-        """The *count* columns with the highest keys of whom nothing further is known."""
+        """Return the *count* nodes with the highest keys that have no next keys."""
         keys = self._keys
-        found = (
+        candidates = (
             np.argpartition(keys, -count)[-count:] if count < len(keys) else np.arange(len(keys))
         )
         return [
             node_index
-            for node_index in found.tolist()
+            for node_index in candidates.tolist()
             if keys[node_index] >= 0
             and node_index != excluded
             and not self._next_keys.get(node_index)
@@ -177,7 +177,7 @@ class Placer:
     def _compute_keys(
         self, node_indexes: IntVector, allocatable: IntVector, used: IntVector
     ) -> IntVector:
-        """One number a column that is larger for the better one; never the same for two."""
+        """Return a unique number for each node that is larger for a better node."""
         scores = self._static_scores[node_indexes]
         for scorer in self._scorers:
             scores = scores + scorer.score(self._request, allocatable, used)
@@ -186,16 +186,14 @@ class Placer:
         return keys
 
     def _compute_static_scores(self, static_scorers: Sequence[StaticScorePlugin]) -> Scores:
-        """Points that do not depend on amounts, for all columns."""
+        """Return the scores that do not depend on amounts, for all nodes."""
         scores = np.zeros(self._node_matrix.columns)
         node_indexes = np.flatnonzero(self._feasible)
         node_infos = self._node_matrix.node_infos
         nodes: list[NodeInfo] = []
         for scorer in static_scorers:
             nodes = nodes or [
-                found
-                for node_index in node_indexes
-                if (found := node_infos[node_index]) is not None
+                info for node_index in node_indexes if (info := node_infos[node_index]) is not None
             ]
             node_scores = scorer.static_score(self._eq_class, nodes)
             if node_scores is not None:

@@ -1,22 +1,15 @@
-"""One round of decisions over a cluster that stands still.
+"""The session of one scheduling cycle: what actions read, and how they decide.
 
-The actions run in order and see each other's work; what they decide is collected in a
-:class:`PodActions` and carried out by others. Nothing in here waits, reads a clock or draws lots,
-so the same cluster always leads to the same decision.
+The actions run in order, and each sees the effects of those before it. A session does no I/O, reads
+no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-
-from ..actions.allocate import allocate
-from ..actions.backfill import backfill
-from ..actions.enqueue import enqueue
 from ..plugins.extension_points import Rejection
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, sorted_tasks
 from ..state.resources import MAX_AMOUNT
+from .decision import GangRef, Placement, UngatedPod
 from .explain import explain
 from .feasibility import FeasibilityCache
 from .framework import Framework
@@ -24,55 +17,10 @@ from .placer import Placer
 from .statement import Statement
 
 SortKey = tuple[float | str, ...]
-ACTIONS = {"enqueue": enqueue, "allocate": allocate, "backfill": backfill}
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A pod and the node that it shall run on."""
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
-    gang: str = ""
-    """Key of its gang, if that has a PodGroup."""
-
-
-@dataclass(slots=True)
-class Decision:
-    """What a cycle has decided."""
-
-    placements: list[Placement] = field(default_factory=list)
-    enqueued: list[Gang] = field(default_factory=list)
-    """Gangs that have entered their queue."""
-
-    changed_gangs: list[Gang] = field(default_factory=list)
-    """Gangs whose status may have to be written."""
-
-    ungated: list[Task] = field(default_factory=list)
-    """Pods that lose the gate of their queue."""
-
-    allocated_by_queue: Mapping[str, dict[str, int]] = field(default_factory=dict)
-    """What is allocated in queues where that may have changed."""
-
-    scheduled: int = 0
-    """Tries that placed a gang, or more of it."""
-
-    rejected: int = 0
-    """Tries that left a gang, or some of it, waiting."""
-
-
-ActionTimer = Callable[[str], AbstractContextManager[object]]
-"""What an action is carried out in, by its name: somebody else's clock."""
-
-
-def _no_timer(action: str) -> AbstractContextManager[object]:
-    return nullcontext(action)
 
 
 class Session:
-    """The ground that actions stand on; to be used once."""
+    """The scheduler cache and the plugins, for the actions of one cycle."""
 
     def __init__(
         self,
@@ -82,14 +30,19 @@ class Session:
         *,
         has_enqueue_action: bool,
     ) -> None:
-        """Let plugins look at *cluster* as it is.
+        """Open the session: each plugin computes what it needs from *cache*.
 
-        *enqueues* says whether the ``enqueue`` action is configured; without it, ``allocate``
-        admits gangs.
+        *has_enqueue_action* is whether the ``enqueue`` action is configured; without it,
+        ``allocate`` admits gangs.
         """
         self.cache = cache
         self.has_enqueue_action = has_enqueue_action
-        self.decision = Decision()
+        self.placements: list[Placement] = []
+        self.enqueued: list[Gang] = []
+        self.ungated: list[UngatedPod] = []
+        self.ungated_gangs: list[Gang] = []
+        self.scheduled = 0
+        self.rejected = 0
         self._framework = framework
         self._feasibility = feasibility
         self._placers: dict[EquivalenceClass, Placer] = {}
@@ -101,31 +54,31 @@ class Session:
     # -- order ---------------------------------------------------------------------------------
 
     def job_order(self, gang: Gang) -> SortKey:
-        """Where *gang* stands in its queue; the smallest goes first."""
-        keys = [view.job_order(gang) for view in self._framework.job_order]
+        """Return the sort key of *gang* within its queue; the smallest is first."""
+        keys = [plugin.job_order(gang) for plugin in self._framework.job_order]
         return (*keys, gang.created, gang.key)
 
     def queue_order(self, queue: QueueInfo) -> SortKey:
-        """Where *queue* stands among queues; the smallest goes first."""
-        keys = [view.queue_order(queue) for view in self._framework.queue_order]
+        """Return the sort key of *queue*; the smallest is first."""
+        keys = [plugin.queue_order(queue) for plugin in self._framework.queue_order]
         created = queue.object.metadata.creation_timestamp if queue.object else ""
         return (*keys, created or "", queue.name)
 
     def tasks(self, gang: Gang, *, gated_by_queue: bool = False) -> list[Task]:
-        """The tasks of *gang* that may be placed, in order; askers of nothing last.
+        """Return the pending tasks of *gang* in order, best-effort tasks last.
 
-        Or those that are to be let in by the queue.
+        With *gated_by_queue*, return its tasks with a queue gate instead.
         """
         plugins = self._framework.task_order
         tasks = (gang.gated_by_queue if gated_by_queue else gang.pending_tasks).values()
-        return sorted_tasks(tasks, lambda task: tuple(view.task_order(task) for view in plugins))
+        return sorted_tasks(tasks, lambda task: tuple(each.task_order(task) for each in plugins))
 
     # -- limits --------------------------------------------------------------------------------
 
     def job_enqueueable(self, gang: Gang) -> Rejection | None:
-        """Why *gang* may not enter its queue, or ``None`` if it may.
+        """Return why *gang* is not admitted to its queue, or ``None`` if it is.
 
-        A tier in which somebody agrees and nobody refuses decides for those after it.
+        If a plugin of a tier permits and none rejects, later tiers are not asked.
         """
         for tier in self._framework.job_enqueueable:
             votes = [plugin.job_enqueueable(gang) for plugin in tier]
@@ -137,16 +90,16 @@ class Session:
         return None
 
     def enqueue(self, gang: Gang) -> None:
-        """Let *gang* enter its queue."""
+        """Admit *gang* to its queue."""
         for tier in self._framework.job_enqueueable:
             for plugin in tier:
                 plugin.job_enqueued(gang)
         gang.diagnosis = None
         self.cache.mark_enqueued(gang)
-        self.decision.enqueued.append(gang)
+        self.enqueued.append(gang)
 
     def job_valid(self, gang: Gang) -> Rejection | None:
-        """Why it makes no sense to try *gang*."""
+        """Return why *gang* cannot be scheduled even on idle nodes, or ``None``."""
         for plugin in self._framework.job_valid:
             rejection = plugin.job_valid(gang)
             if rejection:
@@ -154,27 +107,27 @@ class Session:
         return None
 
     def overused(self, queue: QueueInfo) -> bool:
-        """Whether *queue* gets no more in this cycle."""
+        """Return whether *queue* gets no more in this cycle."""
         return any(plugin.overused(queue) for plugin in self._framework.overused)
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """How many more pods of *shape* the queue may hold."""
+        """Return how many more pods of *eq_class* the queue may allocate."""
         return min(
             (each.allocatable_count(queue, eq_class) for each in self._framework.allocatable),
             default=MAX_AMOUNT,
         )
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
-        """Why *queue* holds no more pods of *shape*, if that is so."""
+        """Return why *queue* allocates no more pods of *eq_class*, or ``None`` if it does."""
         for plugin in self._framework.allocatable:
             if plugin.allocatable_count(queue, eq_class) < 1:
                 return plugin.queue_rejection(queue, eq_class)
         return None
 
-    # -- placing -------------------------------------------------------------------------------
+    # -- placement -----------------------------------------------------------------------------
 
     def placer(self, eq_class: EquivalenceClass) -> Placer:
-        """The placer of *shape*, made when first asked for."""
+        """Return the placer of *eq_class*, created on first use."""
         placer = self._placers.get(eq_class)
         if placer is None:
             placer = self._placers[eq_class] = Placer(
@@ -187,11 +140,11 @@ class Session:
         return placer
 
     def pvc_rejection(self, task: Task) -> str:
-        """Why no node may take *task* yet; empty if one may."""
+        """Return which PVC blocks *task* and why; empty if none does."""
         return self.cache.pvcs.blocking_reason(task)
 
     def explain(self, eq_class: EquivalenceClass) -> str:
-        """Why no node takes another pod of *shape*."""
+        """Return why no node fits another pod of *eq_class*."""
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
@@ -200,84 +153,36 @@ class Session:
         return known[1]
 
     def statement(self, gang: Gang) -> Statement:
-        """A try to place tasks of *gang*."""
+        """Return a new statement for *gang*."""
         return Statement(self, gang, self.cache.queue_of(gang))
 
     def can_skip(self, gang: Gang) -> bool:
-        """Whether *gang* was refused before and nothing has happened that could change that."""
+        """Return whether *gang* was rejected and no relevant event has been applied since."""
         return gang.last_attempt == (self.cache.capacity_generation, gang.version)
 
     def commit(self, gang: Gang, statement: Statement) -> None:
-        """Make the placements of *trial* final."""
+        """Commit *statement*: assume its placements."""
         allocations = statement.commit()
         gang.diagnosis = None
-        self.decision.scheduled += 1
+        self.scheduled += 1
         self.cache.assume(gang, allocations)
-        key = "" if gang.single else gang.key
-        self.decision.placements += [
-            Placement(task.namespace, task.name, task.uid, task.node, key)
+        gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
+        self.placements += [
+            Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
             for task, _ in allocations
         ]
 
     def remove_gates(self, gang: Gang, tasks: list[Task]) -> None:
-        """Have *tasks* of *gang* lose the gate of their queue."""
+        """Remove the queue gate of *tasks* of *gang*."""
         gang.diagnosis = None
         self.cache.mark_ungated(gang, tasks)
-        self.decision.ungated += tasks
+        self.ungated += [UngatedPod(task.namespace, task.name, task.uid) for task in tasks]
+        self.ungated_gangs.append(gang)
 
     def reject(self, gang: Gang, diagnosis: Diagnosis) -> None:
-        """Remember why *gang*, or the rest of it, waits."""
+        """Record why *gang*, or what is left of it, is unschedulable."""
         gang.last_attempt = (self.cache.capacity_generation, gang.version)
-        self.decision.rejected += 1
+        self.rejected += 1
         if gang.diagnosis != diagnosis:
             gang.diagnosis = diagnosis
             self.cache.mark_changed(gang)
-
-
-class CycleRunner:
-    """Decides for one cluster under one configuration, keeping masks between cycles."""
-
-    def __init__(
-        self, cache: SchedulerCache, framework: Framework, actions: tuple[str, ...]
-    ) -> None:
-        """Decide by *rules*, carrying out *actions* in order."""
-        self.cache = cache
-        self._framework = framework
-        self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
-        self._actions = [(name, ACTIONS[name]) for name in actions]
-        self.action_timer: ActionTimer = _no_timer
-
-    def run_once(self) -> Decision:
-        """Admit what may enter, place what fits, say why the rest waits."""
-        cache = self.cache
-        cache.refresh()
-        has_enqueue_action = any(name == "enqueue" for name, _ in self._actions)
-        session = Session(
-            cache, self._framework, self._feasibility, has_enqueue_action=has_enqueue_action
-        )
-        for name, action in self._actions:
-            with self.action_timer(name):
-                action(session)
-        cache.refresh()
-        decision = session.decision
-        decision.changed_gangs = cache.pop_changed_gangs()
-        for gang in decision.changed_gangs:
-            _refresh_diagnosis(session, gang)
-        decision.allocated_by_queue = {
-            name: cache.subtree_allocated(name) for name in cache.pop_changed_queues()
-        }
-        return decision
-
-
-def _refresh_diagnosis(session: Session, gang: Gang) -> None:
-    """Bring the finding about a gang up to date that has nothing left to place.
-
-    If it lost members for good, that is the reason why it is not whole; if it is on its way out,
-    there is nothing to say.
-    """
-    if gang.pending_tasks or gang.gated_by_queue or gang.is_pending:
-        return
-    gang.diagnosis = None
-    if gang.tasks and not gang.is_ready() and not gang.is_terminating():
-        rejection = session.job_valid(gang)
-        gang.diagnosis = Diagnosis(rejection.reason, rejection.message) if rejection else None

@@ -1,4 +1,4 @@
-"""Trying to place a gang: placements that undo themselves unless they are kept."""
+"""Statements: all-or-nothing attempts to schedule a gang."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,34 +13,34 @@ from .placer import Placer
 
 
 class SessionView(Protocol):
-    """What a trial stands on: the cycle."""
+    """What a statement needs of its session."""
 
     def placer(self, eq_class: EquivalenceClass) -> Placer:
-        """The placer of *shape* in this cycle."""
+        """Return the placer of *eq_class* in this session."""
         ...
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """How many more pods of *shape* the queue may hold."""
+        """Return how many more pods of *eq_class* the queue may allocate."""
         ...
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
-        """Why the queue holds no more pods of *shape*, if that is so."""
+        """Return why the queue allocates no more pods of *eq_class*, or ``None`` if it does."""
         ...
 
     def pvc_rejection(self, task: Task) -> str:
-        """Why no node may take *task* yet; empty if one may."""
+        """Return which PVC blocks *task* and why; empty if none does."""
         ...
 
     def explain(self, eq_class: EquivalenceClass) -> str:
-        """Why no node takes another pod of *shape*."""
+        """Return why no node fits another pod of *eq_class*."""
         ...
 
 
 class MissingMembers:
-    """What a gang lacks to be ready, counted down as tasks are placed."""
+    """The members that a gang needs to be ready, counted down as tasks are allocated."""
 
     def __init__(self, gang: Gang) -> None:
-        """Count what is missing of the minima of *gang*."""
+        """Count the members that *gang* needs beyond its ready ones."""
         self.total = max(gang.min_member - gang.counts.ready, 0)
         self.by_role: dict[str, int] = {}
         for role, minimum in gang.role_minima.items():
@@ -49,24 +49,24 @@ class MissingMembers:
 
     @property
     def satisfied(self) -> bool:
-        """Whether the gang would be ready."""
+        """Whether no member is missing."""
         return not self.total and not self.by_role
 
     def needed(self, role: str, available: int) -> int:
-        """How many of *there* tasks of *role* to place until the gang is ready."""
+        """Return how many of *available* tasks of *role* are needed for the gang to be ready."""
         own = self.by_role.get(role, 0)
         others = len(self.by_role) - (role in self.by_role)
         return available if others else min(max(self.total, own), available)
 
     def consume(self, role: str, count: int) -> None:
-        """*count* tasks of *role* have been placed."""
+        """Count *count* tasks of *role* as allocated."""
         self.total = max(self.total - count, 0)
         left = self.by_role.pop(role, 0) - count
         if left > 0:
             self.by_role[role] = left
 
     def is_satisfiable(self, rest: Sequence[Task]) -> bool:
-        """Whether *rest* has enough tasks of each role, and altogether."""
+        """Return whether *rest* has enough tasks of each role, and in total."""
         available: dict[str, int] = {}
         for task in rest:
             available[task.role] = available.get(task.role, 0) + 1
@@ -77,7 +77,7 @@ class MissingMembers:
 
 @dataclass(slots=True)
 class AllocatedBatch:
-    """Tasks of one shape, and the columns that were charged for them."""
+    """Tasks of one equivalence class, and the nodes that they are allocated on."""
 
     eq_class: EquivalenceClass
     tasks: list[Task]
@@ -85,10 +85,13 @@ class AllocatedBatch:
 
 
 class Statement:
-    """One try to place tasks of one gang. A context manager: what is not kept is undone."""
+    """An attempt to schedule tasks of one gang.
+
+    A context manager: allocations that are not committed are discarded at its end.
+    """
 
     def __init__(self, session: SessionView, gang: Gang, queue: QueueInfo) -> None:
-        """Nothing is placed yet."""
+        """Start without allocations."""
         self.fit_errors: dict[str, FitError] = {}
         self._failed: set[str | EquivalenceClass] = set()
         self._blocked: set[str] = set()
@@ -104,19 +107,23 @@ class Statement:
     def __exit__(
         self,
         kind: type[BaseException] | None,
-        fault: BaseException | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self.discard()
 
     @property
     def allocations(self) -> Iterator[tuple[Task, int]]:
-        """Tasks that found a place, and its column."""
+        """The allocated tasks with their nodes."""
         for batch in self._batches:
             yield from zip(batch.tasks, batch.node_indexes, strict=True)
 
+    def allocated_uids(self) -> set[str]:
+        """Return the uids of the allocated tasks."""
+        return {task.uid for task, _ in self.allocations}
+
     def allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
-        """Place tasks in order until *need* is met, or cannot be met any more."""
+        """Allocate tasks in order until *missing* is satisfied or cannot be satisfied."""
         tasks = self._unblocked(tasks)
         if self._blocked and not missing.is_satisfiable(tasks):
             return
@@ -132,42 +139,45 @@ class Statement:
                 return
 
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
-        """Place up to *at_most* further tasks of a gang that is ready; returns how many."""
-        placed = 0
+        """Allocate up to *at_most* further tasks of a ready gang; returns how many."""
+        allocated = 0
         for eq_class, run in _runs(self._unblocked(tasks)):
-            if placed == at_most:
+            if allocated == at_most:
                 break
             if not self.has_failed(run[0]):
-                run = run[: at_most - placed]
+                run = run[: at_most - allocated]
                 possible = self._allocatable_count(eq_class, run)
                 self._allocate(eq_class, run[:possible])
-                placed += possible
-        return placed
+                allocated += possible
+        return allocated
 
     def has_failed(self, task: Task) -> bool:
-        """Whether *task* is blocked, or one like it, by role or else by shape, found no place."""
+        """Return whether *task* is blocked, or a task of its role did not fit.
+
+        Tasks without a role are compared by equivalence class.
+        """
         return task.uid in self._blocked or (task.role or task.eq_class) in self._failed
 
     def commit(self) -> list[tuple[Task, int]]:
-        """Let the placements stand; whoever keeps them counts them in the gang and the queue."""
+        """Keep and return the allocations; the caller counts them in the gang and the queue."""
         allocations = list(self.allocations)
         self._subtract_from_queue()
         self._batches = []
         return allocations
 
     def discard(self) -> None:
-        """Take everything back, to the last bit."""
+        """Roll back the allocations."""
         self._subtract_from_queue()
         for batch in self._batches:
             self._session.placer(batch.eq_class).rollback(batch.node_indexes)
         self._batches = []
 
     def diagnosis(self) -> Diagnosis:
-        """What the trial has shown; to be asked before it is undone."""
-        fitting = frozenset(task.uid for task, _ in self.allocations).union(self._fitting_uids)
+        """Return why tasks did not fit, and which did; to be called before :meth:`discard`."""
+        fitting = frozenset(self.allocated_uids()).union(self._fitting_uids)
         return Diagnosis(NOT_ENOUGH_RESOURCES, "", dict(self.fit_errors), fitting)
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     def _allocate_run(
         self,
@@ -176,7 +186,7 @@ class Statement:
         missing: MissingMembers,
         rest: Sequence[Task],
     ) -> bool:
-        """Place what is needed of *run*; say no, and place nothing, if the gang is lost."""
+        """Allocate what is needed of *run*; returns ``False`` if the gang cannot become ready."""
         desired = run[: missing.needed(run[0].role, len(run))]
         possible = self._allocatable_count(eq_class, desired)
         missing.consume(run[0].role, possible)
@@ -187,14 +197,14 @@ class Statement:
         return True
 
     def _allocatable_count(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
-        """How many of *tasks* queue and nodes have room for; notes the first that is left over."""
+        """Return how many of *tasks* fit queue and nodes; records the first that does not fit."""
         allowed = len(tasks)
         if not self._gang.single and not eq_class.best_effort:
             allowed = min(allowed, self._session.allocatable_count(self._queue, eq_class))
         capacity = self._session.placer(eq_class).capacity()
         possible = min(allowed, capacity)
         if possible < len(tasks):
-            # Asked as if those before it had their place: what is left is then too little for it.
+            # The fit error is computed with the fitting tasks counted as allocated.
             add_amounts(self._queue.allocated, eq_class.request, possible)
             self._record_fit_error(eq_class, tasks[possible], limited=allowed < capacity)
             add_amounts(self._queue.allocated, eq_class.request, -possible)
@@ -213,7 +223,7 @@ class Statement:
         self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
 
     def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Those of *tasks* that some node may take; of the others the first says why."""
+        """Return the tasks that no PVC blocks; records a fit error for the others."""
         if not any(task.pvcs for task in tasks):
             return tasks
         unblocked = []
@@ -234,9 +244,9 @@ class Statement:
 
 
 def _grouped(tasks: Sequence[Task]) -> list[Task]:
-    """The same tasks, those of one shape and role side by side.
+    """Return *tasks* grouped by equivalence class and role, to allocate each group at once.
 
-    When all are needed their order decides nothing, and like ones are placed in one go.
+    For use when all are needed, so that their order has no effect.
     """
     groups: dict[tuple[EquivalenceClass, str], list[Task]] = {}
     for task in tasks:

@@ -1,1 +1,1 @@
-"""What can be plugged into the scheduler: orders, filters, scores, limits."""
+"""Scheduler plugins: orders, filters, scores and limits."""

@@ -1,4 +1,4 @@
-"""Reading a plugin's arguments: a value of the wrong type leaves the default in force."""
+"""Parse plugin arguments; a value of the wrong type is ignored in favour of the default."""
 
 import logging
 from collections.abc import Mapping
@@ -7,30 +7,30 @@ log = logging.getLogger(__name__)
 
 
 def boolean(arguments: Mapping[str, object], name: str, *, default: bool) -> bool:
-    """A truth value, which may also be written as text."""
+    """Return a boolean, which may also be given as text."""
     value = arguments.get(name, default)
     if isinstance(value, bool):
         return value
     text = str(value).lower()
     if text in ("true", "false", "1", "0", "t", "f"):
         return text in ("true", "1", "t")
-    log.warning("argument is no truth value", extra={"argument": name, "given": value})
+    log.warning("ignoring argument: not a boolean", extra={"argument": name, "given": value})
     return default
 
 
 def integer(arguments: Mapping[str, object], name: str, *, default: int) -> int:
-    """A whole number."""
+    """Return an integer."""
     value = arguments.get(name, default)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    log.warning("argument is no whole number", extra={"argument": name, "given": value})
+    log.warning("ignoring argument: not an integer", extra={"argument": name, "given": value})
     return default
 
 
 def number(arguments: Mapping[str, object], name: str, *, default: float) -> float:
-    """A number."""
+    """Return a number."""
     value = arguments.get(name, default)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    log.warning("argument is no number", extra={"argument": name, "given": value})
+    log.warning("ignoring argument: not a number", extra={"argument": name, "given": value})
     return default

@@ -1,23 +1,20 @@
-"""``binpack``: fill nodes up, so that others stay whole for large gangs."""
+"""``binpack``: fill nodes, so that others stay empty for large gangs."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..state.cache import SchedulerCache
 from ..state.resources import IntVector, Matrix, ResourceIndex
 from .arguments import number
 from .extension_points import Scores
 
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
-
 
 class BinpackPlugin:
-    """Scores a node by how full the resources are that the pod asks for."""
+    """Scores a node by its utilization in the resources that the pod requests."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Read the weight of the whole and of each resource."""
+        """Parse the weight of the plugin and of each resource."""
         self._weight = number(arguments, "binpack.weight", default=1)
         listed = str(arguments.get("binpack.resources") or "").split(",")
         self._weights = {
@@ -25,16 +22,16 @@ class BinpackPlugin:
             "memory": _non_negative(number(arguments, "binpack.memory", default=1)),
         }
         for name in filter(None, map(str.strip, listed)):
-            given = number(arguments, f"binpack.resources.{name}", default=1)
-            self._weights[name] = _non_negative(given)
+            weight = number(arguments, f"binpack.resources.{name}", default=1)
+            self._weights[name] = _non_negative(weight)
         self._resource_index = ResourceIndex()
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
-        """Learn the rows of the resources."""
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Keep the rows of the resources."""
         self._resource_index = cache.node_matrix.resource_index
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
-        """Weighted mean of how full the node will be, 0 to 100 times the weight."""
+        """Return the weighted mean utilization with the pod, 0 to 100 times the weight."""
         names = self._resource_index.names
         rows = [row for row in np.flatnonzero(request) if names[row] in self._weights]
         weights = np.array([self._weights[names[row]] for row in rows])

@@ -1,14 +1,14 @@
-"""``conformance``: spares what the system itself needs when others are evicted.
+"""``conformance``: protects critical pods from eviction.
 
-Nothing is evicted yet, so there is nothing to spare; the name is known because every shipped
-configuration carries it.
+The scheduler does not evict yet, so the plugin has no extension point; it exists because Volcano's
+default configuration names it.
 """
 
 from collections.abc import Mapping
 
 
 class ConformancePlugin:
-    """Has no say in placing."""
+    """A plugin without extension points."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Take no arguments."""
+        """Ignore the arguments: there are none."""

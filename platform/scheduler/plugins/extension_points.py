@@ -1,145 +1,146 @@
-"""The extension points: one small Protocol for each thing that a plugin can do.
+"""The extension points: one Protocol for each method of a plugin.
 
-A plugin is an object made once from its arguments (``Plugin(arguments)``). What it can do is found
-by its methods; how several answers make one is said at each Protocol. All of them only look: the
-cycle alone changes anything.
+A plugin is an object that is created once from its arguments (``Plugin(arguments)``). Its methods
+show which extension points it has; each Protocol documents how the results of several plugins
+are combined. Plugins do not change the scheduler cache.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo
 from ..state.resources import IntVector, Matrix
 
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
-
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
-"""The reason of a refusal that more room would lift."""
+"""Reason of a rejection for lack of resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why something is not allowed now, as users will read it."""
+    """Why a plugin rejects something; shown to users."""
 
     reason: str
-    """One word, for ``condition.reason``."""
+    """For ``condition.reason``."""
 
     message: str
 
 
 @runtime_checkable
 class SessionOpenPlugin(Protocol):
-    """A plugin that adds something up before each cycle."""
+    """A plugin that computes something before each cycle."""
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
-        """Look at the cluster as the cycle begins."""
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Read *cache* at the start of a session."""
         ...
 
 
 @runtime_checkable
 class QueueOrderPlugin(Protocol):
-    """Whose turn it is among queues: smallest first, plugins in order."""
+    """Order of queues: smallest first, plugins in order."""
 
     def queue_order(self, queue: QueueInfo) -> float:
-        """The place of *queue*."""
+        """Return the sort key of *queue*."""
         ...
 
 
 @runtime_checkable
 class JobOrderPlugin(Protocol):
-    """Whose turn it is among the gangs of a queue: smallest first, plugins in order."""
+    """Order of the gangs of a queue: smallest first, plugins in order."""
 
     def job_order(self, gang: Gang) -> float:
-        """The place of *gang*."""
+        """Return the sort key of *gang*."""
         ...
 
 
 @runtime_checkable
 class TaskOrderPlugin(Protocol):
-    """Whose turn it is within a gang: smallest first, plugins in order."""
+    """Order of the tasks of a gang: smallest first, plugins in order."""
 
     def task_order(self, task: Task) -> float:
-        """The place of *task*."""
+        """Return the sort key of *task*."""
         ...
 
 
 @runtime_checkable
 class JobValidPlugin(Protocol):
-    """Whether it makes sense to place a gang at all; the first refusal counts."""
+    """Whether a gang can be scheduled at all; the first rejection counts."""
 
     def job_valid(self, gang: Gang) -> Rejection | None:
-        """What keeps *gang* from being tried."""
+        """Return why *gang* is not to be tried, or ``None``."""
         ...
 
 
 @runtime_checkable
 class JobEnqueueablePlugin(Protocol):
-    """Whether a gang may enter its queue; all plugins that have a say must agree.
+    """Whether a gang is admitted to its queue; any rejection counts.
 
-    A plugin votes yes (``True``), no (a :class:`Rejection`) or nothing (``None``). A tier with a
-    yes and no refusal decides: later tiers are not asked.
+    A plugin permits (``True``), rejects (a :class:`Rejection`) or abstains (``None``). If a plugin
+    of a tier permits and none rejects, later tiers are not asked.
     """
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
-        """The vote on *gang*."""
+        """Return the vote on *gang*."""
         ...
 
     def job_enqueued(self, gang: Gang) -> None:
-        """*gang* has entered; keep count for the next."""
+        """Count *gang*, which has been admitted."""
         ...
 
 
 @runtime_checkable
 class AllocatablePlugin(Protocol):
-    """How much a queue may still take; the smallest answer counts.
+    """Limits of a queue; the smallest count applies.
 
-    All three look at the queue's sums as they are at that moment of the cycle.
+    All three methods use the current sums of the queue, which change during a cycle.
     """
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """How many more pods of *shape* the queue may hold."""
+        """Return how many more pods of *eq_class* the queue may allocate."""
         ...
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
-        """Why there is no room for another pod of *shape*; asked when there is none."""
+        """Return why another pod of *eq_class* is over the limit; called if it is."""
         ...
 
     def overused(self, queue: QueueInfo) -> bool:
-        """Whether the queue has had its part and gets no more in this cycle."""
+        """Return whether the queue gets no more in this cycle."""
         ...
 
 
 @runtime_checkable
 class FilterPlugin(Protocol):
-    """Which nodes are out of the question, amounts aside; the first refusal counts."""
+    """Which nodes are infeasible, apart from amounts; the first reason counts."""
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
-        """Why pods of *shape* must not run on *node*, in few words."""
+        """Return why *node* is infeasible for pods of *eq_class*, or ``None``."""
         ...
 
 
 @runtime_checkable
 class ScorePlugin(Protocol):
-    """How good a node is for one more pod, by amounts; scores add up."""
+    """Score of a node for one more pod, by amounts; scores are added."""
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
-        """Score each column; *used* is without the pod, *allocatable* may be a single column."""
+        """Return a score per column; *used* is without the pod.
+
+        *allocatable* may be a single column.
+        """
         ...
 
 
 @runtime_checkable
 class StaticScorePlugin(Protocol):
-    """How good a node is for a shape, whatever its amounts; scores add up."""
+    """Score of a node for an equivalence class, apart from amounts; scores are added."""
 
     def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
-        """Score each of *nodes*, or ``None`` if all are the same."""
+        """Return a score for each of *nodes*, or ``None`` if all are equal."""
         ...

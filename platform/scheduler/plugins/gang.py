@@ -1,4 +1,4 @@
-"""``gang``: all or nothing, and gangs that do not run yet before those that want more."""
+"""``gang``: gangs need all their minimum members, and are ordered by readiness."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,13 @@ SCHEDULING_GATED = "SchedulingGated"
 
 
 class GangPlugin:
-    """Knows when a gang has enough members to be worth a try."""
+    """Rejects gangs with missing members."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Take no arguments."""
+        """Ignore the arguments: there are none."""
 
     def job_valid(self, gang: Gang) -> Rejection | None:
-        """Refuse a gang whose members have not all been made."""
+        """Reject a gang with missing or gated members."""
         for role, minimum in sorted(gang.role_minima.items()):
             valid = gang.role_counts(role).valid
             if valid < minimum:
@@ -30,12 +30,12 @@ class GangPlugin:
         return _gate_rejection(gang)
 
     def job_order(self, gang: Gang) -> float:
-        """Gangs that are not ready come first."""
+        """Gangs that are not ready first."""
         return float(gang.is_ready())
 
 
 def _gate_rejection(gang: Gang) -> Rejection | None:
-    """Refuse a gang that lacks what others hold back by scheduling gates."""
+    """Reject a gang whose minimum includes gated members."""
     if not gang.gated_tasks:
         return None
     for role, minimum in sorted(gang.role_minima.items()):

@@ -1,8 +1,8 @@
-"""``nodeorder``: spread by least use, balance CPU against memory, follow preferences.
+"""``nodeorder``: least allocated, balanced allocation, preferred affinity and taints.
 
-Scores follow Kubernetes (0 to 100 each, cut to whole numbers, times a weight). A pod that asks for
-no CPU or memory is scored as if it asked for a little. Preferences are scaled over the nodes that
-the pods' filters leave.
+Scores are those of kube-scheduler (0 to 100 each, truncated to integers, times a weight). A pod
+without requests for CPU or memory is scored with a default request. Preferences are normalized over
+the feasible nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from .predicates import count_untolerated, matches_term
 
 _CPU_AND_MEMORY = slice(CPU, MEMORY + 1)
 _DEFAULT_REQUEST = np.array(((100,), (200 * 2**20,)))
-"""What a pod without requests is taken to need: millicores and bytes."""
+"""Request of a pod without requests: millicores and bytes."""
 
 
 class NodeOrderPlugin:
-    """The scores that Kubernetes' own scheduler knows, as far as one node decides them."""
+    """The scores of kube-scheduler that depend on one node only."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Read the weights; 0 turns a score off."""
+        """Parse the weights; 0 disables a score."""
         self._least_weight = integer(arguments, "leastrequested.weight", default=1)
         self._most_weight = integer(arguments, "mostrequested.weight", default=0)
         self._balance_weight = integer(arguments, "balancedresource.weight", default=1)
@@ -33,7 +33,7 @@ class NodeOrderPlugin:
         self._taints_weight = integer(arguments, "tainttoleration.weight", default=3)
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
-        """Least or most used, and balance."""
+        """Score by least or most allocated, and by balance."""
         capacity = np.maximum(allocatable[_CPU_AND_MEMORY], 1)
         requested, in_use = request[_CPU_AND_MEMORY, None], used[_CPU_AND_MEMORY]
         scores = np.zeros(used.shape[1])
@@ -54,7 +54,7 @@ class NodeOrderPlugin:
         return scores
 
     def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
-        """Preferred node affinity, and taints that only discourage."""
+        """Score by preferred node affinity and by ``PreferNoSchedule`` taints."""
         scores = np.zeros(len(nodes))
         affinity = (
             np.array([_affinity_score(eq_class, node) for node in nodes])
@@ -79,7 +79,7 @@ def _affinity_score(eq_class: EquivalenceClass, node: NodeInfo) -> int:
 
 
 def _balance_score(before: FloatVector, after: FloatVector) -> FloatVector:
-    """How much nearer CPU and memory use come to each other; 75 if nothing changes."""
+    """Score by how much the pod balances CPU and memory utilization; 75 if it does not."""
     score_before, score_after = _balanced_fraction(before), _balanced_fraction(after)
     scores: FloatVector = np.floor(50 + (50 + score_after - score_before) / 2)
     return scores

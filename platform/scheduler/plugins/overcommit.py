@@ -1,38 +1,35 @@
-"""``overcommit``: admits gangs for somewhat more than is free, and no more.
+"""``overcommit``: admits gangs up to the idle resources times a factor.
 
-Gangs that are admitted without a chance to start only make pods that wait.
+A gang that is admitted without a chance to start only creates pending pods.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from ..state.cache import SchedulerCache
 from ..state.gangs import Gang, add_amounts, sum_amounts
 from ..state.resources import Amounts, format_amount
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
-
 
 class OvercommitPlugin:
-    """Holds what admitted gangs need against what is free, times a factor."""
+    """Compares the minimum of gangs with the idle resources, times a factor."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Read the factor; one below 1 is not meant."""
+        """Parse the factor; one below 1 is replaced by the default."""
         factor = number(arguments, "overcommit-factor", default=1.2)
         self._factor = factor if factor >= 1 else 1.2
         self._idle: Amounts = {}
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
-        """Add up what is left to promise."""
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Compute the idle resources that are not reserved."""
         node_matrix = cache.node_matrix
         self._idle = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
         add_amounts(self._idle, node_matrix.used(), -1)
         add_amounts(self._idle, sum_amounts(queue.reserved for queue in cache.queues.values()), -1)
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
-        """Refuse a gang whose minimum is more than is left."""
+        """Reject a gang whose minimum exceeds the idle resources."""
         if not gang.min_resources:
             return True
         insufficient = [
@@ -47,5 +44,5 @@ class OvercommitPlugin:
         return Rejection(NOT_ENOUGH_RESOURCES, message)
 
     def job_enqueued(self, gang: Gang) -> None:
-        """Promise the gang its minimum."""
+        """Reserve the minimum of the gang."""
         add_amounts(self._idle, gang.min_request, -1)

@@ -1,4 +1,4 @@
-"""``predicates``: which nodes a pod may use, by cordon, selector, affinity and taints."""
+"""``predicates``: filters by cordon, node selector, node affinity and taints."""
 
 from collections.abc import Mapping
 
@@ -15,10 +15,10 @@ _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class PredicatesPlugin:
-    """The filters that Kubernetes applies, for what one node says of itself."""
+    """The filters of kube-scheduler that depend on one node only."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Read which filters are on."""
+        """Parse which filters are enabled."""
         self._node_affinity_enabled = boolean(
             arguments, "predicate.NodeAffinityEnable", default=True
         )
@@ -27,7 +27,7 @@ class PredicatesPlugin:
         )
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
-        """The first filter that refuses *node*."""
+        """Return the reason of the first filter that rejects *node*."""
         if node.unschedulable and not _tolerates(eq_class.tolerations, _UNSCHEDULABLE_TAINT):
             return NODE_UNSCHEDULABLE
         if self._node_affinity_enabled and not matches_node_affinity(eq_class, node):
@@ -40,7 +40,7 @@ class PredicatesPlugin:
 
 
 def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
-    """Whether *node* satisfies the selector and the required node affinity of *shape*."""
+    """Return whether *node* matches the selector and required node affinity of *eq_class*."""
     if any(node.labels.get(key) != value for key, value in eq_class.node_selector.items()):
         return False
     required = eq_class.required
@@ -50,7 +50,7 @@ def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
 
 
 def matches_term(term: NodeSelectorTerm, node: NodeInfo) -> bool:
-    """Whether all requirements of *term* hold; a term without any never does."""
+    """Return whether *node* meets all requirements of *term*; ``False`` if it has none."""
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.name}
@@ -98,7 +98,7 @@ def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
 
 
 def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -> int:
-    """How many taints of *effect* on *node* the pods do not put up with."""
+    """Return how many taints of *effect* on *node* the pods do not tolerate."""
     return sum(
         taint.effect == effect and not _tolerates(eq_class.tolerations, taint)
         for taint in node.taints

@@ -1,4 +1,4 @@
-"""``priority``: what matters more goes first."""
+"""``priority``: order by priority class and pod priority."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ class PriorityPlugin:
     """Orders gangs by their priority class, tasks by their pod's priority."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Take no arguments."""
+        """Ignore the arguments: there are none."""
 
     def job_order(self, gang: Gang) -> float:
         """Higher priority first."""

@@ -1,48 +1,44 @@
-"""``proportion``: divides the cluster among queues by weight, and keeps each to its part.
+"""``proportion``: divides the cluster among queues by weight.
 
-A queue may have what its weight gives it of the cluster, no more than it asks for, never more than
-its capability, never less than its guarantee; what one queue does not ask for goes to the others.
+A queue deserves its weight's fraction of the cluster, but no more than it requests, no more than
+its capability and no less than its guarantee; what one queue does not request is divided among
+the others.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
-
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
-
-OPEN = "Open"
-QUEUE_NOT_FOUND, QUEUE_NOT_OPEN = "QueueNotFound", "QueueNotOpen"
+from .queue_state import queue_state_rejection
 
 
 @dataclass(slots=True)
 class QueueAttr:
-    """What one queue may have."""
+    """The limits of one queue."""
 
     weight: int
     requested: Amounts
     guarantee: Amounts
     real_capability: Amounts
-    """What it can have at most; what is not named is not limited."""
+    """Its maximum; a resource without an entry is not limited."""
 
     deserved: Amounts = field(default_factory=dict)
 
 
 class ProportionPlugin:
-    """Limits and orders queues by their deserved part."""
+    """Limits and orders queues by their deserved resources."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Take no arguments."""
+        """Ignore the arguments: there are none."""
         self._queue_attrs: dict[str, QueueAttr] = {}
         self._cache: SchedulerCache | None = None
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
-        """Divide the cluster anew."""
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Compute what each queue deserves."""
         self._cache = cache
         total_resource = cache.node_matrix.total()
         by_name = sorted(cache.queues.values(), key=lambda queue: queue.name)
@@ -57,17 +53,17 @@ class ProportionPlugin:
         compute_deserved(list(self._queue_attrs.values()), total_resource)
 
     def queue_order(self, queue: QueueInfo) -> float:
-        """Higher priority first, then the queue that has least of its part."""
+        """Higher priority first, then the smaller allocated fraction of what it deserves."""
         priority = queue.object.spec.priority if queue.object else 0
         return -priority * 1e6 + min(self._share(queue), 1e5)
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
-        """Refuse a gang that its queue has no room for, now or later."""
+        """Reject a gang whose minimum exceeds the real capability of its queue."""
         if gang.single or self._cache is None:
             return None
         queue = self._cache.queue_of(gang)
-        if queue.state != OPEN:
-            return _not_open_rejection(queue)
+        if rejection := queue_state_rejection(queue):
+            return rejection
         attr = self._queue_attrs.get(queue.name)
         if not gang.min_resources or attr is None:
             return True
@@ -76,12 +72,12 @@ class ProportionPlugin:
         return _over_limit(gang.min_request, inqueue, attr.real_capability) or True
 
     def job_enqueued(self, gang: Gang) -> None:
-        """Nothing to keep: the queue's reservation grows as the gang enters."""
+        """Do nothing: the cache adds the minimum of an admitted gang to ``reserved``."""
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """How many more pods of *shape* stay within the queue's deserved part."""
+        """Return how many more pods of *eq_class* are within what the queue deserves."""
         attr = self._queue_attrs.get(queue.name)
-        if queue.state != OPEN or attr is None:
+        if attr is None or queue_state_rejection(queue):
             return 0
         counts = (
             (attr.deserved.get(name, 0) - queue.allocated.get(name, 0)) // units
@@ -91,15 +87,15 @@ class ProportionPlugin:
         return max(min(counts, default=MAX_AMOUNT), 0)
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
-        """Say what the queue lacks for one more pod of *shape*."""
+        """Return what is insufficient for one more pod of *eq_class*."""
         attr = self._queue_attrs.get(queue.name)
-        if queue.state != OPEN or attr is None:
-            return _not_open_rejection(queue)
-        rejection = _over_limit(eq_class.request, queue.allocated, attr.deserved)
+        rejection = queue_state_rejection(queue)
+        if rejection is None and attr is not None:
+            rejection = _over_limit(eq_class.request, queue.allocated, attr.deserved)
         return rejection or Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
 
     def overused(self, queue: QueueInfo) -> bool:
-        """Whether the queue has all of its part."""
+        """Return whether all that the queue deserves is allocated."""
         attr = self._queue_attrs.get(queue.name)
         return (
             attr is not None
@@ -116,11 +112,11 @@ class ProportionPlugin:
 
 
 def compute_deserved(attrs: list[QueueAttr], total_resource: Amounts) -> None:
-    """Fill in what each portion deserves of *cluster*, by weight, until nobody wants more."""
+    """Set ``deserved`` of *attrs* by weight, until all is divided or all requests are met."""
     remaining = dict(total_resource)
     unmet = list(attrs)
     while unmet and remaining:
-        weights = sum(portion.weight for portion in unmet)
+        weights = sum(attr.weight for attr in unmet)
         before, still = dict(remaining), []
         for attr in unmet:
             had = attr.deserved
@@ -134,14 +130,14 @@ def compute_deserved(attrs: list[QueueAttr], total_resource: Amounts) -> None:
 
 
 def _next_deserved(attr: QueueAttr, before: Amounts, remaining: Amounts, weights: int) -> Amounts:
-    """What *portion* deserves after its part of *before*, of which *left* is still there.
+    """Return what *attr* deserves after its fraction of *before*, limited by *remaining*.
 
-    Parts are rounded up, so that the last unit goes to somebody.
+    Fractions are rounded up, so that the last unit is assigned.
     """
     deserved = {}
     for name in attr.requested.keys() | attr.guarantee.keys():
-        share = -(-before.get(name, 0) * attr.weight // weights)
-        units = attr.deserved.get(name, 0) + min(share, remaining.get(name, 0))
+        fraction = -(-before.get(name, 0) * attr.weight // weights)
+        units = attr.deserved.get(name, 0) + min(fraction, remaining.get(name, 0))
         units = min(units, attr.real_capability.get(name, units), attr.requested.get(name, 0))
         units = max(units, attr.guarantee.get(name, 0))
         if units:
@@ -150,7 +146,7 @@ def _next_deserved(attr: QueueAttr, before: Amounts, remaining: Amounts, weights
 
 
 def _queue_attr(queue: QueueInfo, unguaranteed: Amounts, total_resource: Amounts) -> QueueAttr:
-    """The limits of *queue*: its capability, and what others are not guaranteed."""
+    """Return the limits of *queue*; its maximum excludes what others are guaranteed."""
     spec = queue.object.spec if queue.object else None
     guarantee = _guarantee(queue)
     real_capability = {
@@ -180,10 +176,3 @@ def _over_limit(request: Amounts, used: Amounts, limit: Amounts) -> Rejection | 
         return None
     message = f"queue resource quota insufficient: {', '.join(insufficient)}"
     return Rejection(NOT_ENOUGH_RESOURCES, message)
-
-
-def _not_open_rejection(queue: QueueInfo) -> Rejection:
-    if queue.object is None:
-        return Rejection(QUEUE_NOT_FOUND, f'queue "{queue.name}" does not exist')
-    state = queue.state or "not set yet"
-    return Rejection(QUEUE_NOT_OPEN, f'queue "{queue.name}" takes no jobs: its state is {state}')

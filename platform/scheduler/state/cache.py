@@ -1,13 +1,14 @@
-"""The scheduler's picture of the cluster, kept up event by event.
+"""The scheduler cache: nodes, gangs, queues and PVCs, updated event by event.
 
-It ties the parts together: a pod becomes a task of its gang and a charge on its node, a gang counts
-in its queue. Events are applied between cycles only, so whoever decides sees a snapshot that stands
-still without any copy. What may let a gang in that was refused before (room freed, a node or queue
-changed) raises :attr:`Cluster.capacity_generation`; gangs refused since the last one need not be
-asked again.
+A pod becomes a task of its gang and uses resources of its node; a gang counts in its queue. Events
+are applied between cycles only (:meth:`SchedulerCache.apply` raises otherwise), so a cycle sees
+a consistent snapshot without a copy. An event after which a rejected gang may be schedulable
+(resources freed, a node or queue changed) increments :attr:`SchedulerCache.capacity_generation`;
+gangs that were rejected in the current generation are skipped.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -15,6 +16,17 @@ from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
 from .equivalence import EquivalenceCache, EquivalenceClass
+from .events import (
+    CacheEvent,
+    NodeEvent,
+    PlacementForgotten,
+    PodEvent,
+    PodGroupEvent,
+    PriorityClassEvent,
+    PVCEvent,
+    QueueEvent,
+    Recheck,
+)
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
 from .pvcs import PVCTracker
@@ -22,7 +34,7 @@ from .resources import Amounts, IntVector
 
 
 class SchedulerCache:
-    """Nodes, gangs and queues as the last events left them, and our own placements on top."""
+    """Nodes, gangs and queues after the last event, with the assumed placements."""
 
     def __init__(
         self,
@@ -32,8 +44,11 @@ class SchedulerCache:
         default_queue: str = names.DEFAULT_QUEUE,
         queue_gates: bool = False,
     ) -> None:
-        """Serve pods whose ``schedulerName`` is one of *gang_names* as gangs, those of
-        *single_names* one by one; *queue_gates* says that the gate of queues is ours to lift.
+        """Start empty.
+
+        Pods whose ``schedulerName`` is one of *gang_scheduler_names* are scheduled as gangs, those
+        of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
+        queue gates.
         """
         self.node_matrix = NodeMatrix()
         self.eq_classes = EquivalenceCache()
@@ -42,7 +57,7 @@ class SchedulerCache:
         self.queues: dict[str, QueueInfo] = {}
         self.capacity_generation = 0
         self.pending_gangs: dict[str, Gang] = {}
-        """Gangs with something to do: to be admitted, or with tasks to be let in or placed."""
+        """Gangs that are not admitted yet, or have gated or pending tasks."""
         self._gang_scheduler_names = frozenset(gang_scheduler_names)
         self._pod_scheduler_names = frozenset(pod_scheduler_names)
         self._default_queue = default_queue
@@ -55,11 +70,47 @@ class SchedulerCache:
         self._queue_contributions: dict[str, tuple[str, tuple[Amounts, ...]]] = {}
         self._changed_queues: set[str] = set()
         self._last_cycle_generation = -1
+        self._in_cycle = False
+
+    @contextmanager
+    def cycle(self) -> Iterator[None]:
+        """Refuse events while the block runs a cycle, maybe in a thread."""
+        self._in_cycle = True
+        try:
+            yield
+        finally:
+            self._in_cycle = False
+
+    def apply(self, event: CacheEvent) -> None:
+        """Apply *event*.
+
+        Raises:
+            RuntimeError: a cycle is running.
+        """
+        if self._in_cycle:
+            raise RuntimeError("cannot change the scheduler cache: a cycle is running")
+        match event:
+            case PodEvent(old, new):
+                self.update_pod(old, new)
+            case NodeEvent(old, new):
+                self.update_node(old, new)
+            case PodGroupEvent(old, new):
+                self.update_podgroup(old, new)
+            case QueueEvent(old, new):
+                self.update_queue(old, new)
+            case PVCEvent(old, new):
+                self.update_pvc(old, new)
+            case PriorityClassEvent(old, new):
+                self.update_priority_class(old, new)
+            case PlacementForgotten(uid):
+                self.forget(uid)
+            case Recheck(key):
+                self._recheck(key)
 
     # -- events --------------------------------------------------------------------------------
 
     def update_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod came, changed or went. Our placement stands until the pod names its node."""
+        """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
         if new is None:
             if old is not None:
                 self._remove_pod(old.metadata.uid)
@@ -80,7 +131,7 @@ class SchedulerCache:
             self._other_pods[new.metadata.uid] = (node_index, eq_class)
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
-        """A node came, changed or went."""
+        """Add, update or delete a node."""
         if new is not None:
             self.capacity_generation += self.node_matrix.update_node(new)
         elif old is not None:
@@ -90,14 +141,14 @@ class SchedulerCache:
     def update_pvc(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
-        """A claim came, changed or went: gangs that mount it are tried again."""
+        """Add, update or delete a PVC; gangs that mount it are tried again."""
         for uid in self.pvcs.update(old, new):
             gang = self._tasks[uid][0]
             gang.version += 1
             self.mark_changed(gang)
 
     def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        """A PodGroup came, changed or went."""
+        """Add, update or delete a PodGroup."""
         podgroup = new or old
         if podgroup is None:
             return
@@ -109,7 +160,7 @@ class SchedulerCache:
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
-        """A queue came, changed or went."""
+        """Add, update or delete a queue."""
         name = (new or old or QueueObject()).metadata.name
         queue = self.queue_named(name)
         known = queue.object
@@ -126,7 +177,7 @@ class SchedulerCache:
             self._changed_queues.add(name)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
-        """A priority class came, changed or went; rare, so every gang is looked at."""
+        """Add, update or delete a priority class; rare, so all gangs are updated."""
         if old is not None:
             self._priority_classes.pop(old.metadata.name, None)
         if new is not None:
@@ -134,10 +185,10 @@ class SchedulerCache:
         for gang in self.gangs.values():
             gang.priority = self._priority(gang)
 
-    # -- our own doing -------------------------------------------------------------------------
+    # -- effects of a cycle --------------------------------------------------------------------
 
     def assume(self, gang: Gang, allocations: Iterable[tuple[Task, int]]) -> None:
-        """Give tasks of *gang* the columns that have been charged for them."""
+        """Assume *allocations*: tasks of *gang*, and the nodes that they are allocated on."""
         for task, node_index in allocations:
             gang.update_task_status(task, TaskStatus.BINDING)
             task.node_index = node_index
@@ -146,9 +197,9 @@ class SchedulerCache:
         self.refresh()
 
     def forget(self, uid: str) -> Gang | None:
-        """The cluster refused our placement of the pod: its room is free again.
+        """Forget an assumed placement, so that its resources are free again.
 
-        Returns its gang, or ``None`` if the pod is not (any more) one that we placed.
+        Returns the gang of the pod, or ``None`` if no placement of the pod is assumed.
         """
         gang, task = self._tasks.get(uid, (None, None))
         if gang is None or task is None or task.status is not TaskStatus.BINDING:
@@ -162,36 +213,41 @@ class SchedulerCache:
         return gang
 
     def mark_ungated(self, gang: Gang, tasks: Iterable[Task]) -> None:
-        """*tasks* of *gang* have been let in by their queue."""
+        """Record that the queue gate of *tasks* is removed."""
         for task in tasks:
             gang.mark_ungated(task)
 
     def mark_enqueued(self, gang: Gang) -> None:
-        """*gang* has been admitted to its queue."""
+        """Record that *gang* is admitted to its queue."""
         gang.phase = PodGroupPhase.INQUEUE
         self.mark_changed(gang)
         self.refresh()
 
-    # -- answers -------------------------------------------------------------------------------
+    def mark_changed(self, gang: Gang) -> None:
+        """Record that *gang* has changed."""
+        self._changed_gangs[gang.key] = gang
+        self._dirty_gangs[gang.key] = gang
+
+    # -- lookups -------------------------------------------------------------------------------
 
     def task(self, uid: str) -> Task | None:
-        """The task of the pod with *uid*."""
+        """Return the task of the pod with *uid*."""
         known = self._tasks.get(uid)
         return known[1] if known else None
 
     def queue_named(self, name: str) -> QueueInfo:
-        """The queue called *name*, made up if nobody has told of it."""
+        """Return queue *name*; one that is not known yet has no ``object``."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = QueueInfo(name)
         return queue
 
     def queue_of(self, gang: Gang) -> QueueInfo:
-        """The queue that *gang* stands in."""
+        """Return the queue of *gang*."""
         return self.queue_named("" if gang.single else gang.queue_name or self._default_queue)
 
     def refresh(self) -> None:
-        """Bring sums and lists up to what touched gangs are now."""
+        """Update the queue sums and the pending gangs for gangs that changed."""
         while self._dirty_gangs:
             gang = self._dirty_gangs.popitem()[1]
             self._update_queue_sums(gang)
@@ -204,7 +260,7 @@ class SchedulerCache:
                 self.gangs.pop(gang.key, None)
 
     def has_changes(self) -> bool:
-        """Whether anything happened that a cycle could make something of."""
+        """Return whether anything has changed since the last call that needs a cycle."""
         changes = bool(self._changed_gangs or self._changed_queues or self._dirty_gangs)
         changes, self._last_cycle_generation = (
             changes or self._last_cycle_generation != self.capacity_generation,
@@ -213,7 +269,8 @@ class SchedulerCache:
         return changes
 
     def pending_task_count(self) -> int:
-        """How many tasks a cycle would try to place."""
+        """Return how many tasks a cycle would try to allocate."""
+        self.refresh()
         return sum(
             len(gang.pending_tasks) + len(gang.gated_by_queue)
             for gang in self.pending_gangs.values()
@@ -221,13 +278,13 @@ class SchedulerCache:
         )
 
     def pop_changed_gangs(self) -> list[Gang]:
-        """Gangs that changed since the last call."""
+        """Return the gangs that have changed since the last call."""
         changed = list(self._changed_gangs.values())
         self._changed_gangs.clear()
         return changed
 
     def pop_changed_queues(self) -> set[str]:
-        """Queues whose allocation may have changed since the last call, ancestors included."""
+        """Return queues whose allocation may have changed since the last call, with ancestors."""
         changed: set[str] = set()
         for name in self._changed_queues:
             changed.update(self._with_ancestors(name))
@@ -235,14 +292,14 @@ class SchedulerCache:
         return changed
 
     def subtree_allocated(self, name: str) -> Amounts:
-        """What tasks take in queue *name* and in all queues below it."""
+        """Return what is allocated in queue *name* and in all queues below it."""
         return sum_amounts(
             queue.allocated
             for queue in self.queues.values()
             if name in self._with_ancestors(queue.name)
         )
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     def _gang_of(self, pod: Pod) -> Gang | None:
         meta, name = pod.metadata, pod.spec.scheduler_name
@@ -260,19 +317,22 @@ class SchedulerCache:
         return gang
 
     def _update_in_place(self, gang: Gang, task: Task, pod: Pod) -> bool:
-        """Follow a pod whose change moves no room and asks for nothing else: the usual one."""
+        """Apply an update that changes neither resources nor constraints, as most updates do.
+
+        Returns whether *pod* is such an update.
+        """
         eq_class = self.eq_classes.get(pod.spec)
         if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
             return False
-        now = self._new_task(pod, eq_class)
+        updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
-            if not now.has_same_scheduling_fields(task):
+            if not updated.has_same_scheduling_fields(task):
                 return False
-            task.reported_condition = now.reported_condition
-        elif task.node != now.node or not now.status.on_node:
+            task.reported_condition = updated.reported_condition
+        elif task.node != updated.node or not updated.status.on_node:
             return False
-        elif now.status is not task.status:
-            gang.update_task_status(task, now.status)
+        elif updated.status is not task.status:
+            gang.update_task_status(task, updated.status)
             self.mark_changed(gang)
         return True
 
@@ -280,9 +340,8 @@ class SchedulerCache:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
 
     def _add_task(self, gang: Gang, task: Task) -> None:
-        request = self._request_vector(
-            task.eq_class
-        )  # makes its resources known before the next cycle
+        # Also registers its resources before the next cycle.
+        request = self._request_vector(task.eq_class)
         if task.node and task.status.on_node:
             task.node_index = self.node_matrix.add_pod(task.node, request)
         gang.add_task(task)
@@ -309,13 +368,13 @@ class SchedulerCache:
     def _request_vector(self, eq_class: EquivalenceClass) -> IntVector:
         return eq_class.request_vector(self.node_matrix.resource_index)
 
-    def mark_changed(self, gang: Gang) -> None:
-        """Note that something about *gang* has changed."""
-        self._changed_gangs[gang.key] = gang
-        self._dirty_gangs[gang.key] = gang
+    def _recheck(self, key: str) -> None:
+        gang = self.gangs.get(key)
+        if gang is not None:
+            self.mark_changed(gang)
 
     def _update_queue_sums(self, gang: Gang) -> None:
-        """Replace what *gang* counted for in its queue by what it counts for now."""
+        """Replace the contribution of *gang* to the sums of its queue."""
         before = self._queue_contributions.pop(gang.key, None)
         if before is not None:
             self._add_to_queue(self.queue_named(before[0]), before[1], -1)
@@ -328,16 +387,16 @@ class SchedulerCache:
             self._queue_contributions[gang.key] = (queue.name, counts)
             self._add_to_queue(queue, counts, 1)
             queue.gangs.add(gang.key)
-        then = (before[0], before[1][0]) if before else ("", {})
-        now = ("", {}) if is_deleted else (queue.name, gang.allocated)
-        if then != now:
-            self._changed_queues.update({then[0], now[0]} - {""})
+        previous = (before[0], before[1][0]) if before else ("", {})
+        current = ("", {}) if is_deleted else (queue.name, gang.allocated)
+        if previous != current:
+            self._changed_queues.update({previous[0], current[0]} - {""})
 
     @staticmethod
     def _add_to_queue(queue: QueueInfo, counts: tuple[Amounts, ...], sign: int) -> None:
         sums = (queue.allocated, queue.requested, queue.reserved, queue.elastic)
-        for into, what in zip(sums, counts, strict=True):
-            add_amounts(into, what, sign)
+        for target, delta in zip(sums, counts, strict=True):
+            add_amounts(target, delta, sign)
 
     def _priority(self, gang: Gang) -> int:
         if gang.single:
@@ -350,24 +409,24 @@ class SchedulerCache:
         )
 
     def _with_ancestors(self, name: str) -> list[str]:
-        """*name* and its ancestors; a cycle ends where it closes."""
-        found: list[str] = []
-        while name and name not in found:
-            found.append(name)
+        """Return *name* and its ancestors, each once even if they form a loop."""
+        path: list[str] = []
+        while name and name not in path:
+            path.append(name)
             queue = self.queues.get(name)
             parent = queue.object.spec.parent if queue and queue.object else ""
             name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
-        return found
+        return path
 
 
 def _is_stale_update(task: Task, pod: Pod) -> bool:
-    """Whether *pod* is as it was before our placement of *task*."""
+    """Return whether *pod* is a version from before the placement of *task*."""
     unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
     return task.status is TaskStatus.BINDING and unplaced
 
 
 def _reserved_and_elastic(gang: Gang) -> tuple[Amounts, Amounts]:
-    """What an admitted *gang* still needs to reach its minimum, and has beyond it."""
+    """Return what an admitted *gang* still needs for its minimum, and has beyond it."""
     started = gang.counts.allocated >= gang.min_member
     is_reserving = gang.phase == PodGroupPhase.INQUEUE or (
         gang.phase == PodGroupPhase.RUNNING and started

@@ -1,8 +1,5 @@
-"""What the scheduler reads of core objects; nothing else of them is decoded.
-
-Parts that are only ever looked at as a whole stay raw or plain, so that decoding a pod costs
-microseconds.
-"""
+"""The fields of core objects that the scheduler reads; others are not decoded, which keeps decoding
+a pod at microseconds."""
 
 from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
@@ -12,7 +9,7 @@ Quantities = dict[str, str | int | float]
 
 
 class Toleration(ApiStruct, frozen=True):
-    """A taint that the pod puts up with; an empty *key* with ``Exists`` means every taint."""
+    """A tolerated taint; an empty *key* with ``Exists`` tolerates every taint."""
 
     key: str = ""
     operator: str = "Equal"
@@ -21,7 +18,7 @@ class Toleration(ApiStruct, frozen=True):
 
 
 class NodeSelectorRequirement(ApiStruct, frozen=True):
-    """One test of a label or field of a node."""
+    """A requirement on a label or field of a node."""
 
     key: str = ""
     operator: str = ""
@@ -29,52 +26,52 @@ class NodeSelectorRequirement(ApiStruct, frozen=True):
 
 
 class NodeSelectorTerm(ApiStruct, frozen=True):
-    """Requirements that must all hold; a term without any matches nothing."""
+    """Requirements that are ANDed; a term without any matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(ApiStruct, frozen=True):
-    """Terms of which one must hold."""
+    """Terms that are ORed."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredSchedulingTerm(ApiStruct, frozen=True):
-    """A term that a node gets *weight* points for."""
+    """A term that adds *weight* to the score of a matching node."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
 class NodeAffinity(ApiStruct, frozen=True):
-    """What nodes the pod must, and would like to, run on."""
+    """Required and preferred node affinity."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
 class Affinity(ApiStruct, frozen=True):
-    """The part of ``spec.affinity`` that speaks of nodes."""
+    """``spec.affinity``, node affinity only."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class PodSchedulingGate(ApiStruct, frozen=True):
-    """Something that holds the pod back; it is not placed before the last one is gone."""
+    """A gate; the pod is not scheduled before all its gates are removed."""
 
     name: str = ""
 
 
 class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True):
-    """A claim that the pod names."""
+    """A reference to a PVC."""
 
     claim_name: str = ""
 
 
 class Volume(ApiStruct, frozen=True):
-    """A volume, as far as a claim stands behind it."""
+    """A volume, if it is backed by a PVC."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
@@ -82,7 +79,7 @@ class Volume(ApiStruct, frozen=True):
 
 
 class PodSpec(ApiStruct, frozen=True):
-    """What the pod asks for."""
+    """The spec of a pod."""
 
     scheduler_name: str = ""
     node_name: str = ""
@@ -98,14 +95,14 @@ class PodSpec(ApiStruct, frozen=True):
 
 
 class PodStatus(ApiStruct, frozen=True):
-    """How far the pod is."""
+    """The status of a pod."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
 
 
 class Pod(ApiStruct, frozen=True):
-    """A pod as the scheduler sees it."""
+    """A pod."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
@@ -113,7 +110,7 @@ class Pod(ApiStruct, frozen=True):
 
 
 class Taint(ApiStruct, frozen=True):
-    """What keeps pods off a node unless they tolerate it."""
+    """A taint of a node."""
 
     key: str = ""
     value: str = ""
@@ -121,20 +118,20 @@ class Taint(ApiStruct, frozen=True):
 
 
 class NodeSpec(ApiStruct, frozen=True):
-    """Who may run on the node."""
+    """The spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class NodeStatus(ApiStruct, frozen=True):
-    """What the node has to give."""
+    """The status of a node."""
 
     allocatable: Quantities = {}
 
 
 class Node(ApiStruct, frozen=True):
-    """A node as the scheduler sees it."""
+    """A node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
@@ -142,19 +139,19 @@ class Node(ApiStruct, frozen=True):
 
 
 class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
-    """What a claim is bound to."""
+    """The spec of a PVC."""
 
     volume_name: str = ""
 
 
 class PersistentVolumeClaimStatus(ApiStruct, frozen=True):
-    """How far a claim is."""
+    """The status of a PVC."""
 
     phase: str = ""
 
 
 class PersistentVolumeClaim(ApiStruct, frozen=True):
-    """A PersistentVolumeClaim as the scheduler sees it."""
+    """A PersistentVolumeClaim."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
@@ -162,7 +159,7 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
 
 
 class PriorityClass(ApiStruct, frozen=True):
-    """A name for a priority; *global_default* makes it that of groups that name none."""
+    """A priority class; PodGroups without one have the *global_default*."""
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0

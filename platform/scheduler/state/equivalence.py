@@ -1,8 +1,8 @@
-"""Shapes: all that decides where a pod may go, once for all pods that agree in it.
+"""Equivalence classes: pods with equal requests and node constraints.
 
-The pods of a gang mostly come from one template, so filters and scores are worked out for a shape
-and not for a pod. A name, an environment or an owner makes no difference; a request, a selector,
-an affinity or a toleration does.
+The pods of a gang mostly have one template, so filters and scores are computed for an equivalence
+class and not for a pod. Requests, node selector, affinity and tolerations count; name, environment
+and owner do not.
 """
 
 import msgspec
@@ -11,12 +11,14 @@ from .core_types import NodeSelector, PodSpec, PreferredSchedulingTerm, Tolerati
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 
 _MAX_ENTRIES = 20_000
-"""Shapes remembered; beyond that all are forgotten, which costs time but nothing else."""
+"""Classes kept; beyond that all are dropped and created again, which only costs time."""
 
 
 class EquivalenceClass:
-    """What pods of one kind ask of a node; made by a :class:`EquivalenceCache`, compared by
-    identity."""
+    """Requests and node constraints of equivalent pods.
+
+    Created by an :class:`EquivalenceCache`, and compared by identity.
+    """
 
     __slots__ = (
         "_request_vector",
@@ -30,7 +32,7 @@ class EquivalenceClass:
     )
 
     def __init__(self, spec: PodSpec, request: Amounts, constraints_key: bytes) -> None:
-        """Keep what *spec* says of nodes; *static* names all of it but the request."""
+        """Keep the constraints of *spec*; *constraints_key* identifies them without the request."""
         self.request = request
         self.constraints_key = constraints_key
         self.best_effort = all(name == "pods" or not units for name, units in request.items())
@@ -46,7 +48,7 @@ class EquivalenceClass:
         self._request_vector: IntVector | None = None
 
     def request_vector(self, resource_index: ResourceIndex) -> IntVector:
-        """The request over all of *dimensions*."""
+        """Return the request as a vector of *resource_index*."""
         if self._request_vector is None:
             self._request_vector = resource_index.vector(self.request)
         if len(self._request_vector) != len(resource_index):
@@ -55,7 +57,7 @@ class EquivalenceClass:
 
 
 class EquivalenceCache:
-    """Hands out one :class:`EquivalenceClass` for all pods that are alike."""
+    """One :class:`EquivalenceClass` for all equivalent pods."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -64,7 +66,7 @@ class EquivalenceCache:
         self._encode = msgspec.json.Encoder().encode
 
     def get(self, spec: PodSpec) -> EquivalenceClass:
-        """The shape of a pod with *spec*."""
+        """Return the equivalence class of a pod with *spec*."""
         key = self._encode(
             (
                 spec.containers,

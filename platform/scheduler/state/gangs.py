@@ -1,8 +1,8 @@
-"""Gangs, their tasks, and the queues that they wait in, with counters instead of walks.
+"""Gangs, their tasks and their queues, with counters and sums that are kept up to date.
 
-A *task* is a pod as the scheduler sees it. A *gang* is the tasks of one PodGroup, which start
-together or not at all; a pod that is scheduled by itself is a gang of one without a PodGroup.
-Every change of a task goes through :class:`Gang`, so that its counters and sums always hold.
+A *task* is a pod in the scheduler cache. A *gang* is the tasks of one PodGroup, which are scheduled
+together or not at all; a pod that is scheduled one by one is a gang without a PodGroup. A task is
+changed through its :class:`Gang` only, so that counters and sums are correct.
 """
 
 import math
@@ -21,11 +21,11 @@ from .resources import Amounts, amounts
 
 
 class TaskStatus(IntEnum):
-    """How far a task is."""
+    """Status of a task."""
 
     PENDING = 0
     BINDING = 1
-    """Placed by us; the cluster has not confirmed it yet."""
+    """Assumed to be on its node; the binding is not confirmed yet."""
     BOUND = 2
     RUNNING = 3
     RELEASING = 4
@@ -36,7 +36,7 @@ class TaskStatus(IntEnum):
 
     @property
     def on_node(self) -> bool:
-        """Whether such a task takes up room."""
+        """Whether a task with this status uses resources of its node."""
         return self in _ON_NODE_STATUSES
 
 
@@ -54,7 +54,7 @@ _STARTING_STATUSES = (TaskStatus.BINDING, TaskStatus.BOUND)
 
 
 class TaskCounts:
-    """How many tasks there are of each status."""
+    """Number of tasks per status."""
 
     __slots__ = ("by_status",)
 
@@ -67,32 +67,32 @@ class TaskCounts:
 
     @property
     def allocated(self) -> int:
-        """Tasks that have their place and use it or are about to."""
+        """Tasks that are allocated on a node and not finished."""
         return sum(self.by_status[status] for status in _ALLOCATED_STATUSES)
 
     @property
     def ready(self) -> int:
-        """Tasks that count for the gang's minimum: placed ones and those that did their work."""
+        """Tasks that count for the minimum of the gang: allocated or succeeded."""
         return self.allocated + self.by_status[TaskStatus.SUCCEEDED]
 
     @property
     def valid(self) -> int:
-        """Tasks that count or may come to count."""
+        """Tasks that are ready or pending."""
         return self.ready + self.by_status[TaskStatus.PENDING]
 
     @property
     def completed(self) -> int:
-        """Tasks that are over."""
+        """Tasks that succeeded or failed."""
         return self.by_status[TaskStatus.SUCCEEDED] + self.by_status[TaskStatus.FAILED]
 
     @property
     def starting(self) -> int:
-        """Tasks placed that do not run yet."""
+        """Tasks that are allocated and not running yet."""
         return sum(self.by_status[status] for status in _STARTING_STATUSES)
 
 
 class Task:
-    """A pod to place, or placed. Made by :func:`task_of`; only its gang changes it."""
+    """A pod in the scheduler cache. Changed by its gang only."""
 
     __slots__ = (
         "created",
@@ -115,9 +115,9 @@ class Task:
     )
 
     def __init__(self, pod: Pod, eq_class: EquivalenceClass, *, queue_gates: bool = False) -> None:
-        """Read *pod*; its request has been read into *shape*.
+        """Create the task of *pod*, whose equivalence class is *eq_class*.
 
-        *lift* says that the gate of queues is ours to lift.
+        *queue_gates* is whether this scheduler removes queue gates.
         """
         meta, spec = pod.metadata, pod.spec
         self.uid = meta.uid
@@ -129,18 +129,18 @@ class Task:
         self.created = meta.creation_timestamp or ""
         self.index = _task_index(meta.name)
         self.pvcs = tuple(_pod_pvcs(pod))
-        """The claims that it mounts by name, and whether each is to be its own."""
+        """Names of the PVCs that it mounts, and whether each is to be owned by the pod."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
         self.uses_queue_gate = queue_gates and meta.annotations.get(names.QUEUE_GATE) == "true"
-        """Whether the pod was to be let in by its queue."""
+        """Whether the pod was created with a queue gate."""
         self.gated_by_queue = self.uses_queue_gate and self.gates == _QUEUE_GATE_ONLY
-        """Whether nothing but that keeps it from being placed."""
+        """Whether the queue gate is the only gate left."""
         self.ungated = False
-        """Whether it has been let in, and its gate is on its way out."""
+        """Whether the removal of its queue gate is requested."""
         self.status = task_status(pod)
         self.node = spec.node_name
         self.node_index = -1
-        """The column of the node that the task is charged to."""
+        """Index of the node on which it is allocated."""
         self.reported_condition = _reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 
@@ -150,7 +150,7 @@ class Task:
         return f"{self.namespace}/{self.name}"
 
     def has_same_scheduling_fields(self, other: "Task") -> bool:
-        """Whether two readings of a pod differ in nothing that placing it depends on."""
+        """Return whether two versions of a pod are equal in all fields that scheduling uses."""
         return (self.status, self.gates, self.role, self.priority, self.node) == (
             other.status,
             other.gates,
@@ -160,25 +160,25 @@ class Task:
         )
 
     def sort_key(self) -> tuple[float, str, str]:
-        """The order of tasks that rank the same: by index in the name, then older first."""
+        """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberArrival:
-    """How the members of a gang came in, by a steady clock, while it was short of some."""
+    """When members of a gang with missing members arrived, by a monotonic clock."""
 
     next_count: int = 0
-    """How many there were when one more was last found, plus one; 0: it was not short."""
+    """Number of members at the last arrival plus one; 0 if no member was missing."""
     last_arrival: float = 0.0
-    """When that was."""
+    """Time of that arrival."""
     missing_since: float = 0.0
-    """When it was first found short."""
+    """When members were first missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitError:
-    """The first task of its role that found no place."""
+    """The first task of its role that did not fit."""
 
     task_name: str
     """Name of its pod."""
@@ -189,145 +189,145 @@ class FitError:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a gang waits, as far as the last try could tell."""
+    """Why a gang is unschedulable, by the last attempt."""
 
     reason: str
-    """One word, for ``condition.reason``."""
+    """For ``condition.reason``."""
 
     message: str = ""
-    """What refused the gang as a whole, if something did."""
+    """Rejection of the gang as a whole, if any."""
 
     fit_errors: Mapping[str, FitError] = field(default_factory=dict)
-    """By role, who found no place."""
+    """By role."""
 
     fitting_uids: frozenset[str] = frozenset()
-    """Uids of tasks that had found a place before the try was given up."""
+    """Uids of tasks that fit in the attempt."""
 
 
 class QueueInfo:
-    """A queue and the sums over its gangs."""
+    """A queue, and sums over its gangs."""
 
     def __init__(self, name: str) -> None:
-        """A queue that is not known yet: nothing may enter it."""
+        """Create a queue that is not known yet, so that no gang is admitted to it."""
         self.name = name
         self.object: QueueObject | None = None
         self.gangs: set[str] = set()
         self.allocated: Amounts = {}
-        """What its tasks take now."""
+        """Requests of its allocated tasks."""
         self.requested: Amounts = {}
-        """That, and what its pending tasks ask for."""
+        """Requests of its allocated and pending tasks."""
         self.reserved: Amounts = {}
-        """What its admitted gangs will still need to start."""
+        """What its admitted gangs still need for their minimum."""
         self.elastic: Amounts = {}
-        """What its gangs take beyond their minimum."""
+        """What is allocated to its gangs beyond their minimum."""
 
     @property
     def state(self) -> str:
-        """``Open`` or whatever keeps gangs out; empty if the queue is not known."""
+        """State of the queue; empty if it is not known."""
         return self.object.status.state if self.object else ""
 
 
 class Gang:
-    """Tasks that start together."""
+    """Tasks that are scheduled together."""
 
     def __init__(self, key: str, *, single: bool = False) -> None:
-        """A gang of whom nothing but the name is known; *single* ones have no PodGroup."""
+        """Create a gang without tasks; a *single* one is a pod without a PodGroup."""
         self.key = key
         self.single = single
         self.namespace, _, self.name = key.rpartition("/")
         self.podgroup: PodGroup | None = None
         self.phase = ""
         self.last_status = PodGroupStatus()
-        """What was last said of the group's status."""
+        """The PodGroup status that was last reported."""
         self.priority = 0
         self.tasks: dict[str, Task] = {}
         self.counts = TaskCounts()
         self.counts_by_role: dict[str, TaskCounts] = {}
         self.pending_tasks: dict[str, Task] = {}
-        """Tasks that may be placed."""
+        """Pending tasks without gates."""
         self.best_effort_count = 0
-        """How many of those ask for nothing but a node."""
+        """How many of those are best-effort."""
         self.gated_request: Amounts = {}
-        """What tasks ask for that others hold back."""
+        """Requests of tasks with gates other than the queue gate."""
         self.gated_tasks: dict[str, Task] = {}
-        """Those tasks."""
+        """Those tasks, and with queue gates disabled all gated tasks."""
         self.gated_by_queue: dict[str, Task] = {}
-        """Tasks that are to be let in by the queue."""
+        """Tasks with a queue gate only."""
         self.ungated_request: Amounts = {}
-        """What those ask for that have been let in and are not placed yet."""
+        """Requests of ungated tasks that are not allocated yet."""
         self.diagnosis: Diagnosis | None = None
-        """Why it waits, if it was tried and refused."""
+        """Why it is unschedulable, if it was rejected."""
         self.allocated: Amounts = {}
         self.requested: Amounts = {}
         self.min_resources: Amounts = {}
         self.min_request: Amounts = {}
-        """What admission counts: the minimum, gated tasks taken off."""
+        """The minimum without gated tasks, which ``enqueue`` compares."""
         self.releasing = 0
-        """Tasks that are being deleted and still on their node."""
+        """Number of tasks that are being deleted and still on their node."""
         self.member_arrival = MemberArrival()
-        """How its members came in while it was short of them."""
+        """When its members arrived while others were missing."""
         self.conditions_updated_at = -math.inf
-        """When its pods were last told why they wait, by the same steady clock."""
+        """When conditions of its pods were last reported, by the same clock."""
         self.version = 0
-        """Grows with every change from outside that a try may end differently for."""
+        """Grows with every event that may change the result of an attempt."""
         self.last_attempt = (-1, -1)
-        """Versions of the cluster's openings and of this gang when it was last refused."""
+        """The capacity generation and the version of this gang at its last rejection."""
 
-    # -- what it needs -------------------------------------------------------------------------
+    # -- requirements --------------------------------------------------------------------------
 
     @property
     def queue_name(self) -> str:
-        """The queue that it names; empty for a single pod."""
+        """Queue of the PodGroup; empty for a single pod."""
         return self.podgroup.spec.queue if self.podgroup else ""
 
     @property
     def min_member(self) -> int:
-        """How many tasks must be placed at once."""
+        """Number of tasks that must be scheduled together."""
         if self.single:
             return 1
         return self.podgroup.spec.min_member if self.podgroup else 0
 
     @property
     def role_minima(self) -> dict[str, int]:
-        """How many tasks of each role must be placed at once.
+        """Number of tasks of each role that must be scheduled together.
 
-        Minima that add up to more than the whole gang's are not meant: the job controller writes
-        them for elastic jobs.
+        Minima that sum to more than that of the gang are ignored: the job controller writes them
+        for elastic jobs.
         """
         minima = self.podgroup.spec.min_task_member if self.podgroup else {}
         return minima if self.min_member >= sum(minima.values()) else {}
 
     @property
     def created(self) -> str:
-        """When it was made; text that sorts."""
+        """Creation timestamp, as sortable text."""
         if self.podgroup:
             return self.podgroup.metadata.creation_timestamp or ""
         return min((task.created for task in self.tasks.values()), default="")
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has yet to be admitted to its queue."""
+        """Whether it is not admitted to its queue yet."""
         return not self.single and self.phase in ("", PodGroupPhase.PENDING)
 
     def is_ready(self) -> bool:
-        """Whether its minima are met by tasks placed or done."""
-        short = any(
+        """Return whether enough tasks are ready, in total and of each role."""
+        is_missing_role = any(
             self.role_counts(role).ready < minimum for role, minimum in self.role_minima.items()
         )
-        return self.counts.ready >= self.min_member and not short
+        return self.counts.ready >= self.min_member and not is_missing_role
 
     def is_terminating(self) -> bool:
-        """Whether it is short only of pods that are being deleted, and none waits for a node."""
+        """Return whether all missing members are being deleted, and no task is pending."""
         accounted = self.counts.allocated + self.counts.completed + self.releasing
         has_pending = self.counts[TaskStatus.PENDING] > 0
         return self.releasing > 0 and not has_pending and accounted >= self.min_member
 
     def role_counts(self, role: str) -> TaskCounts:
-        """The counts of one role."""
+        """Return the counts of one role."""
         return self.counts_by_role.get(role) or _NO_TASKS
 
     def awaits_ungating(self) -> bool:
-        """Whether tasks that it needs to start show the gate of their queue still."""
+        """Return whether tasks that it needs to be ready still have their queue gate."""
         if not self.gated_by_queue or self.is_ready():
             return False
         if self.counts.ready + len(self.pending_tasks) < self.min_member:
@@ -339,43 +339,43 @@ class Gang:
         )
 
     def has_requesting_tasks(self) -> bool:
-        """Whether a task that may be placed asks for an amount of anything."""
+        """Return whether a pending task without gates has a request."""
         return len(self.pending_tasks) > self.best_effort_count
 
     def has_best_effort_tasks(self) -> bool:
-        """Whether a task that may be placed asks for nothing but a node."""
+        """Return whether a pending task without gates is best-effort."""
         return self.best_effort_count > 0
 
     # -- changes -------------------------------------------------------------------------------
 
     def add_task(self, task: Task) -> None:
-        """Take in *task* as it is."""
+        """Add *task*."""
         self.tasks[task.uid] = task
         self._add_to_counts(task, 1)
         self.version += task.status is TaskStatus.PENDING
 
     def remove_task(self, task: Task) -> None:
-        """Forget *task*."""
+        """Remove *task*."""
         del self.tasks[task.uid]
         self._add_to_counts(task, -1)
         self.version += 1
 
     def update_task_status(self, task: Task, status: TaskStatus) -> None:
-        """Note that *task* is *status* now."""
+        """Set the status of *task*."""
         self._add_to_counts(task, -1)
         task.status = status
         self._add_to_counts(task, 1)
 
     def mark_ungated(self, task: Task) -> None:
-        """Note that *task* has been let in by the queue."""
+        """Record that the removal of the queue gate of *task* is requested."""
         self._add_to_counts(task, -1)
         task.ungated = True
         self._add_to_counts(task, 1)
 
     def set_podgroup(self, podgroup: PodGroup | None) -> bool:
-        """Take in the PodGroup, and say whether it asks for something else than before.
+        """Set the PodGroup; returns whether its spec differs from the previous one.
 
-        The phase of one that is known already is ours, not its own.
+        The phase of a known PodGroup is not read: the scheduler writes it.
         """
         before = self.podgroup
         known = before and podgroup and before.metadata.uid == podgroup.metadata.uid
@@ -426,20 +426,20 @@ class Gang:
 
 _NO_TASKS = TaskCounts()
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 
 
 def sorted_tasks(
     tasks: Iterable[Task], task_order: Callable[[Task], tuple[float, ...]]
 ) -> list[Task]:
-    """*tasks* in order of *rank*, then age; askers of nothing come last."""
+    """Return *tasks* by *task_order*, then by index and age; best-effort tasks are last."""
     return sorted(
         tasks, key=lambda task: (task.eq_class.best_effort, task_order(task), task.sort_key())
     )
 
 
 def add_amounts(target: Amounts, delta: Amounts, factor: int = 1) -> None:
-    """Add *what*, *times* over, to *into*; entries that come to nothing vanish."""
+    """Add *delta* times *factor* to *target*; entries that become zero are removed."""
     for name, units in delta.items():
         total = target.get(name, 0) + units * factor
         if total:
@@ -449,7 +449,7 @@ def add_amounts(target: Amounts, delta: Amounts, factor: int = 1) -> None:
 
 
 def positive_difference(left: Amounts, right: Amounts) -> Amounts:
-    """What *left* has more than *right*."""
+    """Return by how much *left* exceeds *right*, where it does."""
     return {
         name: units - right.get(name, 0)
         for name, units in left.items()
@@ -458,15 +458,15 @@ def positive_difference(left: Amounts, right: Amounts) -> Amounts:
 
 
 def sum_amounts(items: Iterable[Amounts]) -> Amounts:
-    """The sum of *parts*."""
+    """Return the sum of *items*."""
     result: Amounts = {}
-    for part in items:
-        add_amounts(result, part)
+    for item in items:
+        add_amounts(result, item)
     return result
 
 
 def task_status(pod: Pod) -> TaskStatus:
-    """Where *pod* stands, from the pod alone."""
+    """Return the status of a task whose pod is *pod*."""
     phase = pod.status.phase
     if phase in _FINISHED_STATUSES:
         return _FINISHED_STATUSES[phase]
@@ -491,16 +491,16 @@ def _pod_pvcs(pod: Pod) -> Iterator[tuple[str, bool]]:
 
 
 def _task_priority(pod: Pod) -> int:
-    given = pod.metadata.annotations.get("volcano.sh/task-priority", "")
-    if _WHOLE_NUMBER.fullmatch(given) and abs(int(given)) < 2**31:
-        return int(given)
+    annotation = pod.metadata.annotations.get("volcano.sh/task-priority", "")
+    if _INTEGER.fullmatch(annotation) and abs(int(annotation)) < 2**31:
+        return int(annotation)
     return 1 if pod.spec.priority is None else pod.spec.priority
 
 
 def _task_index(name: str) -> float:
-    """The number at the end of a task's pod name; names without one come last."""
+    """Return the number at the end of the pod name; infinity if there is none."""
     head, _, tail = name.rpartition("-")
-    return float(tail) if "-" in head and _WHOLE_NUMBER.fullmatch(tail) else math.inf
+    return float(tail) if "-" in head and _INTEGER.fullmatch(tail) else math.inf
 
 
 def _reported_condition(pod: Pod) -> tuple[str, str] | None:

@@ -1,12 +1,11 @@
-"""The nodes as matrices that follow the cluster change by change.
+"""Resources of nodes as matrices: a column per node, a row per resource.
 
-One column a node, one row a resource: what the node offers (``allocatable``) and what of it is
-left (``idle``). A column keeps its place while its node lives or pods are charged to it; then it
-is used again. Whole numbers throughout, so that taking something back restores every bit.
+``allocatable`` is what a node has, ``idle`` what is not allocated. A node keeps its column while it
+exists or has pods; then the column is reused. Amounts are integers, so that a release restores
+them exactly.
 
-Whoever derives something from columns (masks, scores) remembers a mark of a :class:`ChangeLog`
-and asks later which columns changed: nothing is worked out anew for the others.
-Neighbours: ``masks`` (who may go where), ``placer`` (where the next pod goes best).
+Data derived from columns (feasibility masks, scores) is kept with a position in a
+:class:`ChangeLog`, and updated for the columns that changed since.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +33,7 @@ _MAX_CHANGES = 4096
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What filters and preferences see of a node; changes seldom."""
+    """The fields of a node that filters and static scores use; they change rarely."""
 
     name: str
     labels: Mapping[str, str]
@@ -43,7 +42,7 @@ class NodeInfo:
 
 
 class ChangeLog:
-    """Which columns changed, in order, for readers who come by at their own pace."""
+    """The columns that changed, in order; each reader keeps its position."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -52,25 +51,25 @@ class ChangeLog:
 
     @property
     def position(self) -> int:
-        """The present end of the log."""
+        """The end of the log."""
         return self._dropped + len(self._indexes)
 
     def add(self, node_index: int) -> None:
-        """Note a change of column *slot*."""
+        """Record a change of column *node_index*."""
         self._indexes.append(node_index)
         if len(self._indexes) > 2 * _MAX_CHANGES:
             del self._indexes[:_MAX_CHANGES]
             self._dropped += _MAX_CHANGES
 
     def since(self, position: int) -> list[int] | None:
-        """Columns changed since *mark*, or ``None`` if that is too long ago to tell."""
+        """Return the columns changed since *position*, or ``None`` if that is no longer logged."""
         if position < self._dropped:
             return None
         return self._indexes[position - self._dropped :]
 
 
 class NodeMatrix:
-    """Nodes and what is free on them. Not safe to change while somebody decides over it."""
+    """Allocatable and idle resources of nodes. Not thread-safe."""
 
     def __init__(self) -> None:
         """Start without nodes."""
@@ -83,7 +82,7 @@ class NodeMatrix:
         self.usage_changes = ChangeLog()
         """Columns whose amounts changed."""
         self.node_changes = ChangeLog()
-        """Columns whose node facts changed."""
+        """Columns whose :class:`NodeInfo` changed."""
         self._index_by_name: dict[str, int] = {}
         self._free_indexes: list[int] = []
         self._tie_breakers: IntVector | None = None
@@ -92,15 +91,15 @@ class NodeMatrix:
 
     @property
     def columns(self) -> int:
-        """How many columns the matrices have, used or not."""
+        """Number of columns of the matrices, used or not."""
         return int(self.allocatable.shape[1])
 
     def __len__(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return int(self.alive.sum())
 
     def update_node(self, node: Node) -> bool:
-        """Take in a new or changed *node*; say whether anything that matters here changed."""
+        """Add or update *node*; returns whether any field used here changed."""
         node_index = self._index_for(node.metadata.name)
         node_info = NodeInfo(
             node.metadata.name, node.metadata.labels, node.spec.taints, node.spec.unschedulable
@@ -119,7 +118,7 @@ class NodeMatrix:
         return True
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; pods that are still charged to it stay charged. Unknown: no matter."""
+        """Remove a node, if it exists; its pods stay allocated."""
         node_index = self._index_by_name.get(name)
         if node_index is None or not self.alive[node_index]:
             return
@@ -131,11 +130,11 @@ class NodeMatrix:
         self._free_if_empty(node_index)
 
     def index_of(self, name: str) -> int | None:
-        """The column of node *name* (known or only named by a pod), if it has one."""
+        """Return the column of node *name*, which may be unknown but have pods."""
         return self._index_by_name.get(name)
 
     def tie_breakers(self) -> IntVector:
-        """Who wins among equals: the node whose name comes first has the largest number."""
+        """Return a number per node that decides between equal scores: larger for earlier names."""
         if self._tie_breakers is None:
             self._tie_breakers = np.zeros(self.columns, np.int64)
             by_name = sorted(np.flatnonzero(self.alive).tolist(), key=self.names.__getitem__)
@@ -143,51 +142,51 @@ class NodeMatrix:
         return self._tie_breakers
 
     def total(self) -> Amounts:
-        """What all nodes together offer, unschedulable ones too."""
+        """Return what is allocatable on all nodes, unschedulable ones included."""
         return self.resource_index.amounts(self.allocatable.sum(axis=1))
 
     def used(self) -> Amounts:
-        """What all pods together take."""
+        """Return what all pods request."""
         used = (self.allocatable - self.idle).sum(axis=1)
         return self.resource_index.amounts(used)
 
     # -- pods ----------------------------------------------------------------------------------
 
     def add_pod(self, name: str, request: IntVector) -> int:
-        """A pod with *request* is on node *name*; returns the column."""
+        """Add a pod with *request* to node *name*; returns the column."""
         node_index = self._index_for(name)
         self.allocate(request, (node_index,))
         return node_index
 
     def remove_pod(self, node_index: int, request: IntVector) -> None:
-        """A pod with *request* is gone from column *slot*."""
+        """Remove a pod with *request* from column *node_index*."""
         self.release(request, (node_index,))
         self._free_if_empty(node_index)
 
     def allocate(self, request: IntVector, node_indexes: Iterable[int]) -> None:
-        """Charge *request* once to each of *slots*; a slot may come up more than once."""
+        """Allocate *request* once for each of *node_indexes*, which may have repeats."""
         self._add_request(request, node_indexes, -1)
 
     def release(self, request: IntVector, node_indexes: Iterable[int]) -> None:
-        """The exact opposite of :meth:`drain`."""
+        """Undo :meth:`allocate`."""
         self._add_request(request, node_indexes, 1)
 
     def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
-        """How many pods with *request* fit at most on each of *slots* (by default all columns).
+        """Return how many pods with *request* fit on each of *node_indexes* (default: all).
 
-        CPU and memory count even when not asked for: an over-committed node takes nobody.
+        CPU and memory count even if not requested: no pod fits an overcommitted node.
         """
         idle = self.idle if node_indexes is None else self.idle[:, node_indexes]
         capacity = np.full(idle.shape[1], MAX_AMOUNT, np.int64)
         for row in np.flatnonzero(request):
             np.minimum(capacity, idle[row] // request[row], out=capacity)
-        for always in (CPU, MEMORY):
-            if not request[always]:
-                capacity[idle[always] < 0] = 0
+        for resource in (CPU, MEMORY):
+            if not request[resource]:
+                capacity[idle[resource] < 0] = 0
         return np.maximum(capacity, 0, out=capacity)
 
     def add_missing_rows(self) -> None:
-        """Give the matrices a row for every resource that is known by now."""
+        """Extend the matrices to the rows of the resource index."""
         missing = len(self.resource_index) - self.allocatable.shape[0]
         if missing:
             padding = ((0, missing), (0, 0))
@@ -195,25 +194,26 @@ class NodeMatrix:
             self.idle = np.pad(self.idle, padding)
 
     def validate(self) -> None:
-        """Check what must always hold.
+        """Check the invariants.
 
         Raises:
-            AssertionError: the snapshot contradicts itself; the message says where.
+            AssertionError: one is violated; the message is its name.
         """
-        dead = ~self.alive[: len(self.names)]
+        allocatable = self.allocatable[:, : len(self.names)]
+        removed = ~self.alive[: len(self.names)]
         invariants = {
             "matrices of different shapes": self.allocatable.shape == self.idle.shape,
-            "a node lost its column": all(
+            "index of another node": all(
                 self.names[at] == n for n, at in self._index_by_name.items()
             ),
-            "a dead node offers": not self.allocatable[:, : len(self.names)][:, dead].any(),
-            "a free column is charged": not self.idle[:, self._free_indexes].any(),
+            "removed node with allocatable resources": not allocatable[:, removed].any(),
+            "free column with allocated resources": not self.idle[:, self._free_indexes].any(),
         }
         for message, holds in invariants.items():
             if not holds:
                 raise AssertionError(message)
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     def _index_for(self, name: str) -> int:
         node_index = self._index_by_name.get(name)

@@ -1,4 +1,4 @@
-"""The claims that pods mount: a pod is not placed before all of them are bound."""
+"""PVCs of pods: a pod is not scheduled before all of them are bound."""
 
 from .core_types import PersistentVolumeClaim
 from .gangs import Task
@@ -10,18 +10,18 @@ _UNBOUND = (
 
 
 class PVCTracker:
-    """Claims as the last events left them, and the tasks that mount them."""
+    """PVCs after the last event, and the tasks that mount them."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._pvcs: dict[str, PersistentVolumeClaim] = {}
         self._tasks_by_pvc: dict[str, set[str]] = {}
-        """Uids of tasks by ``namespace/name`` of the claim."""
+        """Uids of tasks by ``namespace/name`` of the PVC."""
 
     def update(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> frozenset[str]:
-        """Take in a claim that came, changed or went; returns the tasks that this may help."""
+        """Add, update or delete a PVC; returns uids of tasks that may be schedulable now."""
         known = new or old
         if known is None:
             return frozenset()
@@ -36,12 +36,12 @@ class PVCTracker:
         return frozenset() if same else frozenset(self._tasks_by_pvc.get(key, ()))
 
     def add_task(self, task: Task) -> None:
-        """A pod came."""
+        """Add the PVCs of *task*."""
         for name, _ in task.pvcs:
             self._tasks_by_pvc.setdefault(f"{task.namespace}/{name}", set()).add(task.uid)
 
     def remove_task(self, task: Task) -> None:
-        """A pod went."""
+        """Remove the PVCs of *task*."""
         for name, _ in task.pvcs:
             key = f"{task.namespace}/{name}"
             task_uids = self._tasks_by_pvc.get(key, set())
@@ -50,13 +50,13 @@ class PVCTracker:
                 self._tasks_by_pvc.pop(key, None)
 
     def blocking_reason(self, task: Task) -> str:
-        """Which claim keeps *task* from being placed, and why; empty if none does."""
+        """Return which PVC blocks *task* and why; empty if none does."""
         for name, own in task.pvcs:
             pvc = self._pvcs.get(f"{task.namespace}/{name}")
             if pvc is None:
                 return f'persistentvolumeclaim "{name}" not found'
             if own and all(each.uid != task.uid for each in pvc.metadata.owner_references):
-                return f'persistentvolumeclaim "{name}" was not made for pod "{task.name}"'
+                return f'persistentvolumeclaim "{name}" was not created for pod "{task.name}"'
             if text := _blocking_reason(pvc):
                 return text
         return ""

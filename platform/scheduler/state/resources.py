@@ -1,8 +1,8 @@
-"""Amounts of resources as exact whole numbers, and their place in the matrices.
+"""Resource amounts as integers, and their rows in the matrices.
 
-CPU is counted in millicores, memory in bytes, pods in pods, everything else in thousandths of its
-unit: the units of Volcano, without its rounding. A vector holds one number for each name of
-a :class:`ResourceIndex`; vectors made before a name was known are shorter and mean zero there.
+CPU is in millicores, memory in bytes, pods in pods, everything else in thousandths of its unit: the
+units of Volcano, without its rounding. A vector has one number for each name of
+a :class:`ResourceIndex`; a vector from before a name was added is shorter and means zero there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,16 +23,16 @@ BoolVector = npt.NDArray[np.bool_]
 Amounts = dict[str, int]
 
 CPU, MEMORY, PODS = 0, 1, 2
-"""Rows that every dimension table has."""
+"""Rows that every resource index has."""
 
 MAX_AMOUNT = 2**60
-"""Amounts are cut off here, so that sums over a cluster stay within 64 bits."""
+"""Amounts are limited to this, so that sums over a cluster fit 64 bits."""
 
 _WHOLE_UNIT_RESOURCES = ("memory", "pods")
 
 
 class ResourceIndex:
-    """Names of resources and their rows; it only grows."""
+    """Rows of resources by name; rows are never removed."""
 
     def __init__(self) -> None:
         """Start with CPU, memory and pods."""
@@ -43,7 +43,7 @@ class ResourceIndex:
         return len(self.names)
 
     def row(self, name: str) -> int:
-        """The row of *name*, new if need be."""
+        """Return the row of *name*, adding it if it is new."""
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = len(self.names)
@@ -51,28 +51,27 @@ class ResourceIndex:
         return row
 
     def vector(self, amounts: Mapping[str, int]) -> IntVector:
-        """*amounts* as a vector over all names known so far (theirs included)."""
+        """Return *amounts* as a vector, adding rows for new names."""
         rows = [self.row(name) for name in amounts]
         vector = np.zeros(len(self.names), np.int64)
         vector[rows] = list(amounts.values())
         return vector
 
     def padded(self, vector: IntVector) -> IntVector:
-        """*vector*, made as long as the table is now."""
+        """Return *vector* extended to the current number of rows."""
         missing = len(self.names) - len(vector)
         return np.concatenate([vector, np.zeros(missing, np.int64)]) if missing else vector
 
     def amounts(self, vector: IntVector) -> Amounts:
-        """The non-zero entries of *vector* by name."""
+        """Return the non-zero entries of *vector* by name."""
         return {self.names[row]: int(vector[row]) for row in np.flatnonzero(vector)}
 
 
 @lru_cache(maxsize=16384)
 def amount(name: str, quantity: str | int | float) -> int:
-    """How much *quantity* of *name* is, in our units, rounded up.
+    """Return *quantity* of resource *name* as an integer amount, rounded up.
 
-    An unreadable quantity counts as nothing: API servers refuse such objects, so it can only come
-    from one that does not check.
+    A malformed quantity counts as zero: a validating API server rejects such objects.
     """
     try:
         parsed = parse(quantity)
@@ -83,7 +82,7 @@ def amount(name: str, quantity: str | int | float) -> int:
 
 
 def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
-    """The counted entries of a resource list, in our units."""
+    """Return the counted entries of a resource list as amounts."""
     return {
         name: amount(name, quantity)
         for name, quantity in (quantities or {}).items()
@@ -92,7 +91,7 @@ def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
 
 
 def format_amount(name: str, units: int) -> str:
-    """*units* of *name* as people like to read them: ``64``, ``500m``, ``153.6``, ``1.5Gi``."""
+    """Format *units* of *name* for messages: ``64``, ``500m``, ``153.6``, ``1.5Gi``."""
     if name == "memory" and abs(units) >= 2**20 and units % 2**20:
         return f"{units / 2**30:.1f}Gi" if abs(units) >= 2**30 else f"{units / 2**20:.1f}Mi"
     if name not in _WHOLE_UNIT_RESOURCES and abs(units) >= 1000:
@@ -101,7 +100,7 @@ def format_amount(name: str, units: int) -> str:
 
 
 def to_quantity(name: str, units: int) -> str:
-    """*units* of *name* as a quantity for the wire."""
+    """Return *units* of *name* as a Kubernetes quantity."""
     if name != "memory":
         return str(Quantity(units * (10**9 if name in _WHOLE_UNIT_RESOURCES else 10**6)))
     for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
@@ -111,15 +110,15 @@ def to_quantity(name: str, units: int) -> str:
 
 
 def to_resource_list(amounts_by_name: Mapping[str, int]) -> dict[str, str]:
-    """Amounts as a resource list for the wire, by name in order."""
+    """Return amounts as a Kubernetes resource list, sorted by name."""
     return {name: to_quantity(name, amounts_by_name[name]) for name in sorted(amounts_by_name)}
 
 
 def pod_request(spec: PodSpec) -> Amounts:
-    """What a pod takes of its node, ``pods: 1`` included.
+    """Return the effective request of a pod, with ``pods: 1``.
 
-    Containers run together; init containers one after the other beside the sidecars that were
-    started before them, so only the peak of that row counts.
+    Containers run concurrently; init containers run one by one, with the sidecars that were
+    started before them, so only the maximum of that sequence counts.
     """
     regular = _sum(_request(container) for container in spec.containers)
     sidecars: Amounts = {}
@@ -136,14 +135,14 @@ def pod_request(spec: PodSpec) -> Amounts:
 
 
 def _request(container: ContainerResources) -> Amounts:
-    """What a container asks for; a limit without a request counts as one."""
+    """Return the request of a container; a limit without a request counts as one."""
     return amounts(container.resources.limits | container.resources.requests)
 
 
 def _sum(items: Iterable[Amounts]) -> Amounts:
     total: Amounts = {}
-    for part in items:
-        for name, units in part.items():
+    for item in items:
+        for name, units in item.items():
             total[name] = total.get(name, 0) + units
     return total
 

@@ -1,15 +1,14 @@
-"""Carries placements out: posts bindings, many at a time, and says which were refused.
+"""The binder: binds pods to the nodes that cycles have chosen.
 
-A binding names the uid and the version of its pod, so it can neither hit a later pod of that name
-nor one that has changed since the decision: a new leader may have decided otherwise. A refused pod
-keeps its place for a moment that grows with every refusal, so that it is not tried over and over;
-then its room is given back and it is placed anew. While the server is out of reach the same binding
-is sent again: it may have been carried out, and to place the pod elsewhere would be a second
-answer.
+A binding has the uid and resourceVersion of its pod as preconditions, so that it fails for a later
+pod of that name, and for a pod that has changed since the cycle: a new leader may have chosen
+another node. A pod whose binding is rejected keeps its assumed placement for a backoff, then the
+placement is forgotten and the pod is scheduled again. While the API server is unavailable the same
+binding is retried: it may have taken effect, and another node would conflict with it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -23,14 +22,14 @@ from ...machinery.event_recorder import Recorder
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
-from ..framework.session import Placement
+from ..framework.decision import Placement
 from ..state.core_types import Pod
 from .pod_versions import PodVersions
 
 log = logging.getLogger(__name__)
 
 INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 60.0
-"""Seconds that a refused pod keeps its place, at first and at most."""
+"""Seconds for which a pod with a rejected binding keeps its assumed placement."""
 
 
 @dataclass(slots=True)
@@ -41,18 +40,14 @@ class _BindRequest:
 
 @dataclass(slots=True)
 class _GangProgress:
-    """How far the bindings of one gang are."""
+    """Bindings of one gang."""
 
     remaining: int = 0
     bound: int = 0
 
 
-def _default_log_fields(gang: str) -> Mapping[str, str]:
-    return {"podgroup": gang}
-
-
 class Binder:
-    """Posts bindings, in the order of the placements; never two at once for the same pod."""
+    """Creates bindings in the order of the placements, never two at a time for one pod."""
 
     def __init__(
         self,
@@ -62,19 +57,16 @@ class Binder:
         clock: Clock,
         max_in_flight: int,
         forget: Callable[[str], object],
-        log_fields: Callable[[str], Mapping[str, str]] = _default_log_fields,
         pod_versions: PodVersions | None = None,
     ) -> None:
-        """Keep *at_once* bindings under way at most.
+        """Keep at most *max_in_flight* bindings in flight.
 
-        *forget* is told the uid of a pod that has not got its place and shall be placed anew;
-        *about* says how the log names a gang, and *standing* knows the version of a pod; it is
-        bound in that one and in no other.
+        *forget* is called with the uid of a pod that could not be bound and is to be scheduled
+        again. *pod_versions* gives the resourceVersion that a binding has as its precondition.
         """
         self._client = client
         self._recorder = recorder
         self._forget = forget
-        self._gang_log_fields = log_fields
         self._pod_versions = pod_versions or PodVersions()
         self._requests: dict[str, _BindRequest] = {}
         self._gang_progress: dict[str, _GangProgress] = {}
@@ -88,25 +80,26 @@ class Binder:
         )
 
     def bind(self, placements: Iterable[Placement]) -> None:
-        """Have *placements* carried out."""
+        """Bind the pods of *placements*."""
         for placement in placements:
             before = self._requests.get(placement.uid)
-            if placement.gang and (before is None or before.placement.gang != placement.gang):
-                self._gang_progress.setdefault(placement.gang, _GangProgress()).remaining += 1
+            key = _gang_key(placement)
+            if key and (before is None or _gang_key(before.placement) != key):
+                self._gang_progress.setdefault(key, _GangProgress()).remaining += 1
             self._requests[placement.uid] = _BindRequest(placement)
             self.queue.add(placement.uid)
 
     def forget_backoff(self, uid: str) -> None:
-        """The pod runs or is gone: its refusals no longer count."""
+        """Forget the rejections of a pod that is bound or deleted."""
         self._backoff.forget(uid)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to carry out."""
+        """Whether there are no bind requests."""
         return not self._requests
 
     async def run(self) -> None:
-        """Post bindings until cancelled; what is under way then is finished first."""
+        """Create bindings until cancelled; those in flight are finished first."""
         await run_workers(self.queue, self._execute, settings=self._worker_settings)
 
     async def _execute(self, uid: str) -> float | None:
@@ -127,16 +120,16 @@ class Binder:
         except ApiError as error:
             current = await self._get_pod(placement) if isinstance(error, ConflictError) else None
             if current is not None and current.spec.node_name:
-                self._complete(uid, bound=True)  # the watch will tell where
+                self._complete(uid, bound=True)  # the pod informer delivers its node
                 return None
             request.rejected = True
             log_fields = {**self._log_fields(uid), "why": str(error)}
             if current is not None and version not in ("", current.metadata.resource_version):
-                log.info("pod has just changed", extra=log_fields)
+                log.info("cannot bind pod: it has changed", extra=log_fields)
             else:
-                log.warning("binding refused", extra=log_fields)
+                log.warning("cannot bind pod", extra=log_fields)
                 self._record_event(
-                    placement, "Warning", "FailedScheduling", f"binding was refused: {error}"
+                    placement, "Warning", "FailedScheduling", f"binding rejected: {error}"
                 )
             return self._backoff.when(uid)
         self._complete(uid, bound=True)
@@ -146,28 +139,26 @@ class Binder:
         return None
 
     def _log_fields(self, uid: str) -> dict[str, str]:
-        """How the log names a pod that is to be bound."""
+        """Return the fields that name a pod in logs."""
         request = self._requests.get(uid)
         if request is None:
             return {"uid": uid}
         placement = request.placement
         pod = f"{placement.namespace}/{placement.name}"
-        return {**(self._gang_log_fields(placement.gang) if placement.gang else {}), "pod": pod}
+        return {**(placement.gang.log_fields() if placement.gang else {}), "pod": pod}
 
     def _complete(self, uid: str, *, bound: bool = False) -> None:
-        """Forget an errand, and tell when it was the last of its gang."""
+        """Remove a bind request, and log if it was the last of its gang."""
         gang = self._requests.pop(uid).placement.gang
-        progress = self._gang_progress.get(gang)
-        if progress is None:
+        progress = self._gang_progress.get(gang.key) if gang else None
+        if gang is None or progress is None:
             return
         progress.remaining -= 1
         progress.bound += bound
         if not progress.remaining:
-            del self._gang_progress[gang]
+            del self._gang_progress[gang.key]
             if progress.bound:
-                log.info(
-                    "gang bound", extra={**self._gang_log_fields(gang), "pods": progress.bound}
-                )
+                log.info("gang bound", extra={**gang.log_fields(), "pods": progress.bound})
 
     def _record_event(
         self, placement: Placement, kind: EventType, reason: str, message: str
@@ -178,9 +169,9 @@ class Binder:
             )
 
     async def _get_pod(self, placement: Placement) -> Pod | None:
-        """The pod as it is now, if it is there.
+        """Return the pod from the API server, or ``None`` if it is deleted.
 
-        It may have a node after all, by an answer that was lost or by somebody else.
+        It may be bound: by a request whose response was lost, or by another scheduler.
         """
         try:
             pod = await self._client.get(
@@ -204,6 +195,10 @@ class Binder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
         }
         await self._client.post(path, body, view=msgspec.Raw)
+
+
+def _gang_key(placement: Placement) -> str:
+    return placement.gang.key if placement.gang else ""
 
 
 def _pod_reference(placement: Placement) -> ObjectReference:

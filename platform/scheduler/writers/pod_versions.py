@@ -1,8 +1,8 @@
-"""In which version pods stand, our own writes counted in.
+"""The latest resourceVersions of pods, including the scheduler's own writes.
 
-Bindings and conditions name the version of the pod that they are meant for. Right after a write of
-ours the watch still shows the version before, and in its midst nobody knows which one it will be:
-a binding that did not wait for it would be refused on our own account.
+Bindings and conditions have the resourceVersion of their pod as a precondition. The informer still
+has the version before a write right after it, and during a write the next version is unknown:
+a binding that did not wait for the write would conflict with it.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from ..state.core_types import Pod
 
 
 def empty_lister(key: str) -> Pod | None:
-    """What is seen by whoever sees nothing."""
+    """Return ``None``: a lister without pods."""
     return None
 
 
 class PodVersions:
-    """Versions of pods that are to be placed. For one event loop."""
+    """resourceVersions of unbound pods. For use on one event loop."""
 
     def __init__(self, lister: Callable[[str], Pod | None] = empty_lister) -> None:
-        """*seen* gives the pod of a key as it was seen last."""
+        """Start without writes; *lister* returns the pod of a key from the informer."""
         self.lister = lister
         self._writes_in_progress: dict[str, asyncio.Event] = {}
         self._written_versions: dict[str, str] = {}
 
     def version(self, key: str, uid: str) -> str:
-        """In which version we know the pod; empty if we don't."""
+        """Return the latest known resourceVersion of the pod; empty if there is none."""
         pod, written = self.lister(key), self._written_versions.get(uid, "")
         if pod is None or pod.metadata.uid != uid:
             return ""
@@ -35,7 +35,7 @@ class PodVersions:
 
     @contextmanager
     def write_in_progress(self, uid: str) -> Iterator[None]:
-        """The block writes the pod; nobody else does meanwhile."""
+        """Mark the pod as being written for the length of the block."""
         done = self._writes_in_progress[uid] = asyncio.Event()
         try:
             yield
@@ -44,14 +44,14 @@ class PodVersions:
             done.set()
 
     async def wait_idle(self, uid: str) -> None:
-        """Wait until no write of the pod is under way."""
+        """Wait until no write of the pod is in progress."""
         while (done := self._writes_in_progress.get(uid)) is not None:
             await done.wait()
 
     def record_write(self, uid: str, version: str) -> None:
-        """Our write has brought the pod to *version*."""
+        """Record that a write has changed the pod to *version*."""
         self._written_versions[uid] = version
 
     def forget(self, uid: str) -> None:
-        """The pod is bound or gone."""
+        """Forget a pod that is bound or deleted."""
         self._written_versions.pop(uid, None)

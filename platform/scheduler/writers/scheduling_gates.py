@@ -1,7 +1,7 @@
-"""Takes the gate of their queue from pods that have been let in.
+"""The scheduling gate manager: removes the queue gate from pods.
 
-Like a binding, the patch names uid and version of its pod. One that is refused is sent again after
-a pause that grows: until the gate is gone the pod counts as let in, and its queue keeps its room.
+Like a binding, the patch has the uid and resourceVersion of its pod as preconditions. It is retried
+with backoff: until the gate is removed the pod counts as allocated in its queue.
 """
 
 import logging
@@ -13,15 +13,15 @@ from ...machinery.clock import Clock
 from ...machinery.controller import ShardedQueue, WorkerSettings, run_workers
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
+from ..framework.decision import UngatedPod
 from ..state.core_types import Pod
-from ..state.gangs import Task
 from .pod_versions import PodVersions
 
 log = logging.getLogger(__name__)
 
 
 class SchedulingGateManager:
-    """Lifts gates, many at a time; never twice at once that of one pod."""
+    """Removes queue gates, never two at a time for one pod."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class SchedulingGateManager:
         max_in_flight: int,
         pod_versions: PodVersions | None = None,
     ) -> None:
-        """Keep *at_once* patches under way at most; *standing* knows the versions of pods."""
+        """Keep at most *max_in_flight* patches in flight."""
         self._client = client
         self._pod_versions = pod_versions or PodVersions()
         self._pod_keys: dict[str, str] = {}
@@ -40,14 +40,14 @@ class SchedulingGateManager:
             name="gates", limiter=ExponentialFailureRateLimiter(0.05, 60.0), clock=clock
         )
 
-    def remove_gates(self, tasks: Iterable[Task]) -> None:
-        """Have the gates of *tasks* lifted."""
-        for task in tasks:
-            self._pod_keys[task.uid] = task.key
-            self.queue.add(task.uid)
+    def remove_gates(self, pods: Iterable[UngatedPod]) -> None:
+        """Remove the queue gates of *pods*."""
+        for pod in pods:
+            self._pod_keys[pod.uid] = pod.key
+            self.queue.add(pod.uid)
 
     async def run(self) -> None:
-        """Lift gates until cancelled; what is under way then is finished first."""
+        """Remove gates until cancelled; patches in flight are finished first."""
         await run_workers(self.queue, self._remove_gate, settings=self._worker_settings)
 
     async def _remove_gate(self, uid: str) -> float | None:
@@ -78,7 +78,7 @@ class SchedulingGateManager:
         except (ConflictError, ServerError):
             raise
         except ApiError as error:
-            log.warning("gate not lifted", extra={"pod": key, "why": str(error)})
+            log.warning("cannot remove queue gate", extra={"pod": key, "why": str(error)})
             raise
         self._pod_keys.pop(uid, None)
         return None

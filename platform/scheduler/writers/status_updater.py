@@ -1,10 +1,10 @@
-"""Writes what is decided into PodGroups, pods and queues, and no more than is needed.
+"""The status updater: writes the status of PodGroups, pods and queues.
 
-Of each object only the latest word is kept. A new phase or a new kind of condition goes out at
-once; what only refreshes numbers or a text waits until the last write is a moment old, so that a
-thousand pods starting one after the other are not a thousand writes of their group. What says
-nothing new is not written at all. Every write names the version of the object that it is based on:
-what comes late, from a leader that leads no more, does not take effect.
+Only the latest desired status of an object is kept. A new phase or a new condition is written at
+once; an update of counts or of a message is delayed until some time after the last write, so that
+a thousand pods that start one by one are not a thousand writes of their PodGroup. An unchanged
+status is not written. Every write has the resourceVersion that it is based on as a precondition, so
+that a delayed write of a former leader fails.
 """
 
 import logging
@@ -25,9 +25,7 @@ from ...model.log_fields import object_fields
 from ...model.meta import ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
-from ..state.resources import Amounts, amounts, to_resource_list
-from .pod_versions import PodVersions
-from .podgroup_status import (
+from ..framework.podgroup_status import (
     SCHEDULED,
     UNSCHEDULABLE,
     PodGroupReport,
@@ -36,6 +34,8 @@ from .podgroup_status import (
     is_equal_status,
     with_transition_times,
 )
+from ..state.resources import amounts, to_resource_list
+from .pod_versions import PodVersions
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +44,18 @@ _PODGROUP_PREFIX, _POD_PREFIX, _QUEUE_PREFIX = "group:", "pod:", "queue:"
 
 @dataclass(frozen=True, slots=True)
 class WriteIntervals:
-    """Seconds between two writes that only refresh one object."""
+    """Minimum seconds between two writes of one object that are not significant."""
 
     podgroup: float = 1.0
     podgroup_max: float = 30.0
-    """The same at most while much is going on."""
+    """Maximum delay of such a write while the change rate is high."""
     pod: float = 10.0
     queue: float = 1.0
 
 
 @dataclass(slots=True)
 class _PodGroupState:
-    """The latest word on a PodGroup, and what stands there."""
+    """Desired and observed status of a PodGroup."""
 
     report: PodGroupReport
     observed: PodGroupStatus
@@ -63,7 +63,7 @@ class _PodGroupState:
     uid: str
     written_at: float = float("-inf")
     stale_since: float | None = None
-    """Since when something else stands there, if that may wait."""
+    """Since when the two differ, if the write is delayed."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _PodState:
 
 @dataclass(slots=True)
 class _QueueState:
-    allocated: Amounts
+    allocated: Mapping[str, int]
     observed: Mapping[str, str | int | float]
     version: str
     uid: str
@@ -83,13 +83,13 @@ class _QueueState:
 
 
 class _WrittenObject(ApiStruct, frozen=True):
-    """An object after our write, as far as the next one asks."""
+    """The part of a written object that the next write needs."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
 class StatusUpdater:
-    """The one writer of PodGroup status, PodScheduled conditions and what queues have allocated."""
+    """The only writer of PodGroup status, PodScheduled conditions and queues' ``allocated``."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class StatusUpdater:
         write_intervals: WriteIntervals | None = None,
         change_rate: ChangeRate | None = None,
     ) -> None:
-        """Keep *at_once* writes under way at most.
+        """Keep at most *max_in_flight* writes in flight.
 
-        *standing* knows the versions of pods, and *bustle* how much is going on.
+        *change_rate* determines the delay of writes that are not significant.
         """
         self._client = client
         self._recorder = recorder
@@ -126,15 +126,13 @@ class StatusUpdater:
         )
 
     async def run(self) -> None:
-        """Write until cancelled; what is due then is written first."""
+        """Write until cancelled; writes that are due are finished first."""
         await run_workers(self.queue, self._write, settings=self._worker_settings)
 
-    # -- what ought to stand -------------------------------------------------------------------
+    # -- desired state -------------------------------------------------------------------------
 
-    def submit(
-        self, report: PodGroupReport, observed_conditions: Mapping[str, tuple[str, str] | None]
-    ) -> None:
-        """Have *report* written; *told* says by uid what its pods have been told already."""
+    def submit(self, report: PodGroupReport) -> None:
+        """Write *report* when it is due."""
         self._report_count += 1
         if report.podgroup is None:
             self._podgroups.pop(report.key, None)
@@ -143,9 +141,7 @@ class StatusUpdater:
         for condition in report.pod_conditions:
             state = self._pods.get(condition.uid)
             if state is None:
-                state = self._pods[condition.uid] = _PodState(
-                    condition, observed_conditions.get(condition.uid)
-                )
+                state = self._pods[condition.uid] = _PodState(condition, condition.observed)
             state.condition = condition
             if state.observed_condition != (condition.reason, condition.message):
                 is_new = (
@@ -158,8 +154,8 @@ class StatusUpdater:
                     0 if is_new else self._write_intervals.pod,
                 )
 
-    def set_allocated(self, queue: Queue, allocated: Amounts) -> None:
-        """Have *amounts_now* written as what *queue* has allocated."""
+    def set_allocated(self, queue: Queue, allocated: Mapping[str, int]) -> None:
+        """Write *allocated* into the status of *queue* when it is due."""
         name = queue.metadata.name
         state = self._queues.get(name)
         if state is None:
@@ -171,7 +167,7 @@ class StatusUpdater:
         self._schedule_queue(name, state)
 
     def observe_queue(self, queue: Queue) -> None:
-        """The queue has changed, perhaps by somebody else who wrote what it has allocated."""
+        """Update the observed status: another client may have written ``allocated``."""
         meta = queue.metadata
         state = self._queues.get(meta.name)
         if state is None:
@@ -186,11 +182,11 @@ class StatusUpdater:
             self._schedule(_QUEUE_PREFIX + name, state.written_at, self._write_intervals.queue)
 
     def forget_pod(self, uid: str) -> None:
-        """The pod is placed or gone: nothing is to be said of it any more."""
+        """Drop the condition of a pod that is scheduled or deleted."""
         self._pods.pop(uid, None)
 
     def forget_queue(self, name: str) -> None:
-        """The queue is gone."""
+        """Forget a deleted queue."""
         self._queues.pop(name, None)
 
     def _submit_podgroup(self, report: PodGroupReport, podgroup: PodGroup) -> None:
@@ -201,13 +197,14 @@ class StatusUpdater:
             )
         version = podgroup.metadata.resource_version
         if state.report.podgroup is not podgroup and _is_newer(version, state.version):
-            state.version, state.observed = version, podgroup.status  # perhaps another's word
+            # Another client may have written it.
+            state.version, state.observed = version, podgroup.status
         state.report = report
         if not is_equal_status(report.status, state.observed):
             self.queue.add_after(_PODGROUP_PREFIX + report.key, self._remaining_delay(state))
 
     def _remaining_delay(self, state: _PodGroupState) -> float:
-        """Seconds that the latest word on a group may still wait."""
+        """Return for how many seconds the write of a PodGroup status is delayed."""
         if _is_significant(state.report.status, state.observed):
             return 0.0
         if state.stale_since is None:
@@ -233,18 +230,19 @@ class StatusUpdater:
             else:
                 await self._write_queue(rest)
         except ConflictError as error:
-            # Queues have another writer, too: nobody's fault.
-            raise RequeueError("the object has changed meanwhile") from error
+            # The queue controller writes queues, too.
+            raise RequeueError("the object has changed") from error
         except (ServerError, TooManyRequestsError):
-            raise  # tried again, with what ought to stand then
+            raise  # retried with the status that is desired then
         except ApiError as error:
-            # The object is gone or takes no such word: the next event about it decides.
+            # The object is deleted or the status is invalid: its next event triggers a write.
             level = logging.DEBUG if isinstance(error, NotFoundError) else logging.INFO
-            log.log(level, "status not written", extra={**self._log_fields(key), "why": str(error)})
+            log_fields = {**self._log_fields(key), "why": str(error)}
+            log.log(level, "cannot write status", extra=log_fields)
         return None
 
     def _log_fields(self, key: str) -> dict[str, str]:
-        """How the log names what *key* is about."""
+        """Return the fields that name the object of *key* in logs."""
         kind, _, rest = key.partition(":")
         podgroup = self._podgroups.get(rest)
         if (
@@ -259,7 +257,7 @@ class StatusUpdater:
         return {kind: rest}
 
     async def _write_podgroup(self, key: str) -> float | None:
-        """Write a group's status, unless it may still wait: seconds until then."""
+        """Write the status of a PodGroup; returns the seconds left if that is still delayed."""
         state = self._podgroups.get(key)
         if state is None or is_equal_status(state.report.status, state.observed):
             return None
@@ -303,7 +301,7 @@ class StatusUpdater:
         return None
 
     def _record_events(self, state: _PodGroupState, before: PodGroupStatus) -> None:
-        """Events for what is new: that the group can start, or why it cannot."""
+        """Record an event if the PodGroup is ready now, or has a new Unschedulable condition."""
         podgroup = state.report.podgroup
         if podgroup is None:
             return
@@ -375,7 +373,7 @@ class StatusUpdater:
         state.written_at = self._clock.monotonic()
         if _is_newer(new.metadata.resource_version, state.version):
             state.version, state.observed = new.metadata.resource_version, desired
-        # Else another wrote after us, and the watch was faster than our answer.
+        # Else another client has written since, and its watch event arrived before this response.
 
     def _record(
         self, regarding: ObjectReference, kind: EventType, reason: str, message: str
@@ -385,16 +383,16 @@ class StatusUpdater:
 
 
 def _desired(state: _QueueState) -> dict[str, str | int | float]:
-    """What ought to stand; the same amounts in other words are left as they are."""
-    if state.observed and amounts(state.observed) == {"cpu": 0, "memory": 0} | state.allocated:
+    """Return the desired resource list; equal amounts in another format are kept."""
+    if state.observed and amounts(state.observed) == {"cpu": 0, "memory": 0, **state.allocated}:
         return dict(state.observed)
-    return dict(to_resource_list({"cpu": 0, "memory": 0} | state.allocated))
+    return dict(to_resource_list({"cpu": 0, "memory": 0, **state.allocated}))
 
 
 def _is_significant(desired: PodGroupStatus, observed: PodGroupStatus) -> bool:
-    """Whether *wanted* says more than other numbers.
+    """Return whether *desired* has a new phase or a new condition.
 
-    That all have their places is none: the phase, once they are bound, will say it.
+    A new Scheduled condition does not count: the phase changes once the pods are bound.
     """
     kinds = {(each.type, each.reason) for each in desired.conditions if each.type != SCHEDULED}
     had = {(each.type, each.reason) for each in observed.conditions}
@@ -402,10 +400,10 @@ def _is_significant(desired: PodGroupStatus, observed: PodGroupStatus) -> bool:
 
 
 def _is_newer(version: str, other: str) -> bool:
-    """Whether *version* of an object came after the *other*."""
+    """Return whether resourceVersion *version* is newer than *other*."""
     return int(version or 0) > int(other or 0)
 
 
 def _preconditions(uid: str, version: str) -> dict[str, str]:
-    """Metadata that makes a patch apply to this object in this version and no other."""
+    """Return the metadata of a patch that applies to this version of the object only."""
     return {"uid": uid, "resourceVersion": version}

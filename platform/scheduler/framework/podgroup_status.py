@@ -1,11 +1,10 @@
-"""What the cluster shall be told of a gang: the status of its PodGroup, and why its pods wait.
+"""Desired status of a gang: the status of its PodGroup, and the conditions of its pending pods.
 
-Pure: it looks at a gang as a cycle left it and says what ought to stand there; whether and when
-that is written is the business of ``scribe``.
+It does no I/O: the status updater decides whether and when a report is written.
 
 The phase follows Volcano with one exception: pods that are being bound keep a started group
-Running, as pods that are being deleted do; neither starts one. A group short of members is
-given a moment before its conditions and pods say so: the missing pods are just being created.
+Running, as pods that are being deleted do; neither starts one. Missing members are reported after a
+grace period only, since the job controller may still be creating them.
 """
 
 from collections import Counter
@@ -21,14 +20,14 @@ SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"
 READY = "tasks in gang are ready to be scheduled"
 MEMBER_GRACE_PERIOD, MAX_MEMBER_GRACE_PERIOD = 1.0, 10.0
-"""Seconds without a new member after which something is made of a group that lacks some: at first,
-and where a busy server explains the gap, or they have been coming in for so long that it may."""
+"""Seconds without a new member after which missing members are reported: the default, and the
+maximum, for a busy cluster or a gang whose members have been arriving for long."""
 
 GRACE_PERIOD_FRACTION = 0.25
-"""The grace as a share of the time for which members have been coming in."""
+"""Grace period as a fraction of the time during which members have been arriving."""
 
 CONDITION_INTERVAL = 1.0
-"""Seconds between two looks at what each single pod of a gang is to be told."""
+"""Seconds between two reports that include the conditions of a gang's pods."""
 
 _MISSING_MEMBER_REASONS = (NOT_ENOUGH_TASKS, NOT_ENOUGH_PODS_OF_TASK, SCHEDULING_GATED)
 _STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
@@ -37,35 +36,38 @@ _PLACED_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, 
 
 @dataclass(frozen=True, slots=True)
 class PodScheduledCondition:
-    """Why one pod waits: the PodScheduled=False condition that it ought to have."""
+    """The desired PodScheduled=False condition of one pod."""
 
     namespace: str
     name: str
     uid: str
     reason: str
     message: str
+    observed: tuple[str, str] | None = None
+    """Reason and message of the condition that the pod has, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroupReport:
-    """What ought to stand in the cluster about one gang."""
+    """Desired status of one gang."""
 
     key: str
     podgroup: PodGroup | None
     status: PodGroupStatus
-    """Conditions without times; those of ``group`` that say the same keep theirs."""
+    """Conditions without transition times; equal ones of *podgroup* keep theirs."""
 
     pod_conditions: tuple[PodScheduledCondition, ...] = ()
     requeue_after: float | None = None
-    """Seconds after which the gang is to be looked at again, whatever happens."""
+    """Seconds until the next report, if one is due without an event; 0: in the next cycle."""
 
 
 def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupReport:
-    """Say what ought to stand about *gang*; moves its phase, and remembers what was said.
+    """Return the report on *gang*; updates its phase and what was last reported.
 
-    *now* is a steady clock's; it only measures how long members have been missing. *busy* says
-    that much is going on in the cluster, so that those of a new gang may come slowly.
+    *now* is a reading of a monotonic clock, to measure how long members have been missing. *busy*
+    is true if the cluster changes at a high rate, so that members of a new gang may arrive slowly.
     """
+    was_pending = gang.is_pending
     slow = busy and gang.phase not in _STARTED_PHASES
     left = _remaining_grace_period(
         gang, now, MAX_MEMBER_GRACE_PERIOD if slow else MEMBER_GRACE_PERIOD
@@ -87,13 +89,15 @@ def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupRepor
         if not left:
             gang.conditions_updated_at = now
             pod_conditions = tuple(_pod_conditions(gang, diagnosis))
-    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, left or None)
+    # A gang that has lost all members is to be admitted again in the next cycle.
+    requeue_after = 0.0 if gang.is_pending and not was_pending else left or None
+    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after)
 
 
 def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> float:
-    """Seconds for which nothing is to be made of missing members: they are coming in.
+    """Return for how many seconds missing members are not reported.
 
-    At least *grace* after the last one.
+    That is at least *grace_period* after the arrival of the last member.
     """
     if gang.is_pending or not _is_missing_members(gang.diagnosis):
         gang.member_arrival = MemberArrival()
@@ -110,10 +114,10 @@ def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> floa
 
 
 def next_phase(gang: Gang) -> str:
-    """Return the phase that follows the present one of *gang*.
+    """Return the next phase of *gang*.
 
-    A gang whose members run and that is short of others is Unknown; one that lost all of them is
-    Pending and has to be admitted again.
+    A gang with running and missing members is Unknown; a gang that lost all members is Pending and
+    has to be admitted again.
     """
     counts = gang.counts
     if counts[TaskStatus.RUNNING] and not gang.is_ready() and not gang.is_terminating():
@@ -128,7 +132,7 @@ def next_phase(gang: Gang) -> str:
 
 
 def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
-    """Why *gang* waits, in the words that Volcano's users know."""
+    """Return the message of the Unschedulable condition, in Volcano's format."""
     missing = max(gang.min_member - gang.counts.ready - len(diagnosis.fitting_uids), 0)
     head = f"{missing}/{gang.min_member} tasks in gang unschedulable"
     if diagnosis.message:
@@ -141,15 +145,15 @@ def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
     status_counts = ", ".join(sorted([*counts, f"{gang.min_member} minAvailable"]))
     reasons = Counter(_pod_reason(task, diagnosis) for task in gang.pending_tasks.values())
     pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-    parts = [f"{head}: pod group is not ready, {status_counts}"]
-    parts += [f"; Pending: {pending}"] if pending else []
+    clauses = [f"{head}: pod group is not ready, {status_counts}"]
+    clauses += [f"; Pending: {pending}"] if pending else []
     first_error = next(iter(diagnosis.fit_errors.values()), None)
-    parts += (
+    clauses += (
         [f". Origin reason is {first_error.task_name}: {first_error.message}"]
         if first_error
         else []
     )
-    return "".join(parts)
+    return "".join(clauses)
 
 
 def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
@@ -157,7 +161,7 @@ def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
 
 
 def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGroupCondition, ...]:
-    """The conditions as they stand, with those replaced that are true now; none ever goes."""
+    """Return the last conditions with those that hold now set; none is ever removed."""
     conditions = {condition.type: condition for condition in gang.last_status.conditions}
     if gang.tasks and gang.is_ready():
         conditions[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
@@ -174,7 +178,9 @@ def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGr
 def _pod_conditions(gang: Gang, diagnosis: Diagnosis) -> Iterator[PodScheduledCondition]:
     for task in gang.pending_tasks.values():
         reason, message = _pod_reason(task, diagnosis), _pod_message(gang, task, diagnosis)
-        yield PodScheduledCondition(task.namespace, task.name, task.uid, reason, message)
+        yield PodScheduledCondition(
+            task.namespace, task.name, task.uid, reason, message, observed=task.reported_condition
+        )
 
 
 def _pod_reason(task: Task, diagnosis: Diagnosis) -> str:
@@ -182,7 +188,7 @@ def _pod_reason(task: Task, diagnosis: Diagnosis) -> str:
 
 
 def _pod_message(gang: Gang, task: Task, diagnosis: Diagnosis) -> str:
-    """Numbers only for the pod that was tried: the others' text need not follow every change."""
+    """Return the message; only the pod with the fit error has numbers, which change often."""
     if diagnosis.message:
         return diagnosis.message
     if task.uid in diagnosis.fitting_uids:
@@ -194,13 +200,13 @@ def _pod_message(gang: Gang, task: Task, diagnosis: Diagnosis) -> str:
         return f"waits until {gang.name} can start"
     if fit_error.uid == task.uid:
         return fit_error.message
-    return f"not tried, since {fit_error.task_name} found no place: see there"
+    return f"not tried, since {fit_error.task_name} is unschedulable: see that pod"
 
 
 def with_transition_times(
     desired: PodGroupStatus, observed: PodGroupStatus, *, now: datetime, transition: str
 ) -> tuple[PodGroupCondition, ...]:
-    """The conditions of *wanted* with times: those that say what they said keep theirs."""
+    """Return the conditions of *desired* with transition times; unchanged ones keep theirs."""
     before = {condition.type: condition for condition in observed.conditions}
     at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     return tuple(
@@ -219,12 +225,12 @@ def with_transition_times(
 
 
 def condition_key(condition: PodGroupCondition) -> tuple[str, str, str, str]:
-    """What *condition* says, its times aside."""
+    """Return the fields of *condition* without times."""
     return condition.type, condition.status, condition.reason, condition.message
 
 
 def is_equal_status(left: PodGroupStatus, right: PodGroupStatus) -> bool:
-    """Whether two statuses say the same, times aside."""
+    """Return whether two statuses are equal but for times."""
     return _without_times(left) == _without_times(right)
 
 

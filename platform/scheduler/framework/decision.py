@@ -1,0 +1,113 @@
+"""The immutable result of a scheduling cycle: all that writers and metrics get.
+
+A cycle may run in a thread concurrently with the event loop. A decision has no reference to the
+scheduler cache, so the loop can read it while the next cycle changes the cache.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...model.log_fields import object_fields
+from ...model.podgroup import PodGroup
+from ...model.queue import Queue
+from .podgroup_status import PodGroupReport
+
+
+@dataclass(frozen=True, slots=True)
+class GangRef:
+    """A gang, and its PodGroup as the cycle saw it."""
+
+    key: str
+    podgroup: PodGroup | None = None
+
+    def log_fields(self) -> dict[str, str]:
+        """Return the fields that name the gang in logs."""
+        if self.podgroup is None:
+            return {"podgroup": self.key}
+        return object_fields("podgroup", self.podgroup.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod and the node that is chosen for it."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    gang: GangRef | None = None
+    """Its gang, if that has a PodGroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class UngatedPod:
+    """A pod whose queue gate is to be removed."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAllocation:
+    """What is allocated in a queue and in the queues below it."""
+
+    queue: Queue
+    allocated: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The sums over the gangs of one queue."""
+
+    name: str
+    weight: int
+    allocated: Mapping[str, int]
+    requested: Mapping[str, int]
+    inqueue: Mapping[str, int]
+    """What its admitted gangs still need to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangStats:
+    """A gang that was rejected, and how many of its pods are pending."""
+
+    name: str
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """The scheduler cache at the end of a cycle, in numbers."""
+
+    queues: tuple[QueueStats, ...] = ()
+    unschedulable: tuple[GangStats, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a cycle has decided."""
+
+    placements: tuple[Placement, ...] = ()
+    enqueued: tuple[GangRef, ...] = ()
+    """Gangs that were admitted to their queue."""
+
+    ungated: tuple[UngatedPod, ...] = ()
+    reports: tuple[PodGroupReport, ...] = ()
+    """Desired status of gangs that changed."""
+
+    queue_allocations: tuple[QueueAllocation, ...] = ()
+    """For queues where it may have changed."""
+
+    scheduled: int = 0
+    """Statements that were committed."""
+
+    rejected: int = 0
+    """Rejections of a gang, or of the pods that it has left."""
+
+    stats: SchedulerStats = SchedulerStats()

@@ -1,0 +1,62 @@
+"""Decisions of cycles: immutable, and independent of the scheduler cache."""
+
+from copy import deepcopy
+
+from support.scheduler import SchedulerWorld, node, pod, podgroup
+
+from batholith.scheduler.framework.decision import (
+    GangRef,
+    GangStats,
+    Placement,
+    QueueAllocation,
+    QueueStats,
+)
+
+
+def test_decision_does_not_change_with_the_cache() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g"), podgroup("h", 1))
+    world.upsert(pod("h-0", "h", cpu=9))
+    first = world.decision()
+    copy = deepcopy(first)
+    world.upsert(pod("g-0", "g", node_name="a", phase="Succeeded"), pod("g-1", "g"))
+    world.remove(pod("h-0", "h", cpu=9))
+    second = world.decision()
+    assert first == copy
+    assert second.stats != first.stats
+
+
+def test_decision_has_placements_allocations_and_stats() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g"), podgroup("h", 1))
+    world.upsert(*(pod(f"h-{i}", "h", cpu=9) for i in range(2)))
+    decision = world.decision()
+    gang = GangRef("ns/g", world.cluster.gangs["ns/g"].podgroup)
+    assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang),)
+    assert (decision.scheduled, decision.rejected) == (1, 1)
+    default = world.cluster.queues["default"].object
+    assert default is not None
+    allocated = {"cpu": 1000, "pods": 1}
+    assert QueueAllocation(default, allocated) in decision.queue_allocations
+    assert decision.stats.queues == (
+        QueueStats("default", 1, allocated, {"cpu": 19000, "pods": 3}, {}),
+    )
+    assert decision.stats.unschedulable == (GangStats("h", 2),)
+
+
+def test_pending_tasks_are_counted_before_the_first_cycle_after_their_events() -> None:
+    world = SchedulerWorld()
+    world.upsert(podgroup("g", 1), pod("g-0", "g"), pod("g-1", "g"))
+    assert world.cluster.pending_task_count() == 2
+
+
+def test_gang_is_not_unschedulable_in_the_stats_once_it_is_placed_or_deleted() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", cpu=9))
+    world.upsert(podgroup("h", 1), pod("h-0", "h", cpu=20))
+    assert {each.name for each in world.decision().stats.unschedulable} == {"g", "h"}
+    world.upsert(node("b", cpu=16))
+    assert {each.name for each in world.decision().stats.unschedulable} == {"h"}
+    world.remove(pod("h-0", "h", cpu=20))
+    world.remove(podgroup("h", 1))
+    assert world.decision().stats.unschedulable == ()
