@@ -8,6 +8,7 @@ from batholith.testing import ApiServer, Fault, HeldRequests, RecordedRequest, R
 
 Json = dict[str, Any]
 NAMESPACE = "d"
+_CRDS = crds.load()
 
 
 class ControllerApi(ApiServer):
@@ -15,7 +16,7 @@ class ControllerApi(ApiServer):
 
     def __init__(self, *resources: Resource) -> None:
         names = {f"{each.plural}.{each.group}" for each in resources}
-        definitions = [each for each in crds.load() if each["metadata"]["name"] in names]
+        definitions = [each for each in _CRDS if each["metadata"]["name"] in names]
         super().__init__(crds=definitions, collect_garbage=False)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,9 @@
 """From a custom resource definition to the kinds that it makes the server know."""
 
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from ...model import validation
 from ...model.names import Resource
@@ -121,7 +124,7 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
     scale = parts.get("scale") or {}
     openapi = version["schema"]["openAPIV3Schema"]
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
-    schema = StructuralSchema(openapi)
+    schema = _compile(msgspec.json.encode(openapi))
     return KindInfo(
         resource=resource,
         strategy=CustomResourceStrategy(resource, schema, replicas),
@@ -141,6 +144,12 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
         offload_threshold=schema.offload_threshold,
         generation="all",
     )
+
+
+@lru_cache(maxsize=16)
+def _compile(openapi: bytes) -> StructuralSchema:
+    """Compile a schema once per process: tests start many servers with the same definitions."""
+    return StructuralSchema(msgspec.json.decode(openapi))
 
 
 def _subresources(resource: Resource, parts: dict[str, Any]) -> dict[str, Subresource]:
