@@ -22,7 +22,7 @@ from batholith.kube.errors import (
     NotFoundError,
     RequestTimeoutError,
 )
-from batholith.kube.http.pool import Origin
+from batholith.kube.http.route import Origin
 from batholith.kube.timing import Timing
 from batholith.local import pki
 from batholith.machinery.testing import run_ready_tasks

@@ -22,8 +22,9 @@ import msgspec
 from .. import errors
 from ..http import tunnel
 from ..http.http1 import Exchange
-from ..http.pool import ConnectionPool, Origin, Route
+from ..http.pool import ConnectionPool
 from ..http.request_heads import RequestHeadBuilder
+from ..http.route import Origin, Route
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context

@@ -5,72 +5,11 @@ that closes an idle connection is noticed at once, and the connection is not use
 """
 
 import asyncio
-import ssl
 from collections import deque
-from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
-from ..errors import ConfigError
 from . import tunnel
 from .http1 import Connection
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a URL leads."""
-
-    scheme: str
-    host: str
-    """A name or an address, without brackets."""
-    port: int
-    path: str = ""
-    """What stands before each path; never ends with a slash."""
-    user_info: str = ""
-    """``user:password``, decoded."""
-
-    @classmethod
-    def parse(cls, url: str) -> "Origin":
-        """Read an ``http`` or ``https`` URL.
-
-        Raises:
-            ConfigError: it is no such URL.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-            host = (parts.hostname or "").encode("idna").decode("ascii")
-        except (ValueError, UnicodeError) as error:
-            raise ConfigError(f"no URL: {error}") from error
-        if parts.scheme not in _DEFAULT_PORTS or not host:
-            raise ConfigError(f"not an http or https URL: {parts.scheme}://{host}")
-        user_info, at, _ = parts.netloc.rpartition("@")
-        return cls(
-            scheme=parts.scheme,
-            host=host,
-            port=port or _DEFAULT_PORTS[parts.scheme],
-            path=parts.path.rstrip("/"),
-            user_info=unquote(user_info) if at else "",
-        )
-
-    @property
-    def authority(self) -> str:
-        """The value of the ``Host`` header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """How connections to a server are made."""
-
-    origin: Origin
-    tls: ssl.SSLContext | None = None
-    server_name: str = ""
-    """Name to expect in the certificate, if it is not the host."""
-    proxy: Origin | None = None
-    """An HTTP proxy to go through; TLS is spoken with the server, not with the proxy."""
+from .route import Route
 
 
 class ConnectionPool:

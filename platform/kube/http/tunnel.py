@@ -2,26 +2,23 @@
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ConnectionLostError
 from .http1 import Connection
-
-if TYPE_CHECKING:
-    from .pool import Origin, Route
+from .route import Origin, Route
 
 _MAX_HEAD_SIZE = 16 * 1024
 """Bytes of the proxy's answer."""
 
 
-def proxy_authorization(proxy: "Origin") -> str:
+def proxy_authorization(proxy: Origin) -> str:
     """The ``Proxy-Authorization`` header; empty when the proxy's URL names no user."""
     if not proxy.user_info:
         return ""
     return f"Basic {base64.b64encode(proxy.user_info.encode()).decode()}"
 
 
-def validate_proxy(proxy: "Origin") -> None:
+def validate_proxy(proxy: Origin) -> None:
     """Refuse what we cannot speak.
 
     Raises:
@@ -33,7 +30,7 @@ def validate_proxy(proxy: "Origin") -> None:
         )
 
 
-async def connect(proxy: "Origin", route: "Route", connection: Connection) -> None:
+async def connect(proxy: Origin, route: Route, connection: Connection) -> None:
     """Connect *connection* to the origin of *route*.
 
     Without TLS the proxy is asked for whole URLs instead, which is the business of the requests.
@@ -60,7 +57,7 @@ async def connect(proxy: "Origin", route: "Route", connection: Connection) -> No
     connection.connection_made(secured)
 
 
-def _connect_request(proxy: "Origin", route: "Route") -> bytes:
+def _connect_request(proxy: Origin, route: Route) -> bytes:
     origin = route.origin
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     lines = [f"CONNECT {host}:{origin.port} HTTP/1.1", f"Host: {host}:{origin.port}"]
