@@ -101,7 +101,7 @@ async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
 async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi) -> None:
     api.inject_fault("hang")
     fence = CountingFence(api)
-    async with client_of(api, fence, writes_in_flight=1) as client:
+    async with client_of(api, fence, max_writes_in_flight=1) as client:
         first = asyncio.create_task(WRITES["post"](client))
         await wait_for(lambda: bool(api.received))
         second = asyncio.create_task(WRITES["create"](client))

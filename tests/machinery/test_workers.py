@@ -213,7 +213,7 @@ async def test_what_the_server_refuses_is_reported_in_a_line(
         queue.add("a")
         await clock.advance(100)
     [record] = caplog.records
-    assert (record.getMessage(), record.exc_info) == ("will retry", None)
+    assert (record.getMessage(), record.exc_info) == ("reconcile failed, requeuing", None)
     assert "no PriorityClass" in vars(record)["error"]
 
 
@@ -359,7 +359,7 @@ async def test_after_giving_a_mail_up_the_next_one_has_its_turn() -> None:
 
 def test_taking_mail_that_is_not_there_says_so() -> None:
     queue = make_queue()
-    with pytest.raises(LookupError, match="no mail for 'a'"):
+    with pytest.raises(LookupError, match="no pending item for 'a'"):
         queue.pop_item("a")
 
 
@@ -557,7 +557,7 @@ async def test_a_drop_handler_that_fails_loses_no_key_and_stalls_no_shard(
         queue.add("b")
         await clock.advance(10)
     assert calls == ["a", "b", "a"]
-    assert "cannot give the key up, will retry" in caplog.messages
+    assert "cannot drop key, requeuing" in caplog.messages
 
 
 async def test_a_worker_that_fails_itself_is_started_again_and_its_key_tried_again(
@@ -607,8 +607,8 @@ async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_aga
     assert len(reconcile.calls) == 3
     told = [(line.levelname, line.message) for line in caplog.records]
     assert told == [
-        ("ERROR", "reconcile takes too long, cancelling it"),
-        ("WARNING", "will retry"),
+        ("ERROR", "reconcile timed out, cancelling"),
+        ("WARNING", "reconcile failed, requeuing"),
     ]
     assert {getattr(line, "test", "") for line in caplog.records} == {"a"}
 
@@ -645,7 +645,7 @@ async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
         await run_ready_tasks()
     again = ["a"] if fails else []  # once for what has happened, and once for the failure
     assert [key for key, _ in reconcile.calls] == ["a", "b", "a", *again, "c"]
-    assert caplog.messages.count("reconcile goes on though it was cancelled") == 4
+    assert caplog.messages.count("reconcile still running after cancellation") == 4
     assert queue.stats.timeouts == 1
 
 

@@ -66,4 +66,4 @@ def test_an_owner_whose_name_cannot_be_is_taken_for_gone(
     assert world.objects_by_key(PODGROUPS).keys() == {"d/podgroup-u"}
     world.api.force_delete(PODS, "d/p")
     world.run(world.run_until_quiet())
-    assert "will retry" not in caplog.messages
+    assert "reconcile failed, requeuing" not in caplog.messages

@@ -417,4 +417,4 @@ async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
     ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
     assert message.startswith(f"cannot obey: target name {name!r} is invalid: ")
-    assert "will retry" not in caplog.messages
+    assert "reconcile failed, requeuing" not in caplog.messages

@@ -30,19 +30,19 @@ class Origin:
             ConfigError: the URL is malformed or has another scheme.
         """
         try:
-            parts = urlsplit(url)
-            port = parts.port
-            host = (parts.hostname or "").encode("idna").decode("ascii")
+            split = urlsplit(url)
+            port = split.port
+            host = (split.hostname or "").encode("idna").decode("ascii")
         except (ValueError, UnicodeError) as error:
             raise ConfigError(f"cannot parse URL: {error}") from error
-        if parts.scheme not in _DEFAULT_PORTS or not host:
-            raise ConfigError(f"not an http or https URL: {parts.scheme}://{host}")
-        user_info, at, _ = parts.netloc.rpartition("@")
+        if split.scheme not in _DEFAULT_PORTS or not host:
+            raise ConfigError(f"not an http or https URL: {split.scheme}://{host}")
+        user_info, at, _ = split.netloc.rpartition("@")
         return cls(
-            scheme=parts.scheme,
+            scheme=split.scheme,
             host=host,
-            port=port or _DEFAULT_PORTS[parts.scheme],
-            path=parts.path.rstrip("/"),
+            port=port or _DEFAULT_PORTS[split.scheme],
+            path=split.path.rstrip("/"),
             user_info=unquote(user_info) if at else "",
         )
 
