@@ -71,7 +71,7 @@ async def run_concurrently(
 async def _wait_all(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait until all *tasks* are succeeded; forward every cancellation to them."""
     cancelled: asyncio.CancelledError | None = None
-    while not all(task.succeeded() for task in tasks):
+    while not all(task.done() for task in tasks):
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError as error:

@@ -10,11 +10,18 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kube.errors import UNAVAILABLE_ERRORS, ApiError, ConnectionLostError, NotLeaderError
+from ..kube.errors import (
+    UNAVAILABLE_ERRORS,
+    ApiError,
+    ConflictError,
+    ConnectionLostError,
+    NotLeaderError,
+)
 from ..kube.supervision import UnexpectedCancelledError, supervise
 from ..kube.timing import Timing
 from .clock import Clock, SystemClock, Timer
@@ -58,6 +65,15 @@ class TerminalError(Exception):
 
 class RequeueError(Exception):
     """Requeue with backoff, without logging an error."""
+
+
+@contextmanager
+def requeue_on_conflict(what: str) -> Iterator[None]:
+    """Raise RequeueError if a write in the block finds *what* modified since it was read."""
+    try:
+        yield
+    except ConflictError as error:
+        raise RequeueError(f"{what} was modified concurrently") from error
 
 
 class ShardedQueue:

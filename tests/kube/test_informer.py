@@ -147,7 +147,7 @@ async def test_a_server_that_never_ends_a_streamed_list_is_listed_in_pages(api: 
     api.hang_lists = True
     for number in range(7):
         api.put(PODS, f"p{number}")
-    async with running_informer(api, list_patience=0.05, page_size=3) as follower:
+    async with running_informer(api, watch_list_timeout=0.05, page_size=3) as follower:
         await follower.informer.wait_synced()
         follower.check()
     assert api.count("GET") == 3
@@ -303,7 +303,7 @@ async def test_a_silent_connection_is_given_up_and_resumed(
 ) -> None:
     api.put(PODS, "a")
     time = LoopTime(monkeypatch)
-    async with running_informer(api, inactivity=1000) as follower:
+    async with running_informer(api, idle_timeout=1000) as follower:
         await follower.wait_caught_up()
         for watches in (2, 3):
             time.advance(1001)
@@ -656,12 +656,14 @@ async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_agai
     async with running_informer(api) as follower:
         api.put(PODS, "a")
         await follower.wait_caught_up()
-        stream = Reflector._watch_list
+        watch_list = Reflector._watch_list
 
-        async def failing(self: Reflector[Pod], filling: Relist[Pod], *, stay: bool) -> bool:
+        async def failing(
+            self: Reflector[Pod], relist: Relist[Pod], *, keep_watching: bool
+        ) -> bool:
             if errors:
                 raise errors.pop()
-            return await stream(self, filling, keep_watching=stay)
+            return await watch_list(self, relist, keep_watching=keep_watching)
 
         monkeypatch.setattr(Reflector, "_watch_list", failing)
         api.remove(PODS, "a")

@@ -196,7 +196,7 @@ async def test_who_obeys_in_order_hears_of_nothing_new_before_what_was_missed(
     api: FakeApi,
 ) -> None:
     three(api)
-    async with running_informer(api, in_order=True) as follower:
+    async with running_informer(api, ordered=True) as follower:
         await expire_resource_version(api)
         await wait_for(lambda: api.watches == 1)
         api.put(PODS, "fresh")

@@ -372,7 +372,7 @@ async def test_a_missing_namespace_is_named_and_waited_for(
     await world.clock.advance(30)
     told = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1, "once is enough"
-    assert "namespace volcano-system is not there" in str(vars(told[0])["error"])
+    assert "namespace volcano-system not found" in str(vars(told[0])["error"])
     assert "--leader-elect-resource-namespace" in str(vars(told[0])["error"])
     world.server.namespace = True
     await world.clock.advance(RETRY)
@@ -450,7 +450,7 @@ class ElectionMachine(RuleBasedStateMachine):
     @rule(rate=RATES, start=st.floats(0, 1e5), seed=st.integers(0, 99))
     def come(self, rate: float, start: float, seed: int) -> None:
         async def add() -> None:
-            self.world.add(rate=rate, start=start, draw=random.Random(seed).random)
+            self.world.add(rate=rate, start=start, random=random.Random(seed).random)
 
         self._run(add)
 
@@ -532,7 +532,7 @@ class ElectionMachine(RuleBasedStateMachine):
         assert not living or self.world.leaders
 
     def teardown(self) -> None:
-        if hasattr(self, "agent_cluster"):
+        if hasattr(self, "world"):
             self.world.check_transitions()
             self._run(self.world.stop)
             self.loop.close()
@@ -558,7 +558,7 @@ async def test_a_candidate_whose_watch_fails_still_hears_of_a_lease_that_is_give
         async for record in watch(self):
             yield record
 
-    monkeypatch.setattr(LeaseStore, "register", failing)
+    monkeypatch.setattr(LeaseStore, "watch", failing)
     standby = world.add()
     await world.clock.advance(20)
     leader.task.cancel()

@@ -60,7 +60,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
                 self.order.append(key)
 
     @rule()
-    @precondition(lambda self: self.gets > 3)
+    @precondition(lambda self: self.get_count > 3)
     def shut_down(self) -> None:
         self.queue.shut_down()
         self.closed = True
@@ -77,7 +77,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
         assert self.queue.idle == (not self.order and not self.processing)
 
     def teardown(self) -> None:
-        if not hasattr(self, "queue_size"):
+        if not hasattr(self, "queue"):
             return
         for key in list(self.processing):
             self.done(key)

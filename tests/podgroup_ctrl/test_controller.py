@@ -191,7 +191,7 @@ async def test_quirk_p17_a_refusal_is_told_and_an_opened_queue_tries_again(
         world.api.put(QUEUES, "team", status={"state": "Open"})
         await wait_for(lambda: world.bound("p"))
     assert world.recorder.events == [
-        ("Pod", "p", "Warning", "PodGroupRefused", "no PodGroup: as planned")
+        ("Pod", "p", "Warning", "PodGroupRefused", "cannot create PodGroup: as planned")
     ]
 
 

@@ -15,7 +15,7 @@ WHICH = st.integers(0, 7)
 
 
 def _has_pods(machine: Any) -> bool:
-    return bool(machine.world.every(PODS))
+    return bool(machine.world.objects_by_key(PODS))
 
 
 class PodGroupMachine(ControllerMachine):
@@ -91,7 +91,7 @@ class PodGroupMachine(ControllerMachine):
         self.world.put(PODS, self._pod(which), metadata=notes)
         self._settle_or_advance(pace)
 
-    @precondition(lambda self: self.world.every(PODGROUPS))
+    @precondition(lambda self: self.world.objects_by_key(PODGROUPS))
     @rule(which=WHICH, pace=PACE)
     def delete_a_podgroup(self, which: int, pace: int | None) -> None:
         groups = list(self.world.objects_by_key(PODGROUPS))

@@ -206,7 +206,7 @@ VIEWS = st.builds(
     view,
     STATES,
     st.sampled_from([NONE, SOME, DONE]),
-    mark=st.sampled_from(["", "true", "false"]),
+    closed_by_parent=st.sampled_from(["", "true", "false"]),
     parent=st.one_of(st.none(), STATES),
 )
 
