@@ -47,7 +47,7 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
         yield server
 
 
-async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
+async def test_every_verb_works_and_raises_documented_errors(server: Server) -> None:
     async with Client(load_credentials(str(server.kubeconfig)), user_agent="t") as client:
         made = await client.create(
             CONFIGMAPS, config_map("a", k="v"), namespace="default", view=Map
@@ -93,7 +93,7 @@ async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
             await client.get(CONFIGMAPS, "a", namespace="default", view=Map)
 
 
-async def test_a_wrong_token_is_unauthorized(server: Server) -> None:
+async def test_wrong_token_is_unauthorized(server: Server) -> None:
     right = server.credentials
     wrong = Credentials(server=right.server, ca_data=right.ca_data, token="nobody")
     async with Client(wrong, user_agent="t") as client:
@@ -101,7 +101,7 @@ async def test_a_wrong_token_is_unauthorized(server: Server) -> None:
             await client.get(NODES, "n", view=Map)
 
 
-async def test_pods_are_bound_and_lists_are_paged(server: Server) -> None:
+async def test_pods_are_bound_and_lists_are_paginated(server: Server) -> None:
     async with server.client() as client:
         await client.create(NODES, {"metadata": {"name": "n"}})
         spec = {"containers": [{"name": "c", "image": "i"}]}
@@ -124,7 +124,7 @@ async def test_pods_are_bound_and_lists_are_paged(server: Server) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> None:
+async def test_informer_follows_the_server(server: Server, streaming: bool) -> None:
     async with server.client() as client:
         for number in range(25):
             await client.create(CONFIGMAPS, config_map(f"m{number}"), namespace="default")
@@ -148,7 +148,7 @@ async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> No
         task.cancel()
 
 
-async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
+async def test_informer_survives_a_server_restart(tmp_path: Path) -> None:
     """INV-INF-1, INV-INF-4: what changed around the restart arrives, once."""
 
     async def sleep(seconds: float) -> None:
@@ -184,7 +184,7 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
         await client.__aexit__(None, None, None)
 
 
-async def test_events_are_found_with_their_object(server: Server) -> None:
+async def test_events_are_listed_by_involved_object(server: Server) -> None:
     async with server.client() as client:
         recorder = EventRecorder(client, component="tests")
         task = asyncio.create_task(recorder.run())

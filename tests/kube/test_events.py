@@ -99,7 +99,7 @@ async def harness() -> AsyncIterator[RecorderHarness]:
                 await desk.task
 
 
-async def test_an_event_says_who_what_why_and_when(harness: RecorderHarness) -> None:
+async def test_event_has_source_object_reason_message_and_times(harness: RecorderHarness) -> None:
     harness.burst(["pods are missing"])
     (event,) = await harness.written()
     assert event["kind"] == "Event"
@@ -112,14 +112,16 @@ async def test_an_event_says_who_what_why_and_when(harness: RecorderHarness) -> 
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-01T00:16:40Z"
 
 
-async def test_events_about_what_has_no_namespace_lie_in_default(harness: RecorderHarness) -> None:
+async def test_events_of_cluster_scoped_objects_are_in_default_namespace(
+    harness: RecorderHarness,
+) -> None:
     harness.record("closed", about=QUEUE)
     await wait_for(lambda: harness.api.objects(EVENTS))
     (event,) = harness.api.objects(EVENTS).values()
     assert event["metadata"]["namespace"] == "default"
 
 
-async def test_repetitions_become_a_count_on_one_event(harness: RecorderHarness) -> None:
+async def test_repeated_events_increment_the_count_of_one_event(harness: RecorderHarness) -> None:
     """INV-EV-1: n identical events are one Event whose count is n less what was dropped."""
     harness.burst(["no room"] * 30)
     (event,) = await harness.written()
@@ -128,7 +130,7 @@ async def test_repetitions_become_a_count_on_one_event(harness: RecorderHarness)
     assert harness.api.count("POST") == 1
 
 
-async def test_a_flood_about_one_object_is_let_through_in_drops(harness: RecorderHarness) -> None:
+async def test_spam_filter_limits_events_of_one_object(harness: RecorderHarness) -> None:
     """INV-EV-2: at most 25 writes and one more each five minutes."""
     harness.burst(["no room"] * 100)
     await harness.written()
@@ -141,7 +143,9 @@ async def test_a_flood_about_one_object_is_let_through_in_drops(harness: Recorde
     await wait_for(lambda: len(harness.api.received) == 28)
 
 
-async def test_many_distinct_messages_end_in_one_combined_event(harness: RecorderHarness) -> None:
+async def test_many_distinct_messages_are_aggregated_into_one_event(
+    harness: RecorderHarness,
+) -> None:
     """INV-EV-3: nine messages, nine Events; the tenth and later share one."""
     harness.burst([f"pod {number} failed" for number in range(9)])
     assert len(await harness.written()) == 9
@@ -153,7 +157,9 @@ async def test_many_distinct_messages_end_in_one_combined_event(harness: Recorde
     assert combined["count"] == 11
 
 
-async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(harness: RecorderHarness) -> None:
+async def test_aggregation_resets_after_ten_minutes_without_events(
+    harness: RecorderHarness,
+) -> None:
     harness.burst([f"pod {number} failed" for number in range(12)])
     assert len(await harness.written()) == 10
     harness.time += 601
@@ -161,7 +167,7 @@ async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(harness: Recor
     assert (await harness.written())[-1]["message"] == "pod 77 failed"
 
 
-async def test_an_event_that_expired_on_the_server_is_made_again(harness: RecorderHarness) -> None:
+async def test_event_expired_on_the_server_is_created_again(harness: RecorderHarness) -> None:
     harness.burst(["no room", "no room"])
     (event,) = await harness.written()
     harness.api.remove(EVENTS, event["metadata"]["name"])
@@ -170,7 +176,7 @@ async def test_an_event_that_expired_on_the_server_is_made_again(harness: Record
     assert again["count"] == 3
 
 
-async def test_what_the_server_refuses_is_given_up(harness: RecorderHarness) -> None:
+async def test_rejected_event_is_dropped(harness: RecorderHarness) -> None:
     harness.api.inject_fault(403)
     harness.burst(["one", "two"])
     (event,) = await harness.written()
@@ -179,7 +185,7 @@ async def test_what_the_server_refuses_is_given_up(harness: RecorderHarness) -> 
     assert harness.delays == []
 
 
-async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(
+async def test_event_is_retried_every_ten_seconds_twelve_times_without_connection(
     harness: RecorderHarness,
 ) -> None:
     harness.api.inject_fault("drop", times=3)
@@ -194,7 +200,9 @@ async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(
     assert harness.delays == [2.5] + [10.0] * 10
 
 
-async def test_without_room_events_are_dropped_and_counted(harness: RecorderHarness) -> None:
+async def test_events_are_dropped_and_counted_when_the_queue_is_full(
+    harness: RecorderHarness,
+) -> None:
     harness.burst([f"m{number}" for number in range(5300)])
     assert harness.recorder.pending_count == 5000
     assert harness.recorder.stats.dropped_full == 300
@@ -205,7 +213,7 @@ async def test_without_room_events_are_dropped_and_counted(harness: RecorderHarn
     assert dropped == 300
 
 
-async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(
+async def test_event_of_unknown_type_is_dropped_without_raising(
     harness: RecorderHarness,
 ) -> None:
     harness.recorder.record(JOB, type="Fatal", reason="x", message="y")  # type: ignore[arg-type]
@@ -213,7 +221,7 @@ async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(
     assert harness.recorder.pending_count == 0
 
 
-async def test_after_the_end_nothing_more_is_written(harness: RecorderHarness) -> None:
+async def test_cancelled_recorder_writes_nothing_more(harness: RecorderHarness) -> None:
     """INV-EV-4: ending the recorder's task ends the writing, whatever still waits."""
     harness.api.inject_fault("hang")
     harness.burst([f"m{number}" for number in range(5)])
@@ -228,7 +236,7 @@ async def test_after_the_end_nothing_more_is_written(harness: RecorderHarness) -
     assert len(harness.api.received) == 1
 
 
-async def test_events_stand_behind_other_writes() -> None:
+async def test_events_have_lower_priority_than_other_writes() -> None:
     async with FakeApi() as api:
         options = ClientOptions(max_writes_in_flight=2)
         async with Client(api.credentials, user_agent="t", options=options) as client:
@@ -247,7 +255,7 @@ async def test_events_stand_behind_other_writes() -> None:
         assert [seen.path.endswith("/events") for seen in api.received].index(True) >= 19
 
 
-def test_a_name_that_would_be_invalid_is_a_uuid() -> None:
+def test_invalid_event_name_is_replaced_by_a_uuid() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert event_name("train", at) == f"train.{int(at.timestamp()) * 10**9:x}"
     for bad in ("x" * 250, "Upper", "", "a_b"):
@@ -270,7 +278,7 @@ def _fact(name: str, message: str) -> RecordedEvent:
         max_size=150,
     )
 )
-def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) -> None:
+def test_any_event_stream_stays_within_the_limits(stream: list[tuple[str, int, float]]) -> None:
     """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and pauses."""
     correlator = EventCorrelator(EventSource(component="c"))
     now, sent = 0.0, list[tuple[float, Event]]()
@@ -294,7 +302,7 @@ def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) ->
         assert len(combined) <= 1
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_correlator_tables_are_bounded() -> None:
     correlator = EventCorrelator(EventSource(component="c"))
     for number in range(5000):
         correlator.correlate(_fact(f"job-{number}", "m"), 0.0)
@@ -305,7 +313,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
-async def test_a_recorder_that_fails_is_started_again_and_writes_what_waits(
+async def test_failed_recorder_is_restarted_and_writes_queued_events(
     harness: RecorderHarness, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors, correlate = [error], harness.recorder._correlator.correlate

@@ -6,7 +6,7 @@ from batholith.kube.informer.failure_log import FailureLog
 from batholith.kube.timing import Timing
 
 
-def test_each_failure_is_told_once_a_minute_until_it_works() -> None:
+def test_repeated_failure_is_a_warning_once_a_minute() -> None:
     now = [0.0]
     complaints = FailureLog(Timing(monotonic=lambda: now[0]))
     told = []

@@ -73,7 +73,7 @@ WRITES: dict[str, Write] = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 @pytest.mark.parametrize("closes", ["before", "while a connection is made"])
-async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> None:
+async def test_closed_fence_blocks_a_write(api: FakeApi, write: Write, closes: str) -> None:
     api.put(PODS, "a")
     fence = CountingFence(api)
     async with client_of(api, fence) as client:
@@ -87,7 +87,7 @@ async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> 
         assert fence.writes == 1
 
 
-async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
+async def test_reads_and_watches_pass_a_closed_fence(api: FakeApi) -> None:
     api.put(PODS, "a")
     fence = CountingFence(api)
     fence.allowed_checks = 0
@@ -98,7 +98,7 @@ async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
     assert fence.checks == 0
 
 
-async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi) -> None:
+async def test_fence_closing_while_a_write_waits_for_a_slot_blocks_it(api: FakeApi) -> None:
     api.inject_fault("hang")
     fence = CountingFence(api)
     async with client_of(api, fence, max_writes_in_flight=1) as client:
@@ -113,7 +113,9 @@ async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi
         assert fence.writes == 1
 
 
-async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: FakeApi) -> None:
+async def test_fence_closing_while_a_write_waits_for_the_rate_limiter_blocks_it(
+    api: FakeApi,
+) -> None:
     fence = CountingFence(api)
     waiting, go = asyncio.Event(), asyncio.Event()
 
@@ -133,7 +135,7 @@ async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: F
     assert fence.writes == 1
 
 
-async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) -> None:
+async def test_fence_closing_before_a_retry_blocks_it(api: FakeApi) -> None:
     api.inject_fault(429, Retry_After="7")
     fence = CountingFence(api)
 
@@ -146,7 +148,7 @@ async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) ->
     assert fence.writes == 1
 
 
-async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
+async def test_closed_fence_blocks_events(api: FakeApi) -> None:
     fence = CountingFence(api)
     fence.allowed_checks = 0
     async with client_of(api, fence) as client:

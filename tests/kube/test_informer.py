@@ -116,7 +116,7 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_a_list_and_what_follows_reach_store_indexes_and_handler(
+async def test_list_and_watch_update_store_indexes_and_handler(
     api: FakeApi, streams_lists: bool
 ) -> None:
     api.supports_watch_list = streams_lists
@@ -143,7 +143,7 @@ async def test_a_list_and_what_follows_reach_store_indexes_and_handler(
     assert api.count("GET") == (0 if streams_lists else 1)
 
 
-async def test_a_server_that_never_ends_a_streamed_list_is_listed_in_pages(api: FakeApi) -> None:
+async def test_watch_list_that_never_ends_falls_back_to_pages(api: FakeApi) -> None:
     api.hang_lists = True
     for number in range(7):
         api.put(PODS, f"p{number}")
@@ -153,7 +153,7 @@ async def test_a_server_that_never_ends_a_streamed_list_is_listed_in_pages(api: 
     assert api.count("GET") == 3
 
 
-async def test_a_namesake_with_another_uid_goes_and_comes(api: FakeApi) -> None:
+async def test_object_recreated_with_another_uid_is_a_delete_and_an_add(api: FakeApi) -> None:
     first = api.put(PODS, "a")["metadata"]["uid"]
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -167,7 +167,7 @@ async def test_a_namesake_with_another_uid_goes_and_comes(api: FakeApi) -> None:
         assert uids == [first, first, second]
 
 
-async def test_a_relist_tells_only_the_differences(api: FakeApi) -> None:
+async def test_relist_delivers_only_differences(api: FakeApi) -> None:
     """INV-INF-3: what went unseen while we were cut off is told as gone."""
     for name in ("same", "changes", "goes"):
         api.put(PODS, name)
@@ -188,7 +188,7 @@ async def test_a_relist_tells_only_the_differences(api: FakeApi) -> None:
         assert follower.informer.stats().lists == 2
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
+async def test_ended_watch_is_resumed_from_the_last_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -204,7 +204,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
         assert [told for told, _ in follower.event_summary] == ["came"] + ["changed"] * 4
 
 
-async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
+async def test_bookmark_advances_the_resource_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -222,7 +222,7 @@ async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
     ("fault", "headers", "times", "lists"),
     [(500, {}, 1, 2), (410, {}, 1, 2), (429, {}, 3, 1), (429, {"Retry_After": "7"}, 3, 1)],
 )
-async def test_only_what_is_no_mere_delay_lists_anew(
+async def test_only_errors_that_invalidate_the_version_cause_a_relist(
     api: FakeApi, fault: int, headers: dict[str, Any], times: int, lists: int
 ) -> None:
     api.put(PODS, "a")
@@ -239,14 +239,14 @@ async def test_only_what_is_no_mere_delay_lists_anew(
             assert set(follower.delays) == {7.0}
 
 
-async def test_pauses_between_failures_double(api: FakeApi) -> None:
+async def test_backoff_between_failures_doubles(api: FakeApi) -> None:
     api.inject_fault("drop", times=99)
     async with running_informer(api) as follower:
         await wait_for(lambda: len(follower.delays) >= 5)
         assert follower.delays[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
 
 
-async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
+async def test_outage_is_logged_at_start_and_end(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "batholith.kube.informer.reflector")
@@ -265,7 +265,7 @@ async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
     assert "?" not in vars(caplog.records[0])["error"]
 
 
-async def test_nobody_listening_is_waited_for() -> None:
+async def test_unreachable_server_is_retried_with_short_backoff() -> None:
     api = FakeApi()
     pauses: list[float] = []
 
@@ -285,7 +285,7 @@ async def test_nobody_listening_is_waited_for() -> None:
     assert follower.informer.stale_seconds > 0
 
 
-async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
+async def test_very_short_watches_are_retried_with_backoff(api: FakeApi) -> None:
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
 
@@ -298,7 +298,7 @@ async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -
         assert follower.informer.stats().short_watches >= 3
 
 
-async def test_a_silent_connection_is_given_up_and_resumed(
+async def test_watch_without_data_is_resumed_after_the_idle_timeout(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put(PODS, "a")
@@ -314,7 +314,7 @@ async def test_a_silent_connection_is_given_up_and_resumed(
         assert follower.informer.stats().lists == 1
 
 
-async def test_an_event_cut_off_in_the_middle_comes_whole_after_resuming(api: FakeApi) -> None:
+async def test_truncated_event_is_delivered_after_resuming(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
@@ -324,7 +324,7 @@ async def test_an_event_cut_off_in_the_middle_comes_whole_after_resuming(api: Fa
         assert follower.event_summary == [("came", "d/a"), ("changed", "d/a")]
 
 
-async def test_text_that_is_no_event_lists_anew(api: FakeApi) -> None:
+async def test_malformed_event_causes_a_relist(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -335,7 +335,7 @@ async def test_text_that_is_no_event_lists_anew(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_an_object_that_does_not_fit_is_left_out_and_counted(
+async def test_undecodable_object_is_skipped_and_counted(
     api: FakeApi, streams_lists: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.supports_watch_list = streams_lists
@@ -361,7 +361,7 @@ async def test_an_object_that_does_not_fit_is_left_out_and_counted(
     assert any("cannot decode object" in record.message for record in caplog.records)
 
 
-async def test_a_handler_that_fails_harms_nobody_else(
+async def test_failing_handler_does_not_affect_other_handlers(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     def bad(old: Pod | None, new: Pod | None) -> None:
@@ -382,7 +382,7 @@ async def test_a_handler_that_fails_harms_nobody_else(
     assert logged[0].levelno == logging.ERROR
 
 
-async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> None:
+async def test_late_handler_receives_initial_replay(api: FakeApi) -> None:
     api.put(PODS, "a")
     api.put(PODS, "b")
     async with running_informer(api) as follower:
@@ -396,7 +396,7 @@ async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> 
         assert len(late) == 3
 
 
-async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:
+async def test_cancelled_informer_closes_its_watch(api: FakeApi) -> None:
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         assert api.watches == 1
@@ -408,7 +408,7 @@ async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:
     await wait_for(noticed)
 
 
-async def test_unchanged_objects_are_not_told_again(api: FakeApi) -> None:
+async def test_unchanged_objects_are_not_redelivered(api: FakeApi) -> None:
     """INV-INF-5: a repetition of the same version reaches no handler."""
     obj = api.put(PODS, "a")
     async with running_informer(api) as follower:
@@ -425,7 +425,7 @@ async def test_unchanged_objects_are_not_told_again(api: FakeApi) -> None:
         assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
 
 
-async def test_a_big_list_lets_other_tasks_run(api: FakeApi) -> None:
+async def test_large_list_yields_to_other_tasks(api: FakeApi) -> None:
     for number in range(3000):
         api.put(PODS, f"p{number}")
     api.supports_watch_list = False
@@ -446,7 +446,7 @@ async def test_a_big_list_lets_other_tasks_run(api: FakeApi) -> None:
         assert turns >= 2 * (3000 // 200)
 
 
-async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -> None:
+async def test_shared_informer_runs_until_the_last_runner_ends(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
@@ -463,7 +463,7 @@ async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -
     assert "d/c" not in follower.informer
 
 
-async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> None:
+async def test_informer_run_again_resumes_from_its_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with Client(api.credentials, user_agent="t") as client:
         cache = Informer(client, PODS, Pod)
@@ -476,7 +476,7 @@ async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> N
             api.put(PODS, "b")
 
 
-async def test_figures_show_what_the_cache_saw(api: FakeApi) -> None:
+async def test_metrics_report_informer_counts(api: FakeApi) -> None:
     registry = CollectorRegistry()
     api.put(PODS, "a")
     options = ClientOptions(metrics=ClientMetrics(registry))
@@ -558,7 +558,7 @@ def check_event_history(follower: InformerFollower) -> None:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=40))
-def test_whatever_happens_the_copy_and_the_story_stay_true(steps: list[tuple[str, str]]) -> None:
+def test_store_and_events_stay_consistent_under_random_faults(steps: list[tuple[str, str]]) -> None:
     """INV-INF-1, INV-INF-2, INV-INF-3 under random writes, drops, refusals and lost history."""
 
     async def run() -> None:
@@ -576,7 +576,7 @@ WRITES = st.lists(st.tuples(st.sampled_from(["put", "remove"]), NAMES), max_size
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=WRITES, gap=WRITES, after=WRITES)
-def test_a_drop_and_relist_anywhere_make_no_difference(
+def test_disconnect_and_relist_at_any_point_are_equivalent_to_none(
     before: list[tuple[str, str]], gap: list[tuple[str, str]], after: list[tuple[str, str]]
 ) -> None:
     """INV-INF-4: the same store, and the same keys but for what came and went in the gap."""
@@ -612,7 +612,7 @@ def test_a_drop_and_relist_anywhere_make_no_difference(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
-async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
+async def test_reflector_is_restarted_after_an_unexpected_error(
     api: FakeApi, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [error]
@@ -634,7 +634,7 @@ async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
         assert TASK_RESTARTS["watch pods"] == before + 1
 
 
-async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
+async def test_cancelled_error_of_a_handler_does_not_affect_others(
     api: FakeApi,
 ) -> None:
     def handler(old: Pod | None, new: Pod | None) -> None:
@@ -649,7 +649,7 @@ async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
         assert TASK_RESTARTS["watch pods"] == before
 
 
-async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_again(
+async def test_background_relist_is_restarted_after_a_cancelled_error(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [asyncio.CancelledError()]

@@ -75,7 +75,7 @@ def small_slices() -> Iterator[None]:
         yield
 
 
-async def test_others_get_their_turns_while_much_is_told() -> None:
+async def test_initial_replay_yields_to_other_tasks() -> None:
     world, listener = InformerWorld(), RecordingHandler()
     for number in range(10 * SLICE):
         world.put(f"p{number}")
@@ -89,7 +89,7 @@ async def test_others_get_their_turns_while_much_is_told() -> None:
     assert world.agrees(listener)
 
 
-async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
+async def test_changes_during_the_replay_are_delivered_once_and_in_order() -> None:
     world, listener = InformerWorld(), RecordingHandler()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
@@ -110,7 +110,7 @@ async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
     assert world.agrees(listener)
 
 
-async def test_an_attach_that_is_cut_off_tells_nothing_more() -> None:
+async def test_cancelled_attach_delivers_nothing_more() -> None:
     world, listener = InformerWorld(), RecordingHandler()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
@@ -124,7 +124,7 @@ async def test_an_attach_that_is_cut_off_tells_nothing_more() -> None:
     assert listener.event_count == heard
 
 
-async def test_a_failing_handler_is_counted_and_hears_on() -> None:
+async def test_failing_handler_is_counted_and_called_again() -> None:
     world = InformerWorld()
     world.put("a")
     told = []
@@ -146,7 +146,7 @@ CHANGES = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(before=st.sets(st.integers(0, 9)), changes=st.lists(CHANGES, max_size=40))
-async def test_each_listener_gets_the_whole_picture(
+async def test_every_handler_receives_a_consistent_history(
     before: set[int], changes: list[tuple[str, int]]
 ) -> None:
     """Whenever listeners come, and whatever happens between their slices."""

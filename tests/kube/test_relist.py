@@ -87,7 +87,7 @@ def run_to_completion(steps: Coroutine[Any, Any, None]) -> None:
         return
 
 
-def test_only_differences_are_told() -> None:
+def test_relist_applies_only_differences() -> None:
     """Unknown: came; another version: changed; the same: nothing; another uid: went and came."""
     books = FakeRelistTarget()
     held = (("same", "u1", 1), ("new", "u2", 2), ("other", "u3", 3), ("gone", "u4", 4))
@@ -107,7 +107,7 @@ def test_only_differences_are_told() -> None:
     assert filled.is_complete
 
 
-def test_what_is_new_comes_in_the_order_in_which_it_was_made() -> None:
+def test_new_objects_are_added_in_creation_order() -> None:
     books = FakeRelistTarget()
     filled = Relist(books)
     made = (("a", 5, "2026-01-03"), ("b", 9, "2026-01-01"), ("c", 7, "2026-01-01"))
@@ -117,7 +117,7 @@ def test_what_is_new_comes_in_the_order_in_which_it_was_made() -> None:
     assert [uid for _, uid, _ in books.events] == ["c", "b", "a"]
 
 
-def test_the_first_list_comes_as_it_is() -> None:
+def test_initial_list_keeps_its_order() -> None:
     books = FakeRelistTarget(is_synced=False)
     filled = Relist(books)
     for key, version in (("b", 5), ("a", 3), ("c", 4)):
@@ -126,7 +126,7 @@ def test_the_first_list_comes_as_it_is() -> None:
     assert [uid for _, uid, _ in books.events] == ["b", "a", "c"]
 
 
-def test_a_list_that_broke_off_does_not_count() -> None:
+def test_partial_list_is_discarded() -> None:
     books = FakeRelistTarget()
     books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
     filled = Relist(books)
@@ -138,7 +138,7 @@ def test_a_list_that_broke_off_does_not_count() -> None:
     assert books.state == {"b": ("u2", 2)}
 
 
-def test_what_changed_after_the_list_stays_as_it_is() -> None:
+def test_changes_newer_than_the_list_are_kept() -> None:
     books = FakeRelistTarget()
     books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
     filled = Relist(books)
@@ -151,7 +151,7 @@ def test_what_changed_after_the_list_stays_as_it_is() -> None:
     assert books.state == {"a": ("u1", 12), "later": ("u3", 11)}
 
 
-def test_a_list_may_be_ahead_of_the_changes() -> None:
+def test_list_may_be_newer_than_the_applied_changes() -> None:
     """No object goes back to a former state, and none comes again that went."""
     books = FakeRelistTarget()
     books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
@@ -168,7 +168,7 @@ def test_a_list_may_be_ahead_of_the_changes() -> None:
     assert books.events == [("changed", "u1", 11)]
 
 
-def test_versions_of_another_history_do_not_count() -> None:
+def test_versions_of_another_history_are_not_compared() -> None:
     """A server put back from a backup has older versions, and they are what there is."""
     books = FakeRelistTarget()
     books.start_relist(thing("a", "u1", 900), thing("b", "u2", 901), thing("c", "u3", 902))
@@ -180,7 +180,7 @@ def test_versions_of_another_history_do_not_count() -> None:
     assert books.state == {"a": ("u1", 501), "b": ("u2", 901)}
 
 
-def test_what_cannot_be_read_stays_as_it_was_known() -> None:
+def test_undecodable_object_keeps_its_previous_state() -> None:
     books = FakeRelistTarget()
     books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
     filled = Relist(books)
@@ -190,7 +190,7 @@ def test_what_cannot_be_read_stays_as_it_was_known() -> None:
     assert books.state == {"a": ("u1", 1)}
 
 
-def test_the_last_word_of_a_list_counts() -> None:
+def test_last_state_of_an_object_in_a_list_applies() -> None:
     """A list may come with changes in it, until it is complete."""
     books = FakeRelistTarget()
     books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
@@ -323,7 +323,7 @@ class RelistModel:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), writes=WRITES, first=st.sampled_from([0, 100]))
-def test_list_and_changes_come_to_what_the_server_holds(
+def test_list_and_changes_converge_to_the_server_state(
     data: st.DataObject, writes: list[tuple[str, str]], first: int
 ) -> None:
     """INV-INF-1, INV-INF-2, INV-INF-4: wherever list, breaks and changes fall."""
@@ -348,7 +348,7 @@ FOREIGN = st.dictionaries(
 
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), writes=WRITES, held=FOREIGN)
-def test_whatever_was_held_is_made_what_the_server_holds(
+def test_any_previous_store_converges_to_the_server_state(
     data: st.DataObject, writes: list[tuple[str, str]], held: State
 ) -> None:
     """INV-INF-1 for a server whose history is not the one that was followed before."""

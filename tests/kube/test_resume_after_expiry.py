@@ -101,7 +101,7 @@ def three(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("says_oldest", [True, False])
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_news_come_while_a_list_is_awaited(
+async def test_new_changes_are_delivered_during_a_relist(
     api: FakeApi, streams_lists: bool, says_oldest: bool
 ) -> None:
     three(api)
@@ -123,7 +123,7 @@ async def test_news_come_while_a_list_is_awaited(
         assert follower.informer.stats().lists == 2
 
 
-async def test_what_a_server_still_knows_is_not_missed(api: FakeApi) -> None:
+async def test_watch_resumes_from_the_oldest_version_of_the_server(api: FakeApi) -> None:
     """It says from which version on it does, as one does that was started a moment ago."""
     three(api)
     async with running_informer(api) as follower:
@@ -137,7 +137,7 @@ async def test_what_a_server_still_knows_is_not_missed(api: FakeApi) -> None:
         await wait_for(lambda: follower.matches(api))
 
 
-async def test_a_list_that_breaks_off_is_begun_again_while_the_watch_goes_on(api: FakeApi) -> None:
+async def test_failed_relist_is_retried_while_the_watch_continues(api: FakeApi) -> None:
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
@@ -157,7 +157,7 @@ async def test_a_list_that_breaks_off_is_begun_again_while_the_watch_goes_on(api
         assert len(followed) == 2  # that which was refused, and the one since
 
 
-async def test_a_watch_that_breaks_is_resumed_while_the_list_goes_on(api: FakeApi) -> None:
+async def test_failed_watch_is_resumed_while_the_relist_continues(api: FakeApi) -> None:
     three(api)
     api.supports_watch_list = False
     async with running_informer(api) as follower:
@@ -175,7 +175,7 @@ async def test_a_watch_that_breaks_is_resumed_while_the_list_goes_on(api: FakeAp
         assert follower.informer.stats().lists == 2
 
 
-async def test_a_place_lost_again_begins_all_anew(api: FakeApi) -> None:
+async def test_second_expiry_during_a_relist_restarts_it(api: FakeApi) -> None:
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
@@ -192,7 +192,7 @@ async def test_a_place_lost_again_begins_all_anew(api: FakeApi) -> None:
         follower.informer.validate()
 
 
-async def test_who_obeys_in_order_hears_of_nothing_new_before_what_was_missed(
+async def test_ordered_informer_delivers_missed_changes_before_new_ones(
     api: FakeApi,
 ) -> None:
     three(api)
@@ -205,7 +205,7 @@ async def test_who_obeys_in_order_hears_of_nothing_new_before_what_was_missed(
         assert [name for what, name in follower.events if what == "came"] == ["missed", "fresh"]
 
 
-async def test_who_is_stopped_before_the_list_came_lists_again(api: FakeApi) -> None:
+async def test_informer_stopped_during_a_relist_relists_on_next_run(api: FakeApi) -> None:
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
@@ -220,7 +220,7 @@ async def test_who_is_stopped_before_the_list_came_lists_again(api: FakeApi) -> 
         assert ("went", "fresh") in follower.events
 
 
-async def test_a_server_put_back_from_a_backup_is_believed(api: FakeApi) -> None:
+async def test_state_of_a_restored_server_is_accepted(api: FakeApi) -> None:
     """Its versions are lower than those that are known, and it has what we hold no more."""
     three(api)
     api.put(PODS, "missed")
@@ -242,7 +242,7 @@ async def test_a_server_put_back_from_a_backup_is_believed(api: FakeApi) -> None
         assert follower.events[-1] == ("changed", "same")
 
 
-async def test_what_happens_while_all_reads_are_refused_is_told_once(
+async def test_changes_during_rejected_reads_are_delivered_once(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     """INV-INF-1, INV-INF-4."""

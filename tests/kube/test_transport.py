@@ -59,7 +59,7 @@ def post(body: bytes = b"{}") -> ApiRequest:
     return ApiRequest("POST", "/x", body)
 
 
-async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
+async def test_request_bytes_are_exact() -> None:
     async with raw_http_server() as server:
         credentials = Credentials(
             server=f"http://127.0.0.1:{server.port}/base/",
@@ -84,7 +84,7 @@ async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
 @pytest.mark.parametrize(
     "path", ["/a b", "/a\r\nX: y", "/ä", "/a\x00", "/a HTTP/1.1\r\n\r\nGET /b"]
 )
-async def test_a_path_that_would_change_the_request_is_refused(path: str) -> None:
+async def test_path_that_would_alter_the_request_is_rejected(path: str) -> None:
     async with raw_http_server() as server, transport(server) as client:
         with pytest.raises(ValueError, match="invalid request line"):
             await client.send(get(path))
@@ -92,7 +92,7 @@ async def test_a_path_that_would_change_the_request_is_refused(path: str) -> Non
 
 
 @pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a\nb", "ä", "a\x00"])
-async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
+async def test_token_that_would_alter_the_request_is_rejected_and_not_shown(
     tmp_path: Path, token: str
 ) -> None:
     path = tmp_path / "token"
@@ -107,7 +107,7 @@ async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
         assert server.connections == 0
 
 
-async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -> None:
+async def test_connections_are_reused_and_opened_only_as_needed() -> None:
     async with raw_http_server() as server, transport(server) as client:
         for _ in range(5):
             await client.send(post())
@@ -119,7 +119,7 @@ async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -
         assert server.connections == before
 
 
-async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
+async def test_connection_limit_holds_and_all_waiters_are_served() -> None:
     options = replace(OPTIONS, max_connections=2)
 
     async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
@@ -138,7 +138,7 @@ async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
         assert server.connections <= 4
 
 
-async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None:
+async def test_cancelled_waiter_for_a_connection_leaks_no_slot() -> None:
     options = replace(OPTIONS, max_connections=1)
     async with (
         raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
@@ -154,7 +154,7 @@ async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None
         assert await asyncio.gather(*waiting[1:]) == [b"{}", b"{}"]
 
 
-async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again() -> None:
+async def test_idle_connection_closed_by_the_server_is_not_reused() -> None:
     async def once(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
         peer.send(OK)
@@ -169,7 +169,7 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
         assert server.connections == 3
 
 
-async def test_a_connection_is_closed_after_its_time_of_idleness() -> None:
+async def test_connection_is_closed_after_its_idle_timeout() -> None:
     options = replace(OPTIONS, keepalive=0.05)
     async with raw_http_server() as server, transport(server, options) as client:
         await asyncio.gather(*(client.send(post()) for _ in range(3)))
@@ -180,7 +180,7 @@ async def test_a_connection_is_closed_after_its_time_of_idleness() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 20", OK[:-1], b"HTTP/1.1 200 OK\r\n"])
-async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) -> None:
+async def test_write_with_broken_connection_is_not_retried(sent: bytes) -> None:
     async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
         peer.send(sent)
@@ -195,7 +195,7 @@ async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) ->
         assert await client.send(post()) == b"{}"
 
 
-async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None:
+async def test_read_with_broken_connection_is_retried_on_another() -> None:
     async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
         peer.send(OK[:-1])
@@ -208,7 +208,7 @@ async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None
         assert server.connections == 3
 
 
-async def test_a_refusal_sent_before_the_body_was_taken_is_understood() -> None:
+async def test_error_response_sent_before_the_body_was_read_is_decoded() -> None:
     refusal = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 
     async def refuse(server: RawHttpServer, peer: RawConnection) -> None:
@@ -221,7 +221,7 @@ async def test_a_refusal_sent_before_the_body_was_taken_is_understood() -> None:
             await client.send(post(b"x" * 5_000_000))
 
 
-async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
+async def test_response_to_a_cancelled_request_is_not_used_for_the_next() -> None:
     async with (
         raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
@@ -236,7 +236,7 @@ async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
         assert server.connections == 2
 
 
-async def test_a_late_answer_is_not_taken_for_that_of_the_next_request(
+async def test_response_after_the_timeout_is_not_used_for_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     time = LoopTime(monkeypatch)
@@ -253,7 +253,7 @@ async def test_a_late_answer_is_not_taken_for_that_of_the_next_request(
         assert len(server.requests) == 1
 
 
-async def test_closing_the_client_fails_what_is_under_way() -> None:
+async def test_closing_the_client_fails_requests_in_flight() -> None:
     async with raw_http_server(RawHttpServer.hang) as server:
         async with transport(server) as client:
             waiting = asyncio.create_task(client.send(post()))
@@ -265,7 +265,7 @@ async def test_closing_the_client_fails_what_is_under_way() -> None:
             await client.send(post())
 
 
-async def test_a_stream_left_early_costs_its_connection() -> None:
+async def test_leaving_a_stream_early_closes_its_connection() -> None:
     async def flow(server: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
@@ -283,7 +283,7 @@ async def test_a_stream_left_early_costs_its_connection() -> None:
         assert await client.send(get()) == b"{}"
 
 
-async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reader(
+async def test_stream_without_data_times_out_but_a_slow_reader_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     time = LoopTime(monkeypatch)
@@ -313,7 +313,7 @@ async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reade
             await reading
 
 
-async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> None:
+async def test_slow_reader_throttles_the_server_and_loses_nothing() -> None:
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     total, told = 400, 0
 
@@ -339,7 +339,7 @@ async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> 
         assert size == total * 65536
 
 
-async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> None:
+async def test_fence_is_checked_immediately_before_the_write() -> None:
     class NotNowError(Exception):
         pass
 
@@ -397,7 +397,7 @@ def transport_through(proxy: RawHttpServer, server: str, ca: bytes = b"") -> Cre
     return Credentials(server=server, ca_data=ca, proxy=address, token="t")
 
 
-async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path) -> None:
+async def test_proxy_tunnel_hides_secrets_from_the_proxy(tmp_path: Path) -> None:
     keys, said = pki.ensure(tmp_path), list[bytes]()
     async with raw_http_server(tls=tls_of(keys)) as server:
         async with raw_http_server(connect_proxy_to(server, requests=said)) as proxy:  # type: ignore[arg-type]
@@ -415,7 +415,7 @@ async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path)
         assert b"Proxy" not in server.requests[0]
 
 
-async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
+async def test_plain_http_proxy_requests_use_absolute_urls() -> None:
     async with raw_http_server() as proxy:
         credentials = transport_through(proxy, "http://api.example:8080/base")
         async with transport(proxy, credentials=credentials) as client:
@@ -437,7 +437,7 @@ async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
         (b"HTTP/1.1 200", "connection closed"),
     ],
 )
-async def test_a_proxy_that_lets_nobody_through_is_a_lost_connection(
+async def test_refused_tunnel_raises_connection_lost(
     tmp_path: Path, answer: bytes, why: str
 ) -> None:
     async def refuse(_: RawHttpServer, peer: RawConnection) -> None:
@@ -453,7 +453,7 @@ async def test_a_proxy_that_lets_nobody_through_is_a_lost_connection(
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:3128", "http://"])
-async def test_a_proxy_that_we_cannot_speak_with_is_named_at_once(proxy: str) -> None:
+async def test_unsupported_proxy_scheme_is_rejected(proxy: str) -> None:
     credentials = Credentials(server="https://127.0.0.1:1", proxy=proxy)
     with pytest.raises(ConfigError, match="http"):
         Client(credentials, user_agent="tests")
@@ -472,13 +472,13 @@ async def test_a_proxy_that_we_cannot_speak_with_is_named_at_once(proxy: str) ->
         ("https://bücher.example", "xn--bcher-kva.example", ""),
     ],
 )
-def test_a_url_says_where_it_leads(url: str, authority: str, path: str) -> None:
+def test_origin_is_parsed_from_a_url(url: str, authority: str, path: str) -> None:
     origin = Origin.parse(url)
     assert (origin.authority, origin.path) == (authority, path)
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "https://", "https://x:port", "https://[::1"])
-def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
+def test_invalid_server_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError):
         Origin.parse(url)
 
@@ -486,7 +486,7 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 # The loop that the parts run on.
 
 
-def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
+def test_transport_works_on_uvloop(tmp_path: Path) -> None:
     keys = pki.ensure(tmp_path)
 
     async def hold_one(server: RawHttpServer, peer: RawConnection) -> None:

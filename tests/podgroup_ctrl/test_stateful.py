@@ -1,4 +1,4 @@
-"""Random histories of pods that came without a PodGroup, and of those whose they are."""
+"""Random histories of pods without a PodGroup, and of their owners."""
 
 from typing import Any
 
@@ -103,7 +103,7 @@ class PodGroupMachine(ControllerMachine):
         self.world.collect_garbage()
         self._settle_or_advance(pace)
 
-    # What goes wrong, and time.
+    # Faults and time.
 
     @fault_rule("", "/pods", "/podgroups", "/statefulsets")
     def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
