@@ -1,4 +1,4 @@
-"""Reads and writes over real HTTP: typed answers, typed errors, what is sent again and what not."""
+"""Reads and writes over HTTP: typed responses and errors, retries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ class Pod(ApiStruct, frozen=True):
 
 
 class ClientWorld:
-    """A server, a client of it, and the pauses that the client took (without taking them)."""
+    """A server, a client of it, and the delays that the client requested (skipped)."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -57,9 +57,9 @@ class ClientWorld:
             metrics=ClientMetrics(self.registry),
             timing=Timing(sleep=self._sleep, random=lambda: 0.0),
         )
-        self.client = self.make()
+        self.client = self.new_client()
 
-    def make(self, *, timeout: float = 100, credentials: Credentials | None = None) -> Client:
+    def new_client(self, *, timeout: float = 100, credentials: Credentials | None = None) -> Client:
         return Client(
             credentials or self.api.credentials,
             user_agent="tests",
@@ -101,8 +101,8 @@ async def test_malformed_response_raises_decode_error(world: ClientWorld) -> Non
 
 async def test_create_adds_kind_to_struct_or_dict(world: ClientWorld) -> None:
     order = Command(metadata=ObjectMeta(name="c"), action="AbortJob")
-    made = await world.client.create(COMMANDS, order, namespace="d", view=Command)
-    assert made.metadata.uid
+    created = await world.client.create(COMMANDS, order, namespace="d", view=Command)
+    assert created.metadata.uid
     stored = world.api.objects(COMMANDS)["d/c"]
     assert (stored["kind"], stored["apiVersion"]) == ("Command", "bus.volcano.sh/v1alpha1")
     assert stored["action"] == "AbortJob"
@@ -128,9 +128,9 @@ async def test_json_patch_with_a_failing_operation_changes_nothing(
     before = world.api.put(
         PODS, "p", metadata={"labels": {"a/b": "1"}}, spec={"list": ["a"], "here": True}
     )
-    gone = {"op": "remove", "path": "/spec/here"}
+    removal = {"op": "remove", "path": "/spec/here"}
     with pytest.raises(InvalidError, match="the server rejected our request"):
-        await world.client.patch(PODS, "p", [gone, *steps], namespace="d", kind=PatchType.JSON)
+        await world.client.patch(PODS, "p", [removal, *steps], namespace="d", kind=PatchType.JSON)
     assert world.api.objects(PODS)["d/p"] == before
 
 
@@ -306,7 +306,7 @@ async def test_request_without_response_fails_at_the_timeout(
 
 
 async def test_refused_connection_raises_connection_lost(world: ClientWorld) -> None:
-    async with world.make(credentials=Credentials(server="http://127.0.0.1:1")) as client:
+    async with world.new_client(credentials=Credentials(server="http://127.0.0.1:1")) as client:
         with pytest.raises(ConnectionLostError):
             await client.get(NODES, "n", view=Pod)
 
@@ -323,11 +323,13 @@ async def test_requests_are_counted_under_client_go_metric_names(world: ClientWo
 
 @pytest.fixture
 def token_client(world: ClientWorld, tmp_path: Path) -> Callable[[], Client]:
-    def make() -> Client:
+    def new_client() -> Client:
         server = world.api.credentials.server
-        return world.make(credentials=Credentials(server=server, token_file=f"{tmp_path}/token"))
+        return world.new_client(
+            credentials=Credentials(server=server, token_file=f"{tmp_path}/token")
+        )
 
-    return make
+    return new_client
 
 
 async def test_token_file_is_reread_after_unauthorized(

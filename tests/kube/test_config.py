@@ -122,9 +122,9 @@ def test_home_kubeconfig_precedes_in_cluster_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    folder = tmp_path / "home" / ".kube"
-    folder.mkdir(parents=True)
-    write(folder / "config")
+    directory = tmp_path / "home" / ".kube"
+    directory.mkdir(parents=True)
+    write(directory / "config")
     assert load_credentials().server == "https://one:6443"
 
 
@@ -151,7 +151,7 @@ def test_in_cluster_credentials_have_server_namespace_and_token(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "problem"),
     [
         ("{", "not YAML"),
         ("[]", "no mapping"),
@@ -169,11 +169,11 @@ def test_in_cluster_credentials_have_server_namespace_and_token(
     ],
 )
 def test_invalid_kubeconfig_error_names_file_and_problem(
-    tmp_path: Path, text: str, says: str
+    tmp_path: Path, text: str, problem: str
 ) -> None:
     path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=problem) as caught:
         load_credentials(str(path))
     assert str(path) in str(caught.value)
 
@@ -262,12 +262,12 @@ async def test_failing_plugin_keeps_the_token_and_is_retried(
     assert await identity.header() == "Bearer second"
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a self-signed certificate for *name*; returns (certificate, key)."""
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """Create a self-signed certificate for *name*; return (certificate, key)."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    built = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -279,8 +279,8 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    cert_path, key_path = folder / f"{name}.crt", folder / f"{name}.key"
-    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    cert_path, key_path = directory / f"{name}.crt", directory / f"{name}.key"
+    cert_path.write_bytes(built.public_bytes(serialization.Encoding.PEM))
     key_path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,

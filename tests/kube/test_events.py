@@ -33,7 +33,7 @@ QUEUE = ObjectReference(kind="Queue", name="research", uid="u2")
 
 
 class RecorderHarness:
-    """A server, a recorder whose clock the test moves, and the pauses it took."""
+    """A server, a recorder with a fake clock, and the delays that it requested."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -60,7 +60,7 @@ class RecorderHarness:
         await asyncio.sleep(0)
 
     def record(self, message: str, *, about: ObjectReference = JOB, reason: str = "Failed") -> None:
-        # Each a microsecond later, as in life: names come from the time.
+        # A microsecond apart, as in practice: names derive from the time.
         self.time += 0.000001
         self.recorder.record(about, type="Warning", reason=reason, message=message)
 
@@ -90,13 +90,13 @@ class RecorderHarness:
 @pytest.fixture
 async def harness() -> AsyncIterator[RecorderHarness]:
     async with FakeApi() as api:
-        desk = RecorderHarness(api)
-        async with desk.client:
-            desk.task = asyncio.create_task(desk.recorder.run())
-            yield desk
-            desk.task.cancel()
+        harness = RecorderHarness(api)
+        async with harness.client:
+            harness.task = asyncio.create_task(harness.recorder.run())
+            yield harness
+            harness.task.cancel()
             with suppress(asyncio.CancelledError):
-                await desk.task
+                await harness.task
 
 
 async def test_event_has_source_object_reason_message_and_times(harness: RecorderHarness) -> None:
@@ -123,7 +123,7 @@ async def test_events_of_cluster_scoped_objects_are_in_default_namespace(
 
 async def test_repeated_events_increment_the_count_of_one_event(harness: RecorderHarness) -> None:
     """INV-EV-1: n identical events are one Event whose count is n less what was dropped."""
-    harness.burst(["no room"] * 30)
+    harness.burst(["no capacity"] * 30)
     (event,) = await harness.written()
     assert harness.recorder.stats.dropped_spam == 5
     assert event["count"] == 30 - 5
@@ -132,11 +132,11 @@ async def test_repeated_events_increment_the_count_of_one_event(harness: Recorde
 
 async def test_spam_filter_limits_events_of_one_object(harness: RecorderHarness) -> None:
     """INV-EV-2: at most 25 writes and one more each five minutes."""
-    harness.burst(["no room"] * 100)
+    harness.burst(["no capacity"] * 100)
     await harness.written()
     assert len(harness.api.received) == 25
     harness.time += 601
-    harness.burst(["no room"] * 100)
+    harness.burst(["no capacity"] * 100)
     await harness.written()
     assert len(harness.api.received) == 27
     harness.record("other", about=QUEUE)
@@ -146,7 +146,7 @@ async def test_spam_filter_limits_events_of_one_object(harness: RecorderHarness)
 async def test_many_distinct_messages_are_aggregated_into_one_event(
     harness: RecorderHarness,
 ) -> None:
-    """INV-EV-3: nine messages, nine Events; the tenth and later share one."""
+    """INV-EV-3: nine messages, nine Events; the tenth and later are aggregated."""
     harness.burst([f"pod {number} failed" for number in range(9)])
     assert len(await harness.written()) == 9
     harness.burst([f"pod {number} failed" for number in range(9, 20)])
@@ -168,10 +168,10 @@ async def test_aggregation_resets_after_ten_minutes_without_events(
 
 
 async def test_event_expired_on_the_server_is_created_again(harness: RecorderHarness) -> None:
-    harness.burst(["no room", "no room"])
+    harness.burst(["no capacity", "no capacity"])
     (event,) = await harness.written()
     harness.api.remove(EVENTS, event["metadata"]["name"])
-    harness.burst(["no room"])
+    harness.burst(["no capacity"])
     (again,) = await harness.written()
     assert again["count"] == 3
 
@@ -222,7 +222,7 @@ async def test_event_of_unknown_type_is_dropped_without_raising(
 
 
 async def test_cancelled_recorder_writes_nothing_more(harness: RecorderHarness) -> None:
-    """INV-EV-4: ending the recorder's task ends the writing, whatever still waits."""
+    """INV-EV-4: cancelling the recorder stops the writes, with events still queued."""
     harness.api.inject_fault("hang")
     harness.burst([f"m{number}" for number in range(5)])
     await wait_for(lambda: harness.api.received)
@@ -230,7 +230,7 @@ async def test_cancelled_recorder_writes_nothing_more(harness: RecorderHarness) 
     harness.task.cancel()
     with suppress(asyncio.CancelledError):
         await harness.task
-    harness.record("too late")
+    harness.record("after cancellation")
     for _ in range(20):
         await asyncio.sleep(0.001)
     assert len(harness.api.received) == 1
@@ -251,7 +251,7 @@ async def test_events_have_lower_priority_than_other_writes() -> None:
             await asyncio.gather(*writes)
             await wait_for(lambda: api.objects(EVENTS))
             task.cancel()
-        # One write may still have been on its way when the event took the place of another.
+        # One write may still be in flight when the event replaces another.
         assert [seen.path.endswith("/events") for seen in api.received].index(True) >= 19
 
 
@@ -279,13 +279,13 @@ def _fact(name: str, message: str) -> RecordedEvent:
     )
 )
 def test_any_event_stream_stays_within_the_limits(stream: list[tuple[str, int, float]]) -> None:
-    """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and pauses."""
+    """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and delays."""
     correlator = EventCorrelator(EventSource(component="c"))
     now, sent = 0.0, list[tuple[float, Event]]()
-    said: dict[str, int] = {}
-    for name, number, pause in stream:
-        now += pause
-        said[name] = said.get(name, 0) + 1
+    recorded: dict[str, int] = {}
+    for name, number, delay in stream:
+        now += delay
+        recorded[name] = recorded.get(name, 0) + 1
         event = correlator.correlate(_fact(name, f"m{number}"), now)
         if event is not None:
             sent.append((now, event))
@@ -295,7 +295,7 @@ def test_any_event_stream_stays_within_the_limits(stream: list[tuple[str, int, f
             for last in range(first, len(mine)):
                 assert last - first + 1 <= 25 + (mine[last][0] - start) / 300 + 1e-6
         final = {event.metadata.name + event.message[:5]: event.count for _, event in mine}
-        assert sum(final.values()) <= said.get(name, 0)
+        assert sum(final.values()) <= recorded.get(name, 0)
         combined = {
             event.metadata.name for _, event in mine if event.message.startswith("(combined")
         }

@@ -1,4 +1,4 @@
-"""No write goes out once the fence is closed, however late it closes."""
+"""No write is sent once the fence is closed, at any point before."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -21,7 +21,7 @@ Write = Callable[[Client], Coroutine[Any, Any, object]]
 
 
 class CountingFence:
-    """Lets so many questions pass."""
+    """A fence that passes a number of checks."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -72,7 +72,7 @@ WRITES: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-@pytest.mark.parametrize("closes", ["before", "while a connection is made"])
+@pytest.mark.parametrize("closes", ["before", "while a connection is opened"])
 async def test_closed_fence_blocks_a_write(api: FakeApi, write: Write, closes: str) -> None:
     api.put(PODS, "a")
     fence = CountingFence(api)
@@ -126,12 +126,12 @@ async def test_fence_closing_while_a_write_waits_for_the_rate_limiter_blocks_it(
     limiter = TokenBucketRateLimiter(1, 1, timing=Timing(sleep=sleep))
     async with client_of(api, fence, limiter=limiter) as client:
         await WRITES["post"](client)
-        late = asyncio.create_task(WRITES["create"](client))
+        write = asyncio.create_task(WRITES["create"](client))
         await waiting.wait()
         fence.allowed_checks = 0
         go.set()
         with pytest.raises(NotLeaderError):
-            await late
+            await write
     assert fence.writes == 1
 
 
@@ -157,8 +157,8 @@ async def test_closed_fence_blocks_events(api: FakeApi) -> None:
         recorder.record(
             ObjectReference(kind="Pod", namespace="d", name="a"),
             type="Normal",
-            reason="Late",
-            message="too late",
+            reason="AfterClose",
+            message="after close",
         )
         await wait_for(lambda: recorder.stats.refused == 1)
         assert not writing.done()

@@ -1,4 +1,4 @@
-"""The client-side rate limit, the bound on writes under way, and the pauses after failures."""
+"""Client-side rate limiter, limit of writes in flight, and backoff."""
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
@@ -169,10 +169,10 @@ def test_cancelled_waiters_leak_no_slot(
 def test_backoff_doubles_with_jitter_and_resets_after_two_minutes() -> None:
     watch = SleepClock()
     backoff = Backoff(timing=watch.timing)
-    pauses = []
+    delays = []
     for _ in range(8):
-        pauses.append(backoff.next_delay())
-        watch.now += pauses[-1]
-    assert pauses == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45.0, 45.0])
+        delays.append(backoff.next_delay())
+        watch.now += delays[-1]
+    assert delays == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45.0, 45.0])
     watch.now += 121
     assert backoff.next_delay() == pytest.approx(1.2)

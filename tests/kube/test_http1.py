@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, byte by byte: answers however they are cut, and what is no answer."""
+"""One HTTP/1.1 connection, byte by byte: responses in any chunks, and malformed ones."""
 
 import asyncio
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ BUSY = (
 
 
 class FakeTransport(asyncio.Transport):
-    """The server's end, in the test's hand."""
+    """The server's end of the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class FakeTransport(asyncio.Transport):
 
 @dataclass(slots=True)
 class ConnectionHarness:
-    """A connection, its far end, and what its owner was told."""
+    """A connection, its peer, and the callbacks to its owner."""
 
     transport: FakeTransport = field(default_factory=FakeTransport)
     freed: int = 0
@@ -247,7 +247,7 @@ async def test_malformed_response_breaks_the_connection(raw: bytes, why: str) ->
 
 
 async def test_unsolicited_response_is_not_assigned_to_a_request() -> None:
-    """An answer sent ahead would be taken for that of the next request."""
+    """Otherwise an unsolicited response would be used for the next request."""
     line = ConnectionHarness()
     line.receive([LENGTH])
     assert (line.lost, line.connection.usable) == (1, False)
@@ -367,13 +367,13 @@ async def test_connection_aborted_while_connecting_is_closed() -> None:
 @st.composite
 def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
     """A body, and the same in chunks."""
-    parts = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
+    chunks = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
     raw = b"".join(
         draw(st.sampled_from([b"%x\r\n%s\r\n", b"%X;a=b\r\n%s\r\n", b"000%x\r\n%s\r\n"]))
-        % (len(part), part)
-        for part in parts
+        % (len(chunk), chunk)
+        for chunk in chunks
     )
-    return b"".join(parts), raw + b"0\r\n\r\n"
+    return b"".join(chunks), raw + b"0\r\n\r\n"
 
 
 @settings(deadline=None, max_examples=150)
@@ -387,8 +387,8 @@ def test_chunked_body_is_reassembled_from_any_segments(
             streamed = data.draw(st.booleans())
             exchange = line.send(streamed=streamed)
             raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked
-            places = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
-            edges = [0, *sorted(places), len(raw)]
+            cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
+            edges = [0, *sorted(cuts), len(raw)]
             line.receive(raw[start:end] for start, end in pairwise(edges))
             await exchange.response_ready
             assert (await rest(exchange) if streamed else exchange.body()) == body

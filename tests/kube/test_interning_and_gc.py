@@ -32,20 +32,20 @@ class Pod(ApiStruct, frozen=True):
     ready: bool | None = None
 
 
-WORDS = st.sampled_from(["a", "b", "1", ""])
+TEXTS = st.sampled_from(["a", "b", "1", ""])
 SPECS = st.builds(
     Spec,
-    node_name=WORDS,
+    node_name=TEXTS,
     tolerations=st.lists(
-        st.builds(Toleration, key=WORDS, seconds=st.sampled_from([None, 0, 1])), max_size=3
+        st.builds(Toleration, key=TEXTS, seconds=st.sampled_from([None, 0, 1])), max_size=3
     ).map(tuple),
-    selector=st.dictionaries(WORDS, WORDS, max_size=2),
+    selector=st.dictionaries(TEXTS, TEXTS, max_size=2),
 )
 PODS = st.builds(
     Pod,
-    metadata=st.builds(ObjectMeta, name=WORDS, labels=st.dictionaries(WORDS, WORDS)),
+    metadata=st.builds(ObjectMeta, name=TEXTS, labels=st.dictionaries(TEXTS, TEXTS)),
     spec=SPECS,
-    started_at=WORDS,
+    started_at=TEXTS,
     ready=st.sampled_from([None, True, False]),
 )
 
@@ -76,7 +76,7 @@ def test_values_reused_from_a_previous_object_are_equal(former: Pod, pod: Pod) -
 
 
 def _written(pod: Pod) -> bytes:
-    """Its JSON, but for the order of labels: equal ones may come in another."""
+    """JSON with sorted labels: equal label sets may differ in order."""
     return msgspec.json.encode(pod, order="deterministic")
 
 

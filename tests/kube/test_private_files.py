@@ -30,11 +30,11 @@ def test_private_file_is_read(secret: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_private, read_credential])
-@pytest.mark.parametrize(("mode", "word"), [(0o640, "read"), (0o604, "read"), (0o620, "change")])
-def test_permissive_mode_is_rejected(secret: Path, mode: int, word: str, read: object) -> None:
+@pytest.mark.parametrize(("mode", "access"), [(0o640, "read"), (0o604, "read"), (0o620, "change")])
+def test_permissive_mode_is_rejected(secret: Path, mode: int, access: str, read: object) -> None:
     secret.chmod(mode)
     assert callable(read)
-    with pytest.raises(UnsafePathError, match=rf"{secret}: its mode 0{mode:o} lets .* {word} it"):
+    with pytest.raises(UnsafePathError, match=rf"{secret}: its mode 0{mode:o} lets .* {access} it"):
         read(secret)
     with pytest.raises(UnsafePathError, match=f"`chmod 600 {secret}`"):
         read(secret)
@@ -55,10 +55,10 @@ def test_symlink_is_rejected_even_to_a_private_file(secret: Path, read: object) 
 
 
 def test_file_is_not_created_through_a_symlink(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "made")
+    (tmp_path / "link").symlink_to(tmp_path / "created")
     with pytest.raises(UnsafePathError, match="symbolic link"):
         open_private(tmp_path / "link", os.O_RDWR | os.O_CREAT)
-    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "created").exists()
 
 
 def test_fifo_is_rejected_without_blocking(tmp_path: Path) -> None:
@@ -91,18 +91,18 @@ def test_mounted_token_may_be_a_world_readable_link(tmp_path: Path) -> None:
 
 
 def test_new_or_empty_directory_becomes_private_and_a_used_one_is_rejected(tmp_path: Path) -> None:
-    folder = tmp_path / "a/b"
-    ensure_private_dir(folder)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o777)
-    ensure_private_dir(folder)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    (folder / "file").touch()
-    folder.chmod(0o755)
-    with pytest.raises(UnsafePathError, match=f"`chmod 700 {folder}`"):
-        ensure_private_dir(folder)
-    ensure_private_dir(folder, forbidden=GROUP_OTHER_WRITE)
-    assert folder.stat().st_mode & 0o777 == 0o700
+    directory = tmp_path / "a/b"
+    ensure_private_dir(directory)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.chmod(0o777)
+    ensure_private_dir(directory)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    (directory / "file").touch()
+    directory.chmod(0o755)
+    with pytest.raises(UnsafePathError, match=f"`chmod 700 {directory}`"):
+        ensure_private_dir(directory)
+    ensure_private_dir(directory, forbidden=GROUP_OTHER_WRITE)
+    assert directory.stat().st_mode & 0o777 == 0o700
 
 
 def test_directory_below_a_world_writable_parent_is_rejected(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_directory_below_a_world_writable_parent_is_rejected(tmp_path: Path) -> 
 
 def test_only_batholith_kubeconfigs_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    for user in ("somebody", "batholith-admin"):
+    for user in ("other", "batholith-admin"):
         path.write_text(
             "{current-context: c, contexts: [{name: c, context: {cluster: c, user: U}}],"
             " clusters: [{name: c, cluster: {server: 'https://there'}}],"
@@ -127,7 +127,7 @@ def test_only_batholith_kubeconfigs_must_be_private(tmp_path: Path) -> None:
         path.chmod(0o644)
         (tmp_path / "link").unlink(missing_ok=True)
         (tmp_path / "link").symlink_to(path)
-        if user == "somebody":
+        if user == "other":
             assert (
                 load_credentials(str(path)).token
                 == load_credentials(str(tmp_path / "link")).token

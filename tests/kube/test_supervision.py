@@ -27,7 +27,7 @@ def timing(clock: FakeClock) -> Timing:
 
 
 class ScriptedTask:
-    """A task that does one thing at each start, and then goes on for ever."""
+    """A task that performs one action per start, then waits forever."""
 
     def __init__(self, *acts: Callable[[], Awaitable[object]]) -> None:
         self._actions = list(acts)
@@ -100,12 +100,12 @@ async def test_restart_backoff_grows_and_resets_after_a_healthy_time() -> None:
     script = ScriptedTask(*[fail] * 12, work_for_long)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await clock.advance(10_000)
-    pauses = [
+    delays = [
         later - sooner for sooner, later in zip(script.starts, script.starts[1:], strict=False)
     ]
-    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    assert pauses[9:12] == pytest.approx([30, 30, 30])
-    assert pauses[12] == pytest.approx(500.1)
+    assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert delays[9:12] == pytest.approx([30, 30, 30])
+    assert delays[12] == pytest.approx(500.1)
     task.cancel()
     await run_ready_tasks()
     assert task.cancelled()
@@ -205,14 +205,14 @@ def test_process_exit_exceptions_propagate(kind: type[BaseException]) -> None:
 
 
 async def test_repeated_cancellation_is_forwarded() -> None:
-    heard = []
+    cancellations = []
 
     async def finish_slowly() -> None:
         for _ in range(2):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                heard.append("cancel")
+                cancellations.append("cancel")
         raise asyncio.CancelledError
 
     task = asyncio.create_task(supervise("worker", finish_slowly))
@@ -221,5 +221,5 @@ async def test_repeated_cancellation_is_forwarded() -> None:
         assert not task.done()
         task.cancel()
         await run_ready_tasks()
-        assert len(heard) == count
+        assert len(cancellations) == count
     assert task.cancelled()

@@ -44,11 +44,11 @@ async def transport(
     credentials: Credentials | None = None,
 ) -> AsyncIterator[Transport]:
     credentials = credentials or Credentials(server=f"http://127.0.0.1:{server.port}")
-    made = Transport(
+    transport = Transport(
         credentials, user_agent="tests", limiter=None, timeout=timeout, options=options
     )
-    async with made:
-        yield made
+    async with transport:
+        yield transport
 
 
 def get(path: str = "/x") -> ApiRequest:
@@ -165,7 +165,7 @@ async def test_idle_connection_closed_by_the_server_is_not_reused() -> None:
         for number in range(1, 4):
             await client.send(post())
             await wait_for(lambda: server.closed_connections == number)  # noqa: B023
-            await wait_for(lambda: not pool)  # the end of the connection has come to us
+            await wait_for(lambda: not pool)  # the close has been received
         assert server.connections == 3
 
 
@@ -315,13 +315,13 @@ async def test_stream_without_data_times_out_but_a_slow_reader_does_not(
 
 async def test_slow_reader_throttles_the_server_and_loses_nothing() -> None:
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
-    total, told = 400, 0
+    total, sent = 400, 0
 
     async def flow(server: RawHttpServer, peer: RawConnection) -> None:
-        nonlocal told
+        nonlocal sent
         await peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for told in range(1, total + 1):  # noqa: B007
+        for sent in range(1, total + 1):  # noqa: B007
             peer.send(chunk)
             await peer.writer.drain()
         peer.send(b"0\r\n\r\n")
@@ -330,10 +330,10 @@ async def test_slow_reader_throttles_the_server_and_loses_nothing() -> None:
         size = 0
         async with client.stream(get(), idle_timeout=100) as pieces:
             before = -1
-            while before != told:  # until the server is stuck
-                before = told
+            while before != sent:  # until the server is stuck
+                before = sent
                 await asyncio.sleep(0.05)
-            assert told < total
+            assert sent < total
             async for piece in pieces():
                 size += len(piece)
         assert size == total * 65536
@@ -398,16 +398,16 @@ def transport_through(proxy: RawHttpServer, server: str, ca: bytes = b"") -> Cre
 
 
 async def test_proxy_tunnel_hides_secrets_from_the_proxy(tmp_path: Path) -> None:
-    keys, said = pki.ensure(tmp_path), list[bytes]()
+    keys, requests = pki.ensure(tmp_path), list[bytes]()
     async with raw_http_server(tls=tls_of(keys)) as server:
-        async with raw_http_server(connect_proxy_to(server, requests=said)) as proxy:  # type: ignore[arg-type]
+        async with raw_http_server(connect_proxy_to(server, requests=requests)) as proxy:  # type: ignore[arg-type]
             url = f"https://127.0.0.1:{server.port}"
             credentials = transport_through(proxy, url, keys.ca_data)
             async with transport(server, credentials=credentials) as client:
                 assert await client.send(post()) == b"{}"
                 assert await client.send(get()) == b"{}"
         target = f"127.0.0.1:{server.port}"
-        assert [raw.decode() for raw in said] == [
+        assert [raw.decode() for raw in requests] == [
             f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
             "Proxy-Authorization: Basic bWU6cEBzcw==\r\n\r\n"
         ]
@@ -429,7 +429,7 @@ async def test_plain_http_proxy_requests_use_absolute_urls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("response", "reason"),
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
         (b"HTTP/1.1 200 OK\r\n\r\nsurprise", "data after the response"),
@@ -438,17 +438,17 @@ async def test_plain_http_proxy_requests_use_absolute_urls() -> None:
     ],
 )
 async def test_refused_tunnel_raises_connection_lost(
-    tmp_path: Path, answer: bytes, why: str
+    tmp_path: Path, response: bytes, reason: str
 ) -> None:
     async def refuse(_: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
-        peer.send(answer)
+        peer.send(response)
 
     ca = pki.ensure(tmp_path).ca_data
     async with raw_http_server(refuse) as proxy:
         credentials = transport_through(proxy, "https://127.0.0.1:1", ca)
         async with transport(proxy, credentials=credentials) as client:
-            with pytest.raises(ConnectionLostError, match=why):
+            with pytest.raises(ConnectionLostError, match=reason):
                 await client.send(post())
 
 
@@ -483,7 +483,7 @@ def test_invalid_server_url_is_rejected(url: str) -> None:
         Origin.parse(url)
 
 
-# The loop that the parts run on.
+# The loop of the test's coroutines.
 
 
 def test_transport_works_on_uvloop(tmp_path: Path) -> None:
