@@ -1,4 +1,4 @@
-"""Limits in connection of an HTTP server without limits: uvicorn's or aiohttp's, the backend.
+"""Limits in front of an HTTP server without limits: uvicorn's or aiohttp's, the backend.
 
 A :class:`BufferingConnection` reads a request completely before the backend sees it, and forwards
 it in one piece with a length. So truncated requests are never executed, the backend needs no memory
@@ -76,7 +76,7 @@ class BufferingListener(Listener):
             self._by_backend[backend] = connection
 
     def on_response_sent(self, backend: asyncio.BaseProtocol) -> None:
-        """The backend has has_body a response."""
+        """The backend has sent a response."""
         connection = self._by_backend.get(backend)
         if connection is not None:
             connection.on_response_sent()
@@ -219,7 +219,7 @@ class BufferingConnection(LimitedConnection):
     # -- backend
 
     def on_response_sent(self) -> None:
-        """The backend has has_body a response."""
+        """The backend has sent a response."""
         self._responding = False
         if self._rejection_status or self._complete_requests:
             # It may still write the end of its response in this iteration of the loop.

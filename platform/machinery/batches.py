@@ -69,7 +69,7 @@ async def run_concurrently(
 
 
 async def _wait_all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until all *tasks* are succeeded; forward every cancellation to them."""
+    """Wait until all *tasks* are done; forward every cancellation to them."""
     cancelled: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
         try:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ..kube.client.client import Client
-from ..kube.client.lease import Lease, LeaseRecord, LeaseStore, format_micro_time
+from ..kube.client.lease import LeaderElectionRecord, Lease, LeaseLock, format_micro_time
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -163,7 +163,7 @@ class LeaderElector:
         self._recorder = recorder
         self._metrics = metrics or LeaderElectionMetrics()
         self._random = random_source
-        self._store = LeaseStore(client, namespace=config.namespace, name=config.name)
+        self._lock = LeaseLock(client, namespace=config.namespace, name=config.name)
         self._observed: Lease | None = None
         self._observed_at = -math.inf
         self._renewed_at = -math.inf
@@ -274,13 +274,15 @@ class LeaderElector:
 
     async def _write_released(self) -> None:
         lease = self._observed
-        while lease is not None and lease.record.holder == self._config.identity:
+        while lease is not None and lease.record.holder_identity == self._config.identity:
             now = format_micro_time(self._clock.now())
-            released = replace(lease.record, holder="", duration=1, acquired=now, renewed=now)
+            released = replace(
+                lease.record, holder_identity="", lease_duration=1, acquire_time=now, renew_time=now
+            )
             try:
-                await self._store.replace(lease, released)
+                await self._lock.update(lease, released)
             except ConflictError:  # by our own renewal that timed out, or by another candidate
-                lease = await self._store.read()
+                lease = await self._lock.get()
             else:
                 return
 
@@ -313,7 +315,7 @@ class LeaderElector:
 
     async def _read(self) -> Lease | None:
         try:
-            lease = await self._with_timeout(self._store.read())
+            lease = await self._with_timeout(self._lock.get())
         except NotFoundError:
             return None
         self._observe_record(lease)
@@ -328,37 +330,37 @@ class LeaderElector:
         if previous is None:
             return True
         record, identity = previous.record, self._config.identity
-        if self.elected.is_set() and record.holder != identity:
-            self._lose(f"it is held by {record.holder or '(none)'}")
-        duration = record.duration or self._config.lease_duration
+        if self.elected.is_set() and record.holder_identity != identity:
+            self._lose(f"it is held by {record.holder_identity or '(none)'}")
+        duration = record.lease_duration or self._config.lease_duration
         expired = self._clock.monotonic() >= self._observed_at + duration
-        return record.holder in ("", identity) or expired
+        return record.holder_identity in ("", identity) or expired
 
     async def _write(self, lease: Lease | None) -> None:
         """Write the Lease with this process as holder; success starts its validity."""
         started = self._clock.monotonic()
         record = self._new_record()
         if lease is None:
-            written = await self._with_timeout(self._store.create(record))
+            written = await self._with_timeout(self._lock.create(record))
         else:
-            written = await self._with_timeout(self._store.replace(lease, record))
+            written = await self._with_timeout(self._lock.update(lease, record))
         self._observe_record(written)
         if self.elected.is_set() and self._remaining() <= 0:
             self._lose("the renewal exceeded the renew deadline")
         self._renewed_at = started
         self._valid_until = started + self._config.renew_deadline
 
-    def _new_record(self) -> LeaseRecord:
+    def _new_record(self) -> LeaderElectionRecord:
         settings, now = self._config, self._clock.now()
         duration = math.ceil(settings.lease_duration)
         previous = self._observed.record if self._observed is not None else None
-        if previous is not None and previous.holder == settings.identity:
+        if previous is not None and previous.holder_identity == settings.identity:
             return previous.renew(duration=duration, now=now)
-        return LeaseRecord(
-            holder=settings.identity,
-            duration=duration,
-            acquired=format_micro_time(now),
-            renewed=format_micro_time(now),
+        return LeaderElectionRecord(
+            holder_identity=settings.identity,
+            lease_duration=duration,
+            acquire_time=format_micro_time(now),
+            renew_time=format_micro_time(now),
             transitions=0 if previous is None else previous.transitions + 1,
         )
 
@@ -367,8 +369,8 @@ class LeaderElector:
         if self._observed is None or lease.record != self._observed.record:
             self._observed_at = self._clock.monotonic()
         self._observed = lease
-        if lease.record.holder != self.holder:
-            self.holder = lease.record.holder
+        if lease.record.holder_identity != self.holder:
+            self.holder = lease.record.holder_identity
             log.info("new leader observed", extra={"lease": self._lease_key, "holder": self.holder})
 
     # -- waiting -------------------------------------------------------------------------------
@@ -377,8 +379,8 @@ class LeaderElector:
         """Wake a waiting candidate when the Lease is released."""
         while True:
             try:
-                async for record in self._store.watch():
-                    if not record.holder:
+                async for record in self._lock.watch():
+                    if not record.holder_identity:
                         self._wake.set()
             except _FAILURES as error:
                 log.debug("lease watch failed", extra={"error": str(error)})

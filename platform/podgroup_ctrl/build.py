@@ -112,7 +112,7 @@ def ineffective_queue(pod: Pod, inherited: Mapping[str, str]) -> str:
 
 
 def _owners(pod: Pod) -> tuple[OwnerReference, ...]:
-    """Return all owners of a pod that has a controller; else the pod pod_reference."""
+    """Return all owners of a pod that has a controller; else the pod itself."""
     meta = pod.metadata
     if meta.controller is not None:
         return meta.owner_references

@@ -259,9 +259,7 @@ class QueueController:
                 case RecordEvent(reason, message, warning):
                     self._record_event(queue, "Warning" if warning else "Normal", reason, message)
                 case Requeue(message):
-                    if (
-                        requeue_after is not None
-                    ):  # counts need not wait for what this awaits_event for
+                    if requeue_after is not None:  # counts need not wait for the backoff
                         self._workqueue.add_after(queue.metadata.name, requeue_after)
                     raise RequeueError(message)
         return requeue_after

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support.lease_simulation import LeaseSimulation, SimulatedCandidate
 
 from batholith.kube.client.events import EventType
-from batholith.kube.client.lease import LeaseRecord, LeaseStore
+from batholith.kube.client.lease import LeaderElectionRecord, LeaseLock
 from batholith.kube.errors import NotLeaderError, ServerError
 from batholith.machinery.leader_election import (
     JITTER_FACTOR,
@@ -550,15 +550,15 @@ async def test_candidate_with_failing_watch_still_observes_a_release(
     errors = [asyncio.CancelledError(), RuntimeError("a mistake")]
     leader = world.add()
     await world.clock.advance(1)
-    watch = LeaseStore.watch
+    watch = LeaseLock.watch
 
-    async def failing(self: LeaseStore) -> AsyncIterator[LeaseRecord]:
+    async def failing(self: LeaseLock) -> AsyncIterator[LeaderElectionRecord]:
         if errors:
             raise errors.pop()
         async for record in watch(self):
             yield record
 
-    monkeypatch.setattr(LeaseStore, "watch", failing)
+    monkeypatch.setattr(LeaseLock, "watch", failing)
     standby = world.add()
     await world.clock.advance(20)
     leader.task.cancel()

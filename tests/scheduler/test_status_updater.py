@@ -176,5 +176,5 @@ async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
         await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
         await asyncio.wait([writing])
-    (line,) = [line for line in caplog.records if line.message == "will retry"]
+    (line,) = [line for line in caplog.records if line.message == "reconcile failed, requeuing"]
     assert vars(line)["job"] == "d/j"

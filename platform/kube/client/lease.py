@@ -18,28 +18,28 @@ from .client import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRecord:
+class LeaderElectionRecord:
     """Holder of a Lease. Times are RFC 3339 by the holder's clock, informational only."""
 
-    holder: str
+    holder_identity: str
     """Identity of the holder; empty if the lease is released."""
-    duration: int
+    lease_duration: int
     """Seconds of validity after each renewal; 0 if unset."""
-    acquired: str
-    renewed: str
+    acquire_time: str
+    renew_time: str
     transitions: int
     """Number of changes of the holder."""
 
-    def renew(self, *, duration: int, now: datetime) -> "LeaseRecord":
+    def renew(self, *, duration: int, now: datetime) -> "LeaderElectionRecord":
         """Return the record renewed for *duration* seconds."""
-        return replace(self, duration=duration, renewed=format_micro_time(now))
+        return replace(self, lease_duration=duration, renew_time=format_micro_time(now))
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A Lease as last read or written."""
 
-    record: LeaseRecord
+    record: LeaderElectionRecord
     metadata: ObjectMeta
     body: dict[str, Any]
     """The whole object as received."""
@@ -58,7 +58,7 @@ class _LeaseView(msgspec.Struct, frozen=True):
     spec: _LeaseSpec = _LeaseSpec()
 
 
-class LeaseStore:
+class LeaseLock:
     """The Lease *namespace*/*name*."""
 
     def __init__(self, client: Client, *, namespace: str, name: str) -> None:
@@ -66,7 +66,7 @@ class LeaseStore:
         self._namespace = namespace
         self._name = name
 
-    async def read(self) -> Lease:
+    async def get(self) -> Lease:
         """Return the current Lease.
 
         Raises:
@@ -79,7 +79,7 @@ class LeaseStore:
             )
         )
 
-    async def create(self, record: LeaseRecord) -> Lease:
+    async def create(self, record: LeaderElectionRecord) -> Lease:
         """Create the Lease.
 
         Raises:
@@ -93,7 +93,7 @@ class LeaseStore:
             await self._client.create(LEASES, body, namespace=self._namespace, view=dict[str, Any])
         )
 
-    async def replace(self, lease: Lease, record: LeaseRecord) -> Lease:
+    async def update(self, lease: Lease, record: LeaderElectionRecord) -> Lease:
         """Update *lease* to *record* if it is unchanged on the server.
 
         Raises:
@@ -111,7 +111,7 @@ class LeaseStore:
             )
         )
 
-    async def watch(self) -> AsyncIterator[LeaseRecord]:
+    async def watch(self) -> AsyncIterator[LeaderElectionRecord]:
         """Yield the current record and each change until the server closes the watch.
 
         Raises:
@@ -141,21 +141,21 @@ def _decode_lease(body: dict[str, Any]) -> Lease:
     return Lease(_record_from_spec(view.spec), view.metadata, body)
 
 
-def _record_from_spec(spec: _LeaseSpec) -> LeaseRecord:
-    return LeaseRecord(
-        holder=spec.holder_identity or "",
-        duration=spec.lease_duration_seconds or 0,
-        acquired=spec.acquire_time or "",
-        renewed=spec.renew_time or "",
+def _record_from_spec(spec: _LeaseSpec) -> LeaderElectionRecord:
+    return LeaderElectionRecord(
+        holder_identity=spec.holder_identity or "",
+        lease_duration=spec.lease_duration_seconds or 0,
+        acquire_time=spec.acquire_time or "",
+        renew_time=spec.renew_time or "",
         transitions=spec.lease_transitions or 0,
     )
 
 
-def _spec_fields(record: LeaseRecord) -> dict[str, object]:
+def _spec_fields(record: LeaderElectionRecord) -> dict[str, object]:
     return {
-        "holderIdentity": record.holder,
-        "leaseDurationSeconds": record.duration,
-        "acquireTime": record.acquired or None,
-        "renewTime": record.renewed or None,
+        "holderIdentity": record.holder_identity,
+        "leaseDurationSeconds": record.lease_duration,
+        "acquireTime": record.acquire_time or None,
+        "renewTime": record.renew_time or None,
         "leaseTransitions": record.transitions,
     }

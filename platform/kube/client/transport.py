@@ -210,12 +210,12 @@ class Transport:
     async def _send_once(self, request: ApiRequest) -> _ApiResponse:
         await self._wait_for_rate_limit(request)
         if request.method == "GET":
-            return await self._exchange(request)
+            return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
             if self.options.fence is not None:
                 self.options.fence()
-            return await self._exchange(request)
+            return await self._read_response(request)
         finally:
             self._in_flight.release()
 
@@ -224,28 +224,36 @@ class Transport:
             waited = await self.limiter.wait(background=request.background)
             self._metrics.observe_limiter_wait(request.method, waited)
 
-    async def _exchange(self, request: ApiRequest) -> _ApiResponse:
+    async def _read_response(self, request: ApiRequest) -> _ApiResponse:
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout):
-                exchange = await self._start_exchange(request)
+            exchange = await self._exchange(request, timeout=self._timeout)
+            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+        finally:
+            self._metrics.observe_duration(request.method, time.perf_counter() - started)
+
+    async def _exchange(
+        self, request: ApiRequest, *, timeout: float, streamed: bool = False
+    ) -> Exchange:
+        """Send a request and wait for its response; of a *streamed* one for the headers."""
+        what = f"{request.method} {request.path_only}"
+        try:
+            async with asyncio.timeout(timeout):
+                exchange = await self._start_exchange(request, streamed=streamed)
                 try:
                     await exchange.response_ready
                 except asyncio.CancelledError:
                     exchange.abort()
                     raise
-            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+            return exchange
         except TimeoutError as error:
-            what = f"{request.method} {request.path_only}"
-            text = f"{what}: no response within {self._timeout:g} s {self._server_label}"
+            text = f"{what}: no response within {timeout:g} s {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            text = f"{request.method} {request.path_only}: {error} {self._server_label}"
+            text = f"{what}: {error} {self._server_label}"
             raise errors.ConnectionLostError(text) from error
-        finally:
-            self._metrics.observe_duration(request.method, time.perf_counter() - started)
 
-    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool = False) -> Exchange:
+    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool) -> Exchange:
         """Send a request on a pooled connection; does not await after the fence."""
         pool = self._pool
         if pool is None:
@@ -295,22 +303,12 @@ class Transport:
     async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
         """Wait for the headers of a streaming response."""
         try:
-            async with asyncio.timeout(idle_timeout):
-                exchange = await self._start_exchange(request, streamed=True)
-                try:
-                    await exchange.response_ready
-                except asyncio.CancelledError:
-                    exchange.abort()
-                    raise
-                return exchange
-        except TimeoutError as error:
-            text = f"{request.path_only}: no data for {idle_timeout:g} s {self._server_label}"
-            raise errors.RequestTimeoutError(text) from error
-        except (errors.ConnectionLostError, OSError) as error:
+            return await self._exchange(request, timeout=idle_timeout, streamed=True)
+        except errors.RequestTimeoutError:
+            raise
+        except errors.ConnectionLostError:
             self._metrics.count_response(request.method, "<error>")
-            raise errors.ConnectionLostError(
-                f"{request.path_only}: {error} {self._server_label}"
-            ) from error
+            raise
 
 
 async def _body_chunks(

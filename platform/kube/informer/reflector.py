@@ -387,12 +387,15 @@ class Reflector(Generic[T]):
         return len(lines), ""
 
     def _keep_previous(self, relist: Relist[T], meta: ObjectMeta, problem: str) -> None:
-        """Count an undecodable object; its previous state, if any, is kept."""
+        """Keep the previous state, if any, of an undecodable object."""
+        self._count_undecodable(meta, problem)
+        relist.add_undecodable(meta)
+
+    def _count_undecodable(self, meta: ObjectMeta, problem: str) -> None:
         self.stats.undecodable += 1
         log.warning(
             "cannot decode object", extra={**self._log_fields, "key": meta.key, "error": problem}
         )
-        relist.add_undecodable(meta)
 
     def _apply_events(self, lines: Sequence[bytes]) -> None:
         """Apply a batch of changes."""
@@ -424,11 +427,8 @@ class Reflector(Generic[T]):
         return should_apply
 
     def _skip_undecodable(self, error: ObjectDecodeError) -> None:
-        self.stats.undecodable += 1
         meta = error.metadata
-        log.warning(
-            "cannot decode object", extra={**self._log_fields, "key": meta.key, "error": str(error)}
-        )
+        self._count_undecodable(meta, str(error))
         if not self._should_apply(meta):
             return
         if error.event_type == "DELETED":
