@@ -462,7 +462,7 @@ def test_a_command_to_what_no_job_is_called_is_reported_and_deleted(
     ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
     assert message.startswith(f"cannot obey: target name {name[:253]!r} is invalid: ")
-    assert "will retry" not in caplog.messages
+    assert "reconcile failed, requeuing" not in caplog.messages
     world.run(world.run_until_quiet())
     assert world.phase == "Pending"
 
@@ -506,4 +506,4 @@ def test_a_claim_of_a_name_that_there_cannot_be_is_told_and_asks_nothing(
     world.run(world.run_until_quiet())
     assert world.status["state"]["reason"] == "PVCError"
     assert f"{name} cannot be there, as its name is invalid" in world.status["state"]["message"]
-    assert "will retry" not in caplog.messages
+    assert "reconcile failed, requeuing" not in caplog.messages

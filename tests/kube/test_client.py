@@ -1,4 +1,4 @@
-"""Reads and writes over real HTTP: typed answers, typed errors, what is sent again and what not."""
+"""Reads and writes over HTTP: typed responses and errors, retries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ class Pod(ApiStruct, frozen=True):
 
 
 class ClientWorld:
-    """A server, a client of it, and the pauses that the client took (without taking them)."""
+    """A server, a client of it, and the delays that the client requested (skipped)."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -57,9 +57,9 @@ class ClientWorld:
             metrics=ClientMetrics(self.registry),
             timing=Timing(sleep=self._sleep, random=lambda: 0.0),
         )
-        self.client = self.make()
+        self.client = self.new_client()
 
-    def make(self, *, timeout: float = 100, credentials: Credentials | None = None) -> Client:
+    def new_client(self, *, timeout: float = 100, credentials: Credentials | None = None) -> Client:
         return Client(
             credentials or self.api.credentials,
             user_agent="tests",
@@ -84,7 +84,7 @@ async def world() -> AsyncIterator[ClientWorld]:
             yield world
 
 
-async def test_an_object_is_read_as_the_view_that_the_caller_names(world: ClientWorld) -> None:
+async def test_get_decodes_the_requested_view(world: ClientWorld) -> None:
     world.api.put(PODS, "a", status={"phase": "Running", "unknown": 1})
     pod = await world.client.get(PODS, "a", namespace="d", view=Pod)
     assert (pod.metadata.key, pod.status.phase) == ("d/a", "Running")
@@ -93,16 +93,16 @@ async def test_an_object_is_read_as_the_view_that_the_caller_names(world: Client
     assert (await world.client.get(PODS, "a", namespace="d", view=dict))["status"]["unknown"] == 1
 
 
-async def test_an_answer_of_another_shape_is_named_as_such(world: ClientWorld) -> None:
+async def test_malformed_response_raises_decode_error(world: ClientWorld) -> None:
     world.api.put(PODS, "a", status={"phase": 7})
     with pytest.raises(DecodeError, match="phase"):
         await world.client.get(PODS, "a", namespace="d", view=Pod)
 
 
-async def test_a_created_struct_or_dict_is_given_its_kind(world: ClientWorld) -> None:
+async def test_create_adds_kind_to_struct_or_dict(world: ClientWorld) -> None:
     order = Command(metadata=ObjectMeta(name="c"), action="AbortJob")
-    made = await world.client.create(COMMANDS, order, namespace="d", view=Command)
-    assert made.metadata.uid
+    created = await world.client.create(COMMANDS, order, namespace="d", view=Command)
+    assert created.metadata.uid
     stored = world.api.objects(COMMANDS)["d/c"]
     assert (stored["kind"], stored["apiVersion"]) == ("Command", "bus.volcano.sh/v1alpha1")
     assert stored["action"] == "AbortJob"
@@ -122,15 +122,15 @@ async def test_a_created_struct_or_dict_is_given_its_kind(world: ClientWorld) ->
         [{"op": "test", "path": "/spec/list/0", "value": "a"}, {"op": "add", "path": "x"}],
     ],
 )
-async def test_a_patch_with_a_step_that_fails_changes_nothing(
+async def test_json_patch_with_a_failing_operation_changes_nothing(
     world: ClientWorld, steps: list[dict[str, str]]
 ) -> None:
     before = world.api.put(
         PODS, "p", metadata={"labels": {"a/b": "1"}}, spec={"list": ["a"], "here": True}
     )
-    gone = {"op": "remove", "path": "/spec/here"}
+    removal = {"op": "remove", "path": "/spec/here"}
     with pytest.raises(InvalidError, match="the server rejected our request"):
-        await world.client.patch(PODS, "p", [gone, *steps], namespace="d", kind=PatchType.JSON)
+        await world.client.patch(PODS, "p", [removal, *steps], namespace="d", kind=PatchType.JSON)
     assert world.api.objects(PODS)["d/p"] == before
 
 
@@ -147,7 +147,7 @@ async def test_a_patch_with_a_step_that_fails_changes_nothing(
         (PatchType.apply("me"), {"status": {"phase": "Failed"}}, "application/apply-patch+yaml"),
     ],
 )
-async def test_each_kind_of_patch_says_what_it_is(
+async def test_each_patch_type_sends_its_content_type(
     world: ClientWorld, kind: PatchType, body: object, content_type: str
 ) -> None:
     world.api.put(PODS, "a", status={"phase": "Running"})
@@ -160,14 +160,14 @@ async def test_each_kind_of_patch_says_what_it_is(
         assert seen.body["kind"] == "Pod"
 
 
-async def test_a_forced_apply_creates_what_is_missing(world: ClientWorld) -> None:
+async def test_forced_apply_creates_missing_object(world: ClientWorld) -> None:
     body = {"metadata": {"name": "n"}}
     await world.client.patch(NODES, "n", body, kind=PatchType.apply("me", force=True))
     assert "n" in world.api.objects(NODES)
     assert world.api.received[-1].query == {"fieldManager": "me", "force": "true"}
 
 
-async def test_a_subresource_is_addressed_by_patch_replace_and_post(world: ClientWorld) -> None:
+async def test_patch_replace_and_post_address_subresources(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
     await world.client.patch(PODS, "a", {"x": 1}, namespace="d", subresource="status")
     assert world.api.received[-1].path == "/api/v1/namespaces/d/pods/a/status"
@@ -178,7 +178,7 @@ async def test_a_subresource_is_addressed_by_patch_replace_and_post(world: Clien
     assert world.api.received[-1].path == "/api/v1/namespaces/d/pods/a/binding"
 
 
-async def test_a_delete_holds_to_uid_and_version(world: ClientWorld) -> None:
+async def test_delete_sends_uid_and_version_preconditions(world: ClientWorld) -> None:
     uid = world.api.put(PODS, "a")["metadata"]["uid"]
     with pytest.raises(ConflictError):
         await world.client.delete(PODS, "a", namespace="d", uid="another")
@@ -194,13 +194,13 @@ async def test_a_delete_holds_to_uid_and_version(world: ClientWorld) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a%2fb"])
-async def test_a_name_that_is_none_never_leaves_the_house(world: ClientWorld, name: str) -> None:
+async def test_invalid_name_is_rejected_without_a_request(world: ClientWorld, name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         await world.client.delete(PODS, name, namespace="d")
     assert world.api.received == []
 
 
-async def test_a_missing_namespace_never_leaves_the_house(world: ClientWorld) -> None:
+async def test_missing_namespace_is_rejected_without_a_request(world: ClientWorld) -> None:
     with pytest.raises(ValueError, match="namespace"):
         await world.client.delete(PODS, "a")
     with pytest.raises(ValueError, match="namespace"):
@@ -208,7 +208,7 @@ async def test_a_missing_namespace_never_leaves_the_house(world: ClientWorld) ->
     assert world.api.received == []
 
 
-async def test_a_list_follows_all_pages_of_one_moment(world: ClientWorld) -> None:
+async def test_list_reads_all_pages_of_one_version(world: ClientWorld) -> None:
     for number in range(1203):
         world.api.put(PODS, f"p{number:04}", metadata={"labels": {"odd": str(number % 2)}})
     everything = await world.client.list(PODS, view=Pod)
@@ -238,7 +238,7 @@ async def test_a_list_follows_all_pages_of_one_moment(world: ClientWorld) -> Non
         (504, ServerError),
     ],
 )
-async def test_a_refusal_has_a_type_of_its_own(
+async def test_each_status_maps_to_its_exception(
     world: ClientWorld, status: int, kind: type[ApiError]
 ) -> None:
     world.api.inject_fault(status)
@@ -248,13 +248,13 @@ async def test_a_refusal_has_a_type_of_its_own(
     assert (caught.value.status, caught.value.message) == (status, "as planned")
 
 
-async def test_a_taken_name_is_told_from_other_conflicts(world: ClientWorld) -> None:
+async def test_already_exists_differs_from_other_conflicts(world: ClientWorld) -> None:
     world.api.put(NODES, "n")
     with pytest.raises(AlreadyExistsError, match="already exists"):
         await world.client.create(NODES, {"metadata": {"name": "n"}})
 
 
-async def test_a_request_turned_away_is_sent_again_after_the_time_asked_for(
+async def test_throttled_request_is_retried_after_retry_after(
     world: ClientWorld,
 ) -> None:
     world.api.inject_fault(429, times=2, Retry_After="3")
@@ -268,7 +268,7 @@ async def test_a_request_turned_away_is_sent_again_after_the_time_asked_for(
     assert world.api.count("GET") == 10
 
 
-async def test_a_broken_read_is_sent_again_but_a_broken_write_is_not(world: ClientWorld) -> None:
+async def test_broken_read_is_retried_but_broken_write_is_not(world: ClientWorld) -> None:
     world.api.put(NODES, "n")
     world.api.inject_fault("drop", times=2)
     assert (await world.client.get(NODES, "n", view=Pod)).metadata.name == "n"
@@ -287,7 +287,7 @@ async def test_a_broken_read_is_sent_again_but_a_broken_write_is_not(world: Clie
     assert world.api.objects(NODES).keys() == {"n"}
 
 
-async def test_a_server_that_never_answers_costs_no_more_than_the_timeout(
+async def test_request_without_response_fails_at_the_timeout(
     world: ClientWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = LoopTime(monkeypatch)
@@ -300,18 +300,18 @@ async def test_a_server_that_never_answers_costs_no_more_than_the_timeout(
         asking = asyncio.create_task(request)
         await wait_for(lambda: world.api.count(method))  # noqa: B023
         time.advance(101)
-        with pytest.raises(RequestTimeoutError, match="no answer in 100 s"):
+        with pytest.raises(RequestTimeoutError, match="no response within 100 s"):
             await asking
     assert world.api.count("GET") == 1
 
 
-async def test_nobody_listening_is_a_lost_connection(world: ClientWorld) -> None:
-    async with world.make(credentials=Credentials(server="http://127.0.0.1:1")) as client:
+async def test_refused_connection_raises_connection_lost(world: ClientWorld) -> None:
+    async with world.new_client(credentials=Credentials(server="http://127.0.0.1:1")) as client:
         with pytest.raises(ConnectionLostError):
             await client.get(NODES, "n", view=Pod)
 
 
-async def test_requests_are_counted_under_client_gos_names(world: ClientWorld) -> None:
+async def test_requests_are_counted_under_client_go_metric_names(world: ClientWorld) -> None:
     await world.client.create(NODES, {"metadata": {"name": "n"}})
     with pytest.raises(AlreadyExistsError):
         await world.client.create(NODES, {"metadata": {"name": "n"}})
@@ -323,14 +323,16 @@ async def test_requests_are_counted_under_client_gos_names(world: ClientWorld) -
 
 @pytest.fixture
 def token_client(world: ClientWorld, tmp_path: Path) -> Callable[[], Client]:
-    def make() -> Client:
+    def new_client() -> Client:
         server = world.api.credentials.server
-        return world.make(credentials=Credentials(server=server, token_file=f"{tmp_path}/token"))
+        return world.new_client(
+            credentials=Credentials(server=server, token_file=f"{tmp_path}/token")
+        )
 
-    return make
+    return new_client
 
 
-async def test_a_token_file_is_read_again_when_the_server_refuses_its_token(
+async def test_token_file_is_reread_after_unauthorized(
     world: ClientWorld, tmp_path: Path, token_client: Callable[[], Client]
 ) -> None:
     token = tmp_path / "token"
@@ -349,7 +351,7 @@ async def test_a_token_file_is_read_again_when_the_server_refuses_its_token(
     assert sent == ["Bearer one", "Bearer one", "Bearer one", "Bearer two"]
 
 
-async def test_a_watch_yields_what_is_there_and_what_comes(world: ClientWorld) -> None:
+async def test_watch_yields_existing_objects_and_changes(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
     got = []
     async for event in world.client.watch(PODS, view=Pod, namespace="d"):
@@ -364,7 +366,7 @@ async def test_a_watch_yields_what_is_there_and_what_comes(world: ClientWorld) -
     assert world.api.received[-1].query == {"watch": "true"}
 
 
-async def test_a_watch_from_a_forgotten_version_says_gone(world: ClientWorld) -> None:
+async def test_watch_from_expired_version_raises_gone(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
     world.api.forget_history()
     with pytest.raises(GoneError):

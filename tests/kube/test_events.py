@@ -33,7 +33,7 @@ QUEUE = ObjectReference(kind="Queue", name="research", uid="u2")
 
 
 class RecorderHarness:
-    """A server, a recorder whose clock the test moves, and the pauses it took."""
+    """A server, a recorder with a fake clock, and the delays that it requested."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -60,7 +60,7 @@ class RecorderHarness:
         await asyncio.sleep(0)
 
     def record(self, message: str, *, about: ObjectReference = JOB, reason: str = "Failed") -> None:
-        # Each a microsecond later, as in life: names come from the time.
+        # A microsecond apart, as in practice: names derive from the time.
         self.time += 0.000001
         self.recorder.record(about, type="Warning", reason=reason, message=message)
 
@@ -90,16 +90,16 @@ class RecorderHarness:
 @pytest.fixture
 async def harness() -> AsyncIterator[RecorderHarness]:
     async with FakeApi() as api:
-        desk = RecorderHarness(api)
-        async with desk.client:
-            desk.task = asyncio.create_task(desk.recorder.run())
-            yield desk
-            desk.task.cancel()
+        harness = RecorderHarness(api)
+        async with harness.client:
+            harness.task = asyncio.create_task(harness.recorder.run())
+            yield harness
+            harness.task.cancel()
             with suppress(asyncio.CancelledError):
-                await desk.task
+                await harness.task
 
 
-async def test_an_event_says_who_what_why_and_when(harness: RecorderHarness) -> None:
+async def test_event_has_source_object_reason_message_and_times(harness: RecorderHarness) -> None:
     harness.burst(["pods are missing"])
     (event,) = await harness.written()
     assert event["kind"] == "Event"
@@ -112,37 +112,41 @@ async def test_an_event_says_who_what_why_and_when(harness: RecorderHarness) -> 
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-01T00:16:40Z"
 
 
-async def test_events_about_what_has_no_namespace_lie_in_default(harness: RecorderHarness) -> None:
+async def test_events_of_cluster_scoped_objects_are_in_default_namespace(
+    harness: RecorderHarness,
+) -> None:
     harness.record("closed", about=QUEUE)
     await wait_for(lambda: harness.api.objects(EVENTS))
     (event,) = harness.api.objects(EVENTS).values()
     assert event["metadata"]["namespace"] == "default"
 
 
-async def test_repetitions_become_a_count_on_one_event(harness: RecorderHarness) -> None:
+async def test_repeated_events_increment_the_count_of_one_event(harness: RecorderHarness) -> None:
     """INV-EV-1: n identical events are one Event whose count is n less what was dropped."""
-    harness.burst(["no room"] * 30)
+    harness.burst(["no capacity"] * 30)
     (event,) = await harness.written()
     assert harness.recorder.stats.dropped_spam == 5
     assert event["count"] == 30 - 5
     assert harness.api.count("POST") == 1
 
 
-async def test_a_flood_about_one_object_is_let_through_in_drops(harness: RecorderHarness) -> None:
+async def test_spam_filter_limits_events_of_one_object(harness: RecorderHarness) -> None:
     """INV-EV-2: at most 25 writes and one more each five minutes."""
-    harness.burst(["no room"] * 100)
+    harness.burst(["no capacity"] * 100)
     await harness.written()
     assert len(harness.api.received) == 25
     harness.time += 601
-    harness.burst(["no room"] * 100)
+    harness.burst(["no capacity"] * 100)
     await harness.written()
     assert len(harness.api.received) == 27
     harness.record("other", about=QUEUE)
     await wait_for(lambda: len(harness.api.received) == 28)
 
 
-async def test_many_distinct_messages_end_in_one_combined_event(harness: RecorderHarness) -> None:
-    """INV-EV-3: nine messages, nine Events; the tenth and later share one."""
+async def test_many_distinct_messages_are_aggregated_into_one_event(
+    harness: RecorderHarness,
+) -> None:
+    """INV-EV-3: nine messages, nine Events; the tenth and later are aggregated."""
     harness.burst([f"pod {number} failed" for number in range(9)])
     assert len(await harness.written()) == 9
     harness.burst([f"pod {number} failed" for number in range(9, 20)])
@@ -153,7 +157,9 @@ async def test_many_distinct_messages_end_in_one_combined_event(harness: Recorde
     assert combined["count"] == 11
 
 
-async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(harness: RecorderHarness) -> None:
+async def test_aggregation_resets_after_ten_minutes_without_events(
+    harness: RecorderHarness,
+) -> None:
     harness.burst([f"pod {number} failed" for number in range(12)])
     assert len(await harness.written()) == 10
     harness.time += 601
@@ -161,16 +167,16 @@ async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(harness: Recor
     assert (await harness.written())[-1]["message"] == "pod 77 failed"
 
 
-async def test_an_event_that_expired_on_the_server_is_made_again(harness: RecorderHarness) -> None:
-    harness.burst(["no room", "no room"])
+async def test_event_expired_on_the_server_is_created_again(harness: RecorderHarness) -> None:
+    harness.burst(["no capacity", "no capacity"])
     (event,) = await harness.written()
     harness.api.remove(EVENTS, event["metadata"]["name"])
-    harness.burst(["no room"])
+    harness.burst(["no capacity"])
     (again,) = await harness.written()
     assert again["count"] == 3
 
 
-async def test_what_the_server_refuses_is_given_up(harness: RecorderHarness) -> None:
+async def test_rejected_event_is_dropped(harness: RecorderHarness) -> None:
     harness.api.inject_fault(403)
     harness.burst(["one", "two"])
     (event,) = await harness.written()
@@ -179,7 +185,7 @@ async def test_what_the_server_refuses_is_given_up(harness: RecorderHarness) -> 
     assert harness.delays == []
 
 
-async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(
+async def test_event_is_retried_every_ten_seconds_twelve_times_without_connection(
     harness: RecorderHarness,
 ) -> None:
     harness.api.inject_fault("drop", times=3)
@@ -194,7 +200,9 @@ async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(
     assert harness.delays == [2.5] + [10.0] * 10
 
 
-async def test_without_room_events_are_dropped_and_counted(harness: RecorderHarness) -> None:
+async def test_events_are_dropped_and_counted_when_the_queue_is_full(
+    harness: RecorderHarness,
+) -> None:
     harness.burst([f"m{number}" for number in range(5300)])
     assert harness.recorder.pending_count == 5000
     assert harness.recorder.stats.dropped_full == 300
@@ -205,7 +213,7 @@ async def test_without_room_events_are_dropped_and_counted(harness: RecorderHarn
     assert dropped == 300
 
 
-async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(
+async def test_event_of_unknown_type_is_dropped_without_raising(
     harness: RecorderHarness,
 ) -> None:
     harness.recorder.record(JOB, type="Fatal", reason="x", message="y")  # type: ignore[arg-type]
@@ -213,8 +221,8 @@ async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(
     assert harness.recorder.pending_count == 0
 
 
-async def test_after_the_end_nothing_more_is_written(harness: RecorderHarness) -> None:
-    """INV-EV-4: ending the recorder's task ends the writing, whatever still waits."""
+async def test_cancelled_recorder_writes_nothing_more(harness: RecorderHarness) -> None:
+    """INV-EV-4: cancelling the recorder stops the writes, with events still queued."""
     harness.api.inject_fault("hang")
     harness.burst([f"m{number}" for number in range(5)])
     await wait_for(lambda: harness.api.received)
@@ -222,13 +230,13 @@ async def test_after_the_end_nothing_more_is_written(harness: RecorderHarness) -
     harness.task.cancel()
     with suppress(asyncio.CancelledError):
         await harness.task
-    harness.record("too late")
+    harness.record("after cancellation")
     for _ in range(20):
         await asyncio.sleep(0.001)
     assert len(harness.api.received) == 1
 
 
-async def test_events_stand_behind_other_writes() -> None:
+async def test_events_have_lower_priority_than_other_writes() -> None:
     async with FakeApi() as api:
         options = ClientOptions(max_writes_in_flight=2)
         async with Client(api.credentials, user_agent="t", options=options) as client:
@@ -243,11 +251,11 @@ async def test_events_stand_behind_other_writes() -> None:
             await asyncio.gather(*writes)
             await wait_for(lambda: api.objects(EVENTS))
             task.cancel()
-        # One write may still have been on its way when the event took the place of another.
+        # One write may still be in flight when the event replaces another.
         assert [seen.path.endswith("/events") for seen in api.received].index(True) >= 19
 
 
-def test_a_name_that_would_be_invalid_is_a_uuid() -> None:
+def test_invalid_event_name_is_replaced_by_a_uuid() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert event_name("train", at) == f"train.{int(at.timestamp()) * 10**9:x}"
     for bad in ("x" * 250, "Upper", "", "a_b"):
@@ -270,14 +278,14 @@ def _fact(name: str, message: str) -> RecordedEvent:
         max_size=150,
     )
 )
-def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) -> None:
-    """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and pauses."""
+def test_any_event_stream_stays_within_the_limits(stream: list[tuple[str, int, float]]) -> None:
+    """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and delays."""
     correlator = EventCorrelator(EventSource(component="c"))
     now, sent = 0.0, list[tuple[float, Event]]()
-    said: dict[str, int] = {}
-    for name, number, pause in stream:
-        now += pause
-        said[name] = said.get(name, 0) + 1
+    recorded: dict[str, int] = {}
+    for name, number, delay in stream:
+        now += delay
+        recorded[name] = recorded.get(name, 0) + 1
         event = correlator.correlate(_fact(name, f"m{number}"), now)
         if event is not None:
             sent.append((now, event))
@@ -287,14 +295,14 @@ def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) ->
             for last in range(first, len(mine)):
                 assert last - first + 1 <= 25 + (mine[last][0] - start) / 300 + 1e-6
         final = {event.metadata.name + event.message[:5]: event.count for _, event in mine}
-        assert sum(final.values()) <= said.get(name, 0)
+        assert sum(final.values()) <= recorded.get(name, 0)
         combined = {
             event.metadata.name for _, event in mine if event.message.startswith("(combined")
         }
         assert len(combined) <= 1
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_correlator_tables_are_bounded() -> None:
     correlator = EventCorrelator(EventSource(component="c"))
     for number in range(5000):
         correlator.correlate(_fact(f"job-{number}", "m"), 0.0)
@@ -305,7 +313,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
-async def test_a_recorder_that_fails_is_started_again_and_writes_what_waits(
+async def test_failed_recorder_is_restarted_and_writes_queued_events(
     harness: RecorderHarness, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors, correlate = [error], harness.recorder._correlator.correlate

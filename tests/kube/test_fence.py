@@ -1,4 +1,4 @@
-"""No write goes out once the fence is closed, however late it closes."""
+"""No write is sent once the fence is closed, at any point before."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -21,7 +21,7 @@ Write = Callable[[Client], Coroutine[Any, Any, object]]
 
 
 class CountingFence:
-    """Lets so many questions pass."""
+    """A fence that passes a number of checks."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -72,8 +72,8 @@ WRITES: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-@pytest.mark.parametrize("closes", ["before", "while a connection is made"])
-async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> None:
+@pytest.mark.parametrize("closes", ["before", "while a connection is opened"])
+async def test_closed_fence_blocks_a_write(api: FakeApi, write: Write, closes: str) -> None:
     api.put(PODS, "a")
     fence = CountingFence(api)
     async with client_of(api, fence) as client:
@@ -87,7 +87,7 @@ async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> 
         assert fence.writes == 1
 
 
-async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
+async def test_reads_and_watches_pass_a_closed_fence(api: FakeApi) -> None:
     api.put(PODS, "a")
     fence = CountingFence(api)
     fence.allowed_checks = 0
@@ -98,10 +98,10 @@ async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
     assert fence.checks == 0
 
 
-async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi) -> None:
+async def test_fence_closing_while_a_write_waits_for_a_slot_blocks_it(api: FakeApi) -> None:
     api.inject_fault("hang")
     fence = CountingFence(api)
-    async with client_of(api, fence, writes_in_flight=1) as client:
+    async with client_of(api, fence, max_writes_in_flight=1) as client:
         first = asyncio.create_task(WRITES["post"](client))
         await wait_for(lambda: bool(api.received))
         second = asyncio.create_task(WRITES["create"](client))
@@ -113,7 +113,9 @@ async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi
         assert fence.writes == 1
 
 
-async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: FakeApi) -> None:
+async def test_fence_closing_while_a_write_waits_for_the_rate_limiter_blocks_it(
+    api: FakeApi,
+) -> None:
     fence = CountingFence(api)
     waiting, go = asyncio.Event(), asyncio.Event()
 
@@ -124,16 +126,16 @@ async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: F
     limiter = TokenBucketRateLimiter(1, 1, timing=Timing(sleep=sleep))
     async with client_of(api, fence, limiter=limiter) as client:
         await WRITES["post"](client)
-        late = asyncio.create_task(WRITES["create"](client))
+        write = asyncio.create_task(WRITES["create"](client))
         await waiting.wait()
         fence.allowed_checks = 0
         go.set()
         with pytest.raises(NotLeaderError):
-            await late
+            await write
     assert fence.writes == 1
 
 
-async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) -> None:
+async def test_fence_closing_before_a_retry_blocks_it(api: FakeApi) -> None:
     api.inject_fault(429, Retry_After="7")
     fence = CountingFence(api)
 
@@ -146,7 +148,7 @@ async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) ->
     assert fence.writes == 1
 
 
-async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
+async def test_closed_fence_blocks_events(api: FakeApi) -> None:
     fence = CountingFence(api)
     fence.allowed_checks = 0
     async with client_of(api, fence) as client:
@@ -155,8 +157,8 @@ async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
         recorder.record(
             ObjectReference(kind="Pod", namespace="d", name="a"),
             type="Normal",
-            reason="Late",
-            message="too late",
+            reason="AfterClose",
+            message="after close",
         )
         await wait_for(lambda: recorder.stats.refused == 1)
         assert not writing.done()

@@ -1,4 +1,4 @@
-"""The client-side rate limit, the bound on writes under way, and the pauses after failures."""
+"""Client-side rate limiter, limit of writes in flight, and backoff."""
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
@@ -28,7 +28,7 @@ class SleepClock:
         await asyncio.sleep(0)
 
 
-async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
+async def test_burst_passes_immediately_and_the_rest_at_the_qps() -> None:
     watch = SleepClock()
     limiter = TokenBucketRateLimiter(5, 10, timing=watch.timing)
     waits = [await limiter.wait() for _ in range(13)]
@@ -43,9 +43,7 @@ async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     burst=st.integers(1, 20),
     gaps=st.lists(st.floats(0, 2), max_size=60),
 )
-def test_no_stretch_of_time_sees_more_than_burst_plus_rate(
-    qps: float, burst: int, gaps: list[float]
-) -> None:
+def test_no_interval_exceeds_burst_plus_qps(qps: float, burst: int, gaps: list[float]) -> None:
     async def run() -> list[float]:
         watch = SleepClock()
         limiter = TokenBucketRateLimiter(qps, burst, timing=watch.timing)
@@ -62,13 +60,13 @@ def test_no_stretch_of_time_sees_more_than_burst_plus_rate(
             assert last - first + 1 <= burst + (sent[last] - start) * qps + 1e-6
 
 
-async def test_no_rate_means_no_limit() -> None:
+async def test_zero_qps_means_unlimited() -> None:
     limiter = TokenBucketRateLimiter(0)
     assert [await limiter.wait() for _ in range(100)] == [0.0] * 100
     assert limiter.saturation == 0.0
 
 
-async def test_background_requests_leave_half_of_the_bucket_to_others() -> None:
+async def test_background_requests_leave_half_of_the_bucket_free() -> None:
     watch = SleepClock()
     limiter = TokenBucketRateLimiter(1, 4, timing=watch.timing)
     waits = [await limiter.wait(background=True) for _ in range(4)]
@@ -76,7 +74,7 @@ async def test_background_requests_leave_half_of_the_bucket_to_others() -> None:
     assert await limiter.wait() == 0.0
 
 
-async def test_a_waiter_that_gives_up_returns_its_token() -> None:
+async def test_cancelled_waiter_returns_its_token() -> None:
     started = asyncio.Event()
 
     async def forever(seconds: float) -> None:
@@ -94,7 +92,7 @@ async def test_a_waiter_that_gives_up_returns_its_token() -> None:
     assert limiter._tokens == 0.0
 
 
-async def test_saturation_is_read_at_each_scrape_and_once_an_owner() -> None:
+async def test_saturation_is_read_at_each_scrape_and_registered_once_per_owner() -> None:
     registry = CollectorRegistry()
     metrics = ClientMetrics(registry)
     limiter = TokenBucketRateLimiter(1, 4, timing=Timing(monotonic=lambda: 0.0))
@@ -104,7 +102,7 @@ async def test_saturation_is_read_at_each_scrape_and_once_an_owner() -> None:
     assert registry.get_sample_value("job_controller_rate_limiter_use") == 0.25
 
 
-async def test_requests_of_a_client_keep_to_the_rate_and_say_how_long_they_waited() -> None:
+async def test_client_requests_are_rate_limited_and_report_the_delay() -> None:
     watch, registry = SleepClock(), CollectorRegistry()
     options = ClientOptions(metrics=ClientMetrics(registry), timing=watch.timing)
     async with FakeApi() as api:
@@ -127,7 +125,7 @@ async def _hold(
         await asyncio.sleep(0)
 
 
-async def test_writes_wait_their_turn_and_events_behind_them() -> None:
+async def test_writes_wait_for_slots_and_events_after_them() -> None:
     flow, log = InFlightLimiter(2), list[str]()
     async with AsyncExitStack() as held:
         await held.enter_async_context(flow.slot())
@@ -145,7 +143,7 @@ async def test_writes_wait_their_turn_and_events_behind_them() -> None:
     cancelled=st.lists(st.booleans(), min_size=1, max_size=30),
     background=st.lists(st.booleans(), min_size=30, max_size=30),
 )
-def test_cancelled_waiters_lose_no_place(
+def test_cancelled_waiters_leak_no_slot(
     limit: int, cancelled: list[bool], background: list[bool]
 ) -> None:
     async def run() -> None:
@@ -168,13 +166,13 @@ def test_cancelled_waiters_lose_no_place(
     asyncio.run(run())
 
 
-def test_pauses_double_to_a_cap_with_jitter_and_start_again_after_two_quiet_minutes() -> None:
+def test_backoff_doubles_with_jitter_and_resets_after_two_minutes() -> None:
     watch = SleepClock()
     backoff = Backoff(timing=watch.timing)
-    pauses = []
+    delays = []
     for _ in range(8):
-        pauses.append(backoff.next_delay())
-        watch.now += pauses[-1]
-    assert pauses == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45.0, 45.0])
+        delays.append(backoff.next_delay())
+        watch.now += delays[-1]
+    assert delays == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45.0, 45.0])
     watch.now += 121
     assert backoff.next_delay() == pytest.approx(1.2)

@@ -40,11 +40,11 @@ ObservedEvents = tuple[Pod | None, Pod | None]
 
 
 class InformerFollower:
-    """A cache that runs, and everything that its handler heard."""
+    """A running informer and the events that its handler received."""
 
-    def __init__(self, api: FakeApi, client: Client, pauses: list[float], **options: Any) -> None:
+    def __init__(self, api: FakeApi, client: Client, delays: list[float], **options: Any) -> None:
         self.api = api
-        self.delays = pauses
+        self.delays = delays
         self.events: list[ObservedEvents] = []
         self.informer = Informer(
             client,
@@ -61,15 +61,15 @@ class InformerFollower:
 
     @property
     def event_summary(self) -> list[tuple[str, str]]:
-        """What was heard, in short."""
-        names = {(True, False): "came", (False, False): "changed", (False, True): "went"}
+        """Return (add, update or delete; key) of each event."""
+        names = {(True, False): "add", (False, False): "update", (False, True): "delete"}
         return [
             (names[old is None, new is None], (new or old or Pod()).metadata.key)
             for old, new in self.events
         ]
 
     async def wait_caught_up(self) -> None:
-        """Wait until the cache has seen all there is, helped by bookmarks as a server sends."""
+        """Wait until the informer has the server's latest version, helped by bookmarks."""
 
         def same() -> bool:
             self.api.send_bookmarks()
@@ -79,7 +79,7 @@ class InformerFollower:
         self.check()
 
     def check(self) -> None:
-        """The copy is the original (INV-INF-1), and indexes and counts agree with it."""
+        """The store equals the server's (INV-INF-1), and indexes and counts agree with it."""
         here = {pod.metadata.key: pod.metadata.resource_version for pod in self.informer}
         there = self.api.objects(PODS).items()
         assert here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
@@ -88,10 +88,10 @@ class InformerFollower:
 
 @asynccontextmanager
 async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[InformerFollower]:
-    pauses: list[float] = []
+    delays: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+        delays.append(seconds)
         await asyncio.sleep(0.001)
 
     timing = Timing(sleep=sleep, random=lambda: 0.0)
@@ -99,7 +99,7 @@ async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[Inform
         api.credentials, user_agent="t", options=ClientOptions(timing=timing, max_read_attempts=1)
     )
     async with client:
-        follower = InformerFollower(api, client, pauses, **options)
+        follower = InformerFollower(api, client, delays, **options)
         task = asyncio.create_task(follower.informer.run())
         try:
             yield follower
@@ -116,7 +116,7 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_a_list_and_what_follows_reach_store_indexes_and_handler(
+async def test_list_and_watch_update_store_indexes_and_handler(
     api: FakeApi, streams_lists: bool
 ) -> None:
     api.supports_watch_list = streams_lists
@@ -126,13 +126,13 @@ async def test_a_list_and_what_follows_reach_store_indexes_and_handler(
         cache = follower.informer
         assert not cache.synced
         await cache.wait_synced()
-        assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
+        assert follower.event_summary == [("add", "d/a"), ("add", "d/b")]
         assert [pod.metadata.name for pod in cache.by_index("node", "n1")] == ["a"]
         api.put(PODS, "a", spec={"nodeName": "n2"})
         api.remove(PODS, "b")
         api.put(PODS, "c", namespace="e")
         await follower.wait_caught_up()
-        assert follower.event_summary[2:] == [("changed", "d/a"), ("went", "d/b"), ("came", "e/c")]
+        assert follower.event_summary[2:] == [("update", "d/a"), ("delete", "d/b"), ("add", "e/c")]
         assert list(cache.by_index("node", "n1")) == []
         assert [pod.metadata.name for pod in cache.by_index("node", "n2")] == ["a"]
         assert [pod.metadata.name for pod in cache.by_index("space", "e")] == ["c"]
@@ -143,17 +143,17 @@ async def test_a_list_and_what_follows_reach_store_indexes_and_handler(
     assert api.count("GET") == (0 if streams_lists else 1)
 
 
-async def test_a_server_that_never_ends_a_streamed_list_is_listed_in_pages(api: FakeApi) -> None:
+async def test_watch_list_that_never_ends_falls_back_to_pages(api: FakeApi) -> None:
     api.hang_lists = True
     for number in range(7):
         api.put(PODS, f"p{number}")
-    async with running_informer(api, list_patience=0.05, page_size=3) as follower:
+    async with running_informer(api, watch_list_timeout=0.05, page_size=3) as follower:
         await follower.informer.wait_synced()
         follower.check()
     assert api.count("GET") == 3
 
 
-async def test_a_namesake_with_another_uid_goes_and_comes(api: FakeApi) -> None:
+async def test_object_recreated_with_another_uid_is_a_delete_and_an_add(api: FakeApi) -> None:
     first = api.put(PODS, "a")["metadata"]["uid"]
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -162,33 +162,33 @@ async def test_a_namesake_with_another_uid_goes_and_comes(api: FakeApi) -> None:
         second = api.put(PODS, "a")["metadata"]["uid"]
         api.forget_history()
         await follower.wait_caught_up()
-        assert follower.event_summary == [("came", "d/a"), ("went", "d/a"), ("came", "d/a")]
+        assert follower.event_summary == [("add", "d/a"), ("delete", "d/a"), ("add", "d/a")]
         uids = [(new or old or Pod()).metadata.uid for old, new in follower.events]
         assert uids == [first, first, second]
 
 
-async def test_a_relist_tells_only_the_differences(api: FakeApi) -> None:
-    """INV-INF-3: what went unseen while we were cut off is told as gone."""
-    for name in ("same", "changes", "goes"):
+async def test_relist_delivers_only_differences(api: FakeApi) -> None:
+    """INV-INF-3: what was deleted during the disconnect is delivered as deleted."""
+    for name in ("same", "changes", "removed"):
         api.put(PODS, name)
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         follower.events.clear()
         api.drop_watches()
         api.put(PODS, "changes", x=1)
-        api.remove(PODS, "goes")
-        api.put(PODS, "comes")
+        api.remove(PODS, "removed")
+        api.put(PODS, "added")
         api.forget_history()
         await follower.wait_caught_up()
         assert sorted(follower.event_summary) == [
-            ("came", "d/comes"),
-            ("changed", "d/changes"),
-            ("went", "d/goes"),
+            ("add", "d/added"),
+            ("delete", "d/removed"),
+            ("update", "d/changes"),
         ]
         assert follower.informer.stats().lists == 2
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
+async def test_ended_watch_is_resumed_from_the_last_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -201,10 +201,10 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
             await wait_for(lambda: follower.informer.resource_version == str(api.version))
             assert api.received[-1].query["resourceVersion"] == str(version)
         assert follower.informer.stats().lists == 1
-        assert [told for told, _ in follower.event_summary] == ["came"] + ["changed"] * 4
+        assert [logged for logged, _ in follower.event_summary] == ["add"] + ["update"] * 4
 
 
-async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
+async def test_bookmark_advances_the_resource_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
@@ -222,7 +222,7 @@ async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
     ("fault", "headers", "times", "lists"),
     [(500, {}, 1, 2), (410, {}, 1, 2), (429, {}, 3, 1), (429, {"Retry_After": "7"}, 3, 1)],
 )
-async def test_only_what_is_no_mere_delay_lists_anew(
+async def test_only_errors_that_invalidate_the_version_cause_a_relist(
     api: FakeApi, fault: int, headers: dict[str, Any], times: int, lists: int
 ) -> None:
     api.put(PODS, "a")
@@ -234,19 +234,19 @@ async def test_only_what_is_no_mere_delay_lists_anew(
         api.put(PODS, "a", x=1)
         await follower.wait_caught_up()
         assert follower.informer.stats().lists == lists
-        assert follower.event_summary == [("came", "d/a"), ("changed", "d/a")]
+        assert follower.event_summary == [("add", "d/a"), ("update", "d/a")]
         if headers:
             assert set(follower.delays) == {7.0}
 
 
-async def test_pauses_between_failures_double(api: FakeApi) -> None:
+async def test_backoff_between_failures_doubles(api: FakeApi) -> None:
     api.inject_fault("drop", times=99)
     async with running_informer(api) as follower:
         await wait_for(lambda: len(follower.delays) >= 5)
         assert follower.delays[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
 
 
-async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
+async def test_outage_is_logged_at_start_and_end(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "batholith.kube.informer.reflector")
@@ -256,36 +256,36 @@ async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
         await follower.wait_caught_up()
         assert len(follower.delays) > 3
         assert follower.informer.stale_seconds == 0
-    told = [(line.levelname, line.message) for line in caplog.records if "reflector" in line.name]
-    assert told == [
-        ("INFO", "watch broken"),
-        ("WARNING", "watch broken"),
-        ("INFO", "followed again"),
+    logged = [(line.levelname, line.message) for line in caplog.records if "reflector" in line.name]
+    assert logged == [
+        ("INFO", "watch failed, resuming"),
+        ("WARNING", "watch failed, resuming"),
+        ("INFO", "watch re-established"),
     ]
     assert "?" not in vars(caplog.records[0])["error"]
 
 
-async def test_nobody_listening_is_waited_for() -> None:
+async def test_unreachable_server_is_retried_with_short_backoff() -> None:
     api = FakeApi()
-    pauses: list[float] = []
+    delays: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+        delays.append(seconds)
         await asyncio.sleep(0)
 
     options = ClientOptions(timing=Timing(sleep=sleep, random=lambda: 0.0), max_read_attempts=1)
     server = Credentials(server="http://127.0.0.1:1")
     async with Client(server, user_agent="t", options=options) as client:
-        follower = InformerFollower(api, client, pauses)
+        follower = InformerFollower(api, client, delays)
         task = asyncio.create_task(follower.informer.run())
-        await wait_for(lambda: len(pauses) >= 7)
+        await wait_for(lambda: len(delays) >= 7)
         task.cancel()
-    assert pauses[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
+    assert delays[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
     assert not follower.informer.synced
     assert follower.informer.stale_seconds > 0
 
 
-async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
+async def test_very_short_watches_are_retried_with_backoff(api: FakeApi) -> None:
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
 
@@ -298,12 +298,12 @@ async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -
         assert follower.informer.stats().short_watches >= 3
 
 
-async def test_a_silent_connection_is_given_up_and_resumed(
+async def test_watch_without_data_is_resumed_after_the_idle_timeout(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put(PODS, "a")
     time = LoopTime(monkeypatch)
-    async with running_informer(api, inactivity=1000) as follower:
+    async with running_informer(api, idle_timeout=1000) as follower:
         await follower.wait_caught_up()
         for watches in (2, 3):
             time.advance(1001)
@@ -314,54 +314,54 @@ async def test_a_silent_connection_is_given_up_and_resumed(
         assert follower.informer.stats().lists == 1
 
 
-async def test_an_event_cut_off_in_the_middle_comes_whole_after_resuming(api: FakeApi) -> None:
+async def test_truncated_event_is_delivered_after_resuming(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
         api.break_watch_after = 40
         api.put(PODS, "a", x="y" * 100)
         await follower.wait_caught_up()
-        assert follower.event_summary == [("came", "d/a"), ("changed", "d/a")]
+        assert follower.event_summary == [("add", "d/a"), ("update", "d/a")]
 
 
-async def test_text_that_is_no_event_lists_anew(api: FakeApi) -> None:
+async def test_malformed_event_causes_a_relist(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         api.send_line(b"<html>proxy error</html>\n")
         await wait_for(lambda: follower.informer.stats().lists == 2)
         await follower.wait_caught_up()
-        assert follower.event_summary == [("came", "d/a")]
+        assert follower.event_summary == [("add", "d/a")]
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_an_object_that_does_not_fit_is_left_out_and_counted(
+async def test_undecodable_object_is_skipped_and_counted(
     api: FakeApi, streams_lists: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.supports_watch_list = streams_lists
     api.put(PODS, "bad", spec={"nodeName": 7})
-    api.put(PODS, "turns", spec={"nodeName": "n"})
+    api.put(PODS, "invalid", spec={"nodeName": "n"})
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
-        assert list(map(str, follower.event_summary)) == [str(("came", "d/turns"))]
-        api.put(PODS, "turns", spec={"nodeName": 8})
+        assert list(map(str, follower.event_summary)) == [str(("add", "d/invalid"))]
+        api.put(PODS, "invalid", spec={"nodeName": 8})
         api.put(PODS, "good")
         await wait_for(lambda: "d/good" in follower.informer)
         assert follower.informer.stats().undecodable == 2
         api.drop_watches()
         api.forget_history()
-        api.put(PODS, "late")
+        api.put(PODS, "later")
         api.forget_history()
-        await wait_for(lambda: "d/late" in follower.informer)
-        former = follower.informer.get("d/turns")
+        await wait_for(lambda: "d/later" in follower.informer)
+        former = follower.informer.get("d/invalid")
         assert former is not None
         assert former.spec.node_name == "n"
-        api.remove(PODS, "turns")
-        await wait_for(lambda: "d/turns" not in follower.informer)
-    assert any("unreadable object" in record.message for record in caplog.records)
+        api.remove(PODS, "invalid")
+        await wait_for(lambda: "d/invalid" not in follower.informer)
+    assert any("cannot decode object" in record.message for record in caplog.records)
 
 
-async def test_a_handler_that_fails_harms_nobody_else(
+async def test_failing_handler_does_not_affect_other_handlers(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     def bad(old: Pod | None, new: Pod | None) -> None:
@@ -370,33 +370,36 @@ async def test_a_handler_that_fails_harms_nobody_else(
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         follower.informer.add_event_handler(bad)
-        late: list[ObservedEvents] = []
-        follower.informer.add_event_handler(lambda old, new: late.append((old, new)))
+        received: list[ObservedEvents] = []
+        follower.informer.add_event_handler(lambda old, new: received.append((old, new)))
         await follower.informer.wait_synced()
         api.put(PODS, "b")
         await follower.wait_caught_up()
-        assert late == follower.events
+        assert received == follower.events
         assert follower.informer.stats().handler_errors == 2
-    logged = [record for record in caplog.records if record.message == "a handler failed"]
+    logged = [record for record in caplog.records if record.message == "event handler failed"]
     assert {record.__dict__["key"] for record in logged} == {"d/a", "d/b"}
     assert logged[0].levelno == logging.ERROR
 
 
-async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> None:
+async def test_late_handler_receives_initial_replay(api: FakeApi) -> None:
     api.put(PODS, "a")
     api.put(PODS, "b")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
-        late: list[ObservedEvents] = []
-        handler: EventHandler[Pod] = lambda old, new: late.append((old, new))  # noqa: E731
+        received: list[ObservedEvents] = []
+        handler: EventHandler[Pod] = lambda old, new: received.append((old, new))  # noqa: E731
         follower.informer.add_event_handler(handler)
-        assert late == [(None, follower.informer.get("d/a")), (None, follower.informer.get("d/b"))]
+        assert received == [
+            (None, follower.informer.get("d/a")),
+            (None, follower.informer.get("d/b")),
+        ]
         api.remove(PODS, "a")
         await follower.wait_caught_up()
-        assert len(late) == 3
+        assert len(received) == 3
 
 
-async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:
+async def test_cancelled_informer_closes_its_watch(api: FakeApi) -> None:
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         assert api.watches == 1
@@ -408,7 +411,7 @@ async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:
     await wait_for(noticed)
 
 
-async def test_unchanged_objects_are_not_told_again(api: FakeApi) -> None:
+async def test_unchanged_objects_are_not_redelivered(api: FakeApi) -> None:
     """INV-INF-5: a repetition of the same version reaches no handler."""
     obj = api.put(PODS, "a")
     async with running_informer(api) as follower:
@@ -422,19 +425,19 @@ async def test_unchanged_objects_are_not_told_again(api: FakeApi) -> None:
             )
         api.put(PODS, "b")
         await follower.wait_caught_up()
-        assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
+        assert follower.event_summary == [("add", "d/a"), ("add", "d/b")]
 
 
-async def test_a_big_list_lets_other_tasks_run(api: FakeApi) -> None:
+async def test_large_list_yields_to_other_tasks(api: FakeApi) -> None:
     for number in range(3000):
         api.put(PODS, f"p{number}")
     api.supports_watch_list = False
-    turns = 0
+    yields = 0
 
     async def other() -> None:
-        nonlocal turns
+        nonlocal yields
         while True:
-            turns += api.count("GET")
+            yields += api.count("GET")
             await asyncio.sleep(0)
 
     async with running_informer(api, page_size=5000) as follower:
@@ -443,10 +446,10 @@ async def test_a_big_list_lets_other_tasks_run(api: FakeApi) -> None:
         task.cancel()
         follower.check()
         assert api.count("GET") == 1
-        assert turns >= 2 * (3000 // 200)
+        assert yields >= 2 * (3000 // 200)
 
 
-async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -> None:
+async def test_shared_informer_runs_until_the_last_runner_ends(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
@@ -463,7 +466,7 @@ async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -
     assert "d/c" not in follower.informer
 
 
-async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> None:
+async def test_informer_run_again_resumes_from_its_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with Client(api.credentials, user_agent="t") as client:
         cache = Informer(client, PODS, Pod)
@@ -476,7 +479,7 @@ async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> N
             api.put(PODS, "b")
 
 
-async def test_figures_show_what_the_cache_saw(api: FakeApi) -> None:
+async def test_metrics_report_informer_counts(api: FakeApi) -> None:
     registry = CollectorRegistry()
     api.put(PODS, "a")
     options = ClientOptions(metrics=ClientMetrics(registry))
@@ -540,25 +543,25 @@ def check_event_history(follower: InformerFollower) -> None:
             meta = obj["metadata"]
             there.setdefault(meta["uid"], []).append(meta["resourceVersion"])
     last: dict[str, Pod] = {}
-    heard: dict[str, list[str]] = {}
+    observed: dict[str, list[str]] = {}
     for old, new in follower.events:
         key = (new or old or Pod()).metadata.key
-        assert last.get(key) is old  # exactly what was handed over before
+        assert last.get(key) is old  # the very object delivered before
         if new is None:
             del last[key]
             continue
         assert old is None or old.metadata.uid == new.metadata.uid
         last[key] = new
-        heard.setdefault(new.metadata.uid, []).append(new.metadata.resource_version)
+        observed.setdefault(new.metadata.uid, []).append(new.metadata.resource_version)
     assert last == {pod.metadata.key: pod for pod in follower.informer}
-    for uid, versions in heard.items():
+    for uid, versions in observed.items():
         rest = iter(there[uid])
-        assert all(version in rest for version in versions), "no subsequence of the states"
+        assert all(version in rest for version in versions), "not a subsequence of the states"
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=40))
-def test_whatever_happens_the_copy_and_the_story_stay_true(steps: list[tuple[str, str]]) -> None:
+def test_store_and_events_stay_consistent_under_random_faults(steps: list[tuple[str, str]]) -> None:
     """INV-INF-1, INV-INF-2, INV-INF-3 under random writes, drops, refusals and lost history."""
 
     async def run() -> None:
@@ -576,10 +579,10 @@ WRITES = st.lists(st.tuples(st.sampled_from(["put", "remove"]), NAMES), max_size
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=WRITES, gap=WRITES, after=WRITES)
-def test_a_drop_and_relist_anywhere_make_no_difference(
+def test_disconnect_and_relist_at_any_point_are_equivalent_to_none(
     before: list[tuple[str, str]], gap: list[tuple[str, str]], after: list[tuple[str, str]]
 ) -> None:
-    """INV-INF-4: the same store, and the same keys but for what came and went in the gap."""
+    """INV-INF-4: the same store and keys, except for objects added and deleted in the gap."""
 
     async def run() -> None:
         async with FakeApi() as api, running_informer(api) as follower:
@@ -595,7 +598,7 @@ def test_a_drop_and_relist_anywhere_make_no_difference(
             known = set(api.objects(PODS))
             api.states.clear()
             api.drop_watches()
-            for step, name in gap:  # suspends nowhere, so nobody can reconnect in between
+            for step, name in gap:  # no await, so no reconnect in between
                 await apply_step(follower, step, name)
             api.forget_history()
             gap_keys = {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
@@ -612,7 +615,7 @@ def test_a_drop_and_relist_anywhere_make_no_difference(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
-async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
+async def test_reflector_is_restarted_after_an_unexpected_error(
     api: FakeApi, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [error]
@@ -630,11 +633,11 @@ async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
         before = TASK_RESTARTS["watch pods"]
         api.put(PODS, "b")
         await follower.wait_caught_up()
-        assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
+        assert follower.event_summary == [("add", "d/a"), ("add", "d/b")]
         assert TASK_RESTARTS["watch pods"] == before + 1
 
 
-async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
+async def test_cancelled_error_of_a_handler_does_not_affect_others(
     api: FakeApi,
 ) -> None:
     def handler(old: Pod | None, new: Pod | None) -> None:
@@ -649,19 +652,21 @@ async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
         assert TASK_RESTARTS["watch pods"] == before
 
 
-async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_again(
+async def test_background_relist_is_restarted_after_a_cancelled_error(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [asyncio.CancelledError()]
     async with running_informer(api) as follower:
         api.put(PODS, "a")
         await follower.wait_caught_up()
-        stream = Reflector._watch_list
+        watch_list = Reflector._watch_list
 
-        async def failing(self: Reflector[Pod], filling: Relist[Pod], *, stay: bool) -> bool:
+        async def failing(
+            self: Reflector[Pod], relist: Relist[Pod], *, keep_watching: bool
+        ) -> bool:
             if errors:
                 raise errors.pop()
-            return await stream(self, filling, keep_watching=stay)
+            return await watch_list(self, relist, keep_watching=keep_watching)
 
         monkeypatch.setattr(Reflector, "_watch_list", failing)
         api.remove(PODS, "a")

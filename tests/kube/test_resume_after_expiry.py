@@ -1,4 +1,4 @@
-"""A cache that lost its place goes on at once, and a list beside tells what it missed."""
+"""After an expired version the watch resumes at once, and a relist delivers missed changes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,14 +28,14 @@ class Pod(ApiStruct, frozen=True):
 
 @dataclass
 class InformerFollower:
-    """A cache that is followed, and what it told: came, changed or went, and of what."""
+    """An informer and its events: add, update or delete, and the object's name."""
 
     informer: Informer[Pod]
     events: list[tuple[str, str]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
     def on_event(self, old: Pod | None, new: Pod | None) -> None:
-        what = "came" if old is None else "changed" if new is not None else "went"
+        what = "add" if old is None else "update" if new is not None else "delete"
         self.events.append((what, (new or old or Pod()).metadata.name))
 
     def start(self) -> None:
@@ -47,11 +47,11 @@ class InformerFollower:
             await asyncio.gather(self.task, return_exceptions=True)
 
     def matches(self, api: FakeApi) -> bool:
-        """Whether it holds what the server holds, and knows it."""
+        """Return whether the store equals the server's and no relist is due."""
         here = {pod.metadata.key: pod.metadata.resource_version for pod in self.informer}
         there = api.objects(PODS).items()
-        whole = self.informer.resource_version != ""
-        return whole and here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
+        complete = self.informer.resource_version != ""
+        return complete and here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
 
 
 @asynccontextmanager
@@ -60,8 +60,8 @@ async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[Inform
         await asyncio.sleep(0.001)
 
     timing = Timing(sleep=sleep, random=lambda: 0.0)
-    made = ClientOptions(timing=timing, max_read_attempts=1)
-    async with Client(api.credentials, user_agent="t", options=made) as client:
+    client_options = ClientOptions(timing=timing, max_read_attempts=1)
+    async with Client(api.credentials, user_agent="t", options=client_options) as client:
         follower = InformerFollower(Informer(client, PODS, Pod, options=InformerOptions(**options)))
         follower.informer.add_event_handler(follower.on_event)
         follower.start()
@@ -80,28 +80,28 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 async def expire_resource_version(api: FakeApi) -> None:
-    """Let something be missed, and lists wait."""
+    """Expire the version with missed changes, and hold lists back."""
     api.lists.clear()
     api.drop_watches()
     api.put(PODS, "changes", x=1)
-    api.remove(PODS, "goes")
+    api.remove(PODS, "removed")
     api.put(PODS, "missed")
     api.forget_history()
 
 
 def watches_from(api: FakeApi, version: int) -> bool:
-    """Whether a watch has begun there."""
+    """Return whether a watch from *version* was requested."""
     return any(seen.query.get("resourceVersion") == str(version) for seen in api.received)
 
 
 def three(api: FakeApi) -> None:
-    for name in ("changes", "goes", "same"):
+    for name in ("changes", "removed", "same"):
         api.put(PODS, name)
 
 
 @pytest.mark.parametrize("says_oldest", [True, False])
 @pytest.mark.parametrize("streams_lists", [True, False])
-async def test_news_come_while_a_list_is_awaited(
+async def test_new_changes_are_delivered_during_a_relist(
     api: FakeApi, streams_lists: bool, says_oldest: bool
 ) -> None:
     three(api)
@@ -111,33 +111,34 @@ async def test_news_come_while_a_list_is_awaited(
         await wait_for(lambda: watches_from(api, api.version))
         api.put(PODS, "fresh")
         await wait_for(lambda: "d/fresh" in follower.informer)
-        assert follower.events == [("came", "fresh")]
+        assert follower.events == [("add", "fresh")]
         assert follower.informer.synced
         assert follower.informer.resource_version == ""
         assert follower.informer.stale_seconds > 0
         api.lists.set()
         await wait_for(lambda: follower.matches(api))
-        assert follower.events[1:] == [("went", "goes"), ("changed", "changes"), ("came", "missed")]
+        changes = [("delete", "removed"), ("update", "changes"), ("add", "missed")]
+        assert follower.events[1:] == changes
         assert follower.informer.stale_seconds == 0
         follower.informer.validate()
         assert follower.informer.stats().lists == 2
 
 
-async def test_what_a_server_still_knows_is_not_missed(api: FakeApi) -> None:
-    """It says from which version on it does, as one does that was started a moment ago."""
+async def test_watch_resumes_from_the_oldest_version_of_the_server(api: FakeApi) -> None:
+    """The error states the oldest version, as of a server that has just started."""
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
         api.put(PODS, "since")
         api.remove(PODS, "same")
         await wait_for(lambda: len(follower.events) == 2)
-        assert follower.events == [("came", "since"), ("went", "same")]
+        assert follower.events == [("add", "since"), ("delete", "same")]
         assert api.count("GET") == 0
         api.lists.set()
         await wait_for(lambda: follower.matches(api))
 
 
-async def test_a_list_that_breaks_off_is_begun_again_while_the_watch_goes_on(api: FakeApi) -> None:
+async def test_failed_relist_is_retried_while_the_watch_continues(api: FakeApi) -> None:
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
@@ -147,17 +148,17 @@ async def test_a_list_that_breaks_off_is_begun_again_while_the_watch_goes_on(api
         api.lists.set()
         await wait_for(lambda: follower.matches(api))
         assert sorted(follower.events) == [
-            ("came", "fresh"),
-            ("came", "missed"),
-            ("changed", "changes"),
-            ("went", "goes"),
+            ("add", "fresh"),
+            ("add", "missed"),
+            ("delete", "removed"),
+            ("update", "changes"),
         ]
         assert follower.informer.stats().lists == 2
         followed = [seen for seen in api.received if "resourceVersion" in seen.query]
         assert len(followed) == 2  # that which was refused, and the one since
 
 
-async def test_a_watch_that_breaks_is_resumed_while_the_list_goes_on(api: FakeApi) -> None:
+async def test_failed_watch_is_resumed_while_the_relist_continues(api: FakeApi) -> None:
     three(api)
     api.supports_watch_list = False
     async with running_informer(api) as follower:
@@ -171,11 +172,11 @@ async def test_a_watch_that_breaks_is_resumed_while_the_list_goes_on(api: FakeAp
         await wait_for(lambda: "d/two" in follower.informer)
         api.lists.set()
         await wait_for(lambda: follower.matches(api))
-        assert api.count("GET") == 2  # the first list, and the one beside
+        assert api.count("GET") == 2  # the initial list and the relist
         assert follower.informer.stats().lists == 2
 
 
-async def test_a_place_lost_again_begins_all_anew(api: FakeApi) -> None:
+async def test_second_expiry_during_a_relist_restarts_it(api: FakeApi) -> None:
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
@@ -187,25 +188,25 @@ async def test_a_place_lost_again_begins_all_anew(api: FakeApi) -> None:
         api.forget_history()
         api.lists.set()
         await wait_for(lambda: follower.matches(api))
-        assert ("went", "one") in follower.events
-        assert ("came", "two") in follower.events
+        assert ("delete", "one") in follower.events
+        assert ("add", "two") in follower.events
         follower.informer.validate()
 
 
-async def test_who_obeys_in_order_hears_of_nothing_new_before_what_was_missed(
+async def test_ordered_informer_delivers_missed_changes_before_new_ones(
     api: FakeApi,
 ) -> None:
     three(api)
-    async with running_informer(api, in_order=True) as follower:
+    async with running_informer(api, ordered=True) as follower:
         await expire_resource_version(api)
         await wait_for(lambda: api.watches == 1)
         api.put(PODS, "fresh")
         api.lists.set()
         await wait_for(lambda: follower.matches(api))
-        assert [name for what, name in follower.events if what == "came"] == ["missed", "fresh"]
+        assert [name for what, name in follower.events if what == "add"] == ["missed", "fresh"]
 
 
-async def test_who_is_stopped_before_the_list_came_lists_again(api: FakeApi) -> None:
+async def test_informer_stopped_during_a_relist_relists_on_next_run(api: FakeApi) -> None:
     three(api)
     async with running_informer(api) as follower:
         await expire_resource_version(api)
@@ -216,11 +217,11 @@ async def test_who_is_stopped_before_the_list_came_lists_again(api: FakeApi) -> 
         api.remove(PODS, "fresh")
         follower.start()
         await wait_for(lambda: follower.matches(api))
-        assert ("went", "goes") in follower.events
-        assert ("went", "fresh") in follower.events
+        assert ("delete", "removed") in follower.events
+        assert ("delete", "fresh") in follower.events
 
 
-async def test_a_server_put_back_from_a_backup_is_believed(api: FakeApi) -> None:
+async def test_state_of_a_restored_server_is_accepted(api: FakeApi) -> None:
     """Its versions are lower than those that are known, and it has what we hold no more."""
     three(api)
     api.put(PODS, "missed")
@@ -229,20 +230,18 @@ async def test_a_server_put_back_from_a_backup_is_believed(api: FakeApi) -> None
         for key, obj in api.objects(PODS).items():
             meta = {**obj["metadata"], "resourceVersion": "7"}
             api.objects(PODS)[key] = {**obj, "metadata": meta}
-        del api.objects(PODS)["d/goes"]
+        del api.objects(PODS)["d/removed"]
         api.history.clear()
         api.version = 50
-        api.inject_fault(
-            504, watch=True
-        )  # what servers say of a version that they have not reached
+        api.inject_fault(504, watch=True)  # error for a version that the server has not reached
         await wait_for(lambda: follower.matches(api))
-        assert follower.events[0] == ("went", "goes")
+        assert follower.events[0] == ("delete", "removed")
         api.put(PODS, "same", x=1)
         await wait_for(lambda: follower.matches(api))
-        assert follower.events[-1] == ("changed", "same")
+        assert follower.events[-1] == ("update", "same")
 
 
-async def test_what_happens_while_all_reads_are_refused_is_told_once(
+async def test_changes_during_rejected_reads_are_delivered_once(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     """INV-INF-1, INV-INF-4."""
@@ -260,7 +259,7 @@ async def test_what_happens_while_all_reads_are_refused_is_told_once(
         server.client() as user,
         Client(replace(server.credentials, server=proxy.url), user_agent="t") as client,
     ):
-        for name in ("changes", "goes", "same"):
+        for name in ("changes", "removed", "same"):
             await user.create(CONFIGMAPS, {"metadata": {"name": name}}, namespace="default")
         options = InformerOptions(watch_timeout=(1.0, 1.0))
         cache = Informer(client, CONFIGMAPS, Pod, namespace="default", options=options)
@@ -272,14 +271,14 @@ async def test_what_happens_while_all_reads_are_refused_is_told_once(
         proxy.fault_policy = refuse
         await wait_for(lambda: refused)
         await user.patch(CONFIGMAPS, "changes", {"data": {"k": "v"}}, namespace="default")
-        await user.delete(CONFIGMAPS, "goes", namespace="default")
-        await user.create(CONFIGMAPS, {"metadata": {"name": "comes"}}, namespace="default")
+        await user.delete(CONFIGMAPS, "removed", namespace="default")
+        await user.create(CONFIGMAPS, {"metadata": {"name": "added"}}, namespace="default")
         proxy.fault_policy = lambda method, path: None
         await wait_for(lambda: cache.resource_version and len(follower.events) == 3)
         assert sorted(follower.events) == [
-            ("came", "comes"),
-            ("changed", "changes"),
-            ("went", "goes"),
+            ("add", "added"),
+            ("delete", "removed"),
+            ("update", "changes"),
         ]
         there = await client.list(CONFIGMAPS, view=Pod, namespace="default")
         assert {pod.metadata.key: pod.metadata.resource_version for pod in cache} == {

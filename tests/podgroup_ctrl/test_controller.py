@@ -97,7 +97,7 @@ async def world() -> AsyncIterator[PodGroupHarness]:
         yield PodGroupHarness(api, client)
 
 
-async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: PodGroupHarness) -> None:
+async def test_bare_pod_gets_a_podgroup_and_its_annotation(world: PodGroupHarness) -> None:
     async with running(world.controller()):
         world.pod("p")
         await wait_for(lambda: world.bound("p") == "podgroup-p-uid")
@@ -108,10 +108,10 @@ async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: PodGroupHarness
     assert len(world.writes) == 2
 
 
-async def test_pods_of_one_owner_share_a_group_of_the_size_that_the_owner_says(
+async def test_pods_of_one_owner_share_a_podgroup_of_the_owners_size(
     world: PodGroupHarness,
 ) -> None:
-    """INV-PIPE-2 for the group: twenty pods at once make it once, each pod is bound once."""
+    """INV-PIPE-2: twenty concurrent pods get one PodGroup, and each is annotated once."""
     world.stateful_set("s", 20, group_min_member="4")
     async with running(world.controller()):
         for number in range(20):
@@ -122,7 +122,7 @@ async def test_pods_of_one_owner_share_a_group_of_the_size_that_the_owner_says(
     assert len(world.writes) == 21
 
 
-async def test_without_inheritance_the_owner_is_not_asked(world: PodGroupHarness) -> None:
+async def test_owner_is_not_read_without_inheritance(world: PodGroupHarness) -> None:
     world.stateful_set("s", 1, group_min_member="4")
     async with running(world.controller(inherit_owner_annotations=False)):
         world.pod("s-0", owner="s")
@@ -130,7 +130,7 @@ async def test_without_inheritance_the_owner_is_not_asked(world: PodGroupHarness
     assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 1
 
 
-async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: PodGroupHarness) -> None:
+async def test_pods_with_a_podgroup_and_pods_of_jobs_are_ignored(world: PodGroupHarness) -> None:
     """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
     world.pod("mine", annotations={GROUP: "mine"})
     world.pod("job", labels={"volcano.sh/job-name": "j", "volcano.sh/task-index": "0"})
@@ -144,14 +144,14 @@ async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: PodGroup
     assert len(world.writes) == 4
 
 
-async def test_a_pod_that_only_bears_the_name_of_a_job_gets_a_group(world: PodGroupHarness) -> None:
+async def test_pod_with_only_the_job_name_label_gets_a_podgroup(world: PodGroupHarness) -> None:
     """As what watches over a job may, so that both are found together."""
     async with running(world.controller()):
         world.pod("board", labels={"volcano.sh/job-name": "train"})
         await wait_for(lambda: world.bound("board") == "podgroup-board-uid")
 
 
-async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: PodGroupHarness) -> None:
+async def test_quirk_p12_finished_pod_gets_no_podgroup(world: PodGroupHarness) -> None:
     for phase in ("Succeeded", "Failed"):
         world.pod(phase.lower(), phase=phase)
     async with running(world.controller()):
@@ -160,7 +160,7 @@ async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: PodGroupHarness
     assert list(world.groups) == ["podgroup-after-uid"]
 
 
-async def test_a_group_without_its_pod_bound_is_found_again(world: PodGroupHarness) -> None:
+async def test_existing_podgroup_is_written_to_an_unannotated_pod(world: PodGroupHarness) -> None:
     """INV-LC-4: the controller died between the two writes."""
     world.api.put(PODGROUPS, "podgroup-p-uid", spec={"minMember": 1})
     world.pod("p")
@@ -169,7 +169,7 @@ async def test_a_group_without_its_pod_bound_is_found_again(world: PodGroupHarne
     assert world.writes == ["PATCH /api/v1/namespaces/d/pods/p"]
 
 
-async def test_quirk_p8_a_group_that_is_deleted_is_made_again_while_its_pods_live(
+async def test_quirk_p8_deleted_podgroup_is_recreated_while_its_pods_are_active(
     world: PodGroupHarness,
 ) -> None:
     async with running(world.controller()):
@@ -179,10 +179,10 @@ async def test_quirk_p8_a_group_that_is_deleted_is_made_again_while_its_pods_liv
         await wait_for(lambda: "podgroup-p-uid" in world.groups)
 
 
-async def test_quirk_p17_a_refusal_is_told_and_an_opened_queue_tries_again(
+async def test_quirk_p17_rejection_is_recorded_and_retried_when_a_queue_opens(
     world: PodGroupHarness,
 ) -> None:
-    """Nobody has to wait for the next retry, which the standing clock never makes."""
+    """Without waiting for the next retry, since the clock does not move."""
     async with running(world.controller()):
         world.api.inject_fault(400, watch=False)
         world.pod("p")
@@ -191,7 +191,7 @@ async def test_quirk_p17_a_refusal_is_told_and_an_opened_queue_tries_again(
         world.api.put(QUEUES, "team", status={"state": "Open"})
         await wait_for(lambda: world.bound("p"))
     assert world.recorder.events == [
-        ("Pod", "p", "Warning", "PodGroupRefused", "no PodGroup: as planned")
+        ("Pod", "p", "Warning", "PodGroupRefused", "cannot create PodGroup: as planned")
     ]
 
 
@@ -203,7 +203,7 @@ async def test_quirk_p7_failures_are_retried(world: PodGroupHarness) -> None:
             await world.clock.advance(1)
 
 
-async def test_a_conflict_at_a_pod_is_no_proof_that_it_is_gone(world: PodGroupHarness) -> None:
+async def test_conflict_on_a_pod_is_retried(world: PodGroupHarness) -> None:
     async with running(world.controller()):
         world.api.inject_fault(409, method="PATCH", path="/pods/")
         world.pod("p")
@@ -211,7 +211,7 @@ async def test_a_conflict_at_a_pod_is_no_proof_that_it_is_gone(world: PodGroupHa
             await world.clock.advance(1)
 
 
-async def test_quirk_p1_a_queue_on_the_owner_is_answered_with_a_hint(
+async def test_quirk_p1_queue_on_the_owner_records_a_warning(
     world: PodGroupHarness,
 ) -> None:
     world.stateful_set("s", 1, queue_name="team")
@@ -224,10 +224,10 @@ async def test_quirk_p1_a_queue_on_the_owner_is_answered_with_a_hint(
     assert "queue" not in world.groups["podgroup-s-uid"]["spec"]
 
 
-async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_a_group_each(
+async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_separate_podgroups(
     world: PodGroupHarness,
 ) -> None:
-    """By the owner's uid alone, whatever its name, labels and selector are."""
+    """By the owner's uid alone, for any name, labels and selector."""
     sizes = {"d": 2, "e": 3}
     for space, size in sizes.items():
         notes = {"scheduling.volcano.sh/group-min-member": str(size)}
@@ -242,12 +242,12 @@ async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_a_group_each(
         "e": "podgroup-uid-e",
     }
     groups = world.api.objects(PODGROUPS)
-    made = {key: group["spec"]["minMember"] for key, group in groups.items()}
-    assert made == {"d/podgroup-uid-d": 2, "e/podgroup-uid-e": 3}
+    sizes = {key: group["spec"]["minMember"] for key, group in groups.items()}
+    assert sizes == {"d/podgroup-uid-d": 2, "e/podgroup-uid-e": 3}
 
 
-async def test_quirk_p6_a_selector_may_have_any_form(world: PodGroupHarness) -> None:
-    """Pods are found by their owner; the selector is not even looked at."""
+async def test_quirk_p6_owner_selector_is_ignored(world: PodGroupHarness) -> None:
+    """Pods are found by their owner; the selector is not read."""
     world.stateful_set("s", 1)
     expression = {"key": "app", "operator": "In", "values": ["other"]}
     world.api.put(STATEFULSETS, "s", spec={"selector": {"matchExpressions": [expression]}})
@@ -256,7 +256,7 @@ async def test_quirk_p6_a_selector_may_have_any_form(world: PodGroupHarness) -> 
         await wait_for(lambda: world.bound("s-0") == "podgroup-s-uid")
 
 
-async def test_quirk_p7_workloads_that_have_no_pods_of_ours_cost_no_request(
+async def test_quirk_p7_workloads_of_other_schedulers_cost_no_request(
     world: PodGroupHarness,
 ) -> None:
     async with running(world.controller()):
@@ -267,7 +267,7 @@ async def test_quirk_p7_workloads_that_have_no_pods_of_ours_cost_no_request(
     assert [seen.path for seen in world.api.received if "/apps/" in seen.path] == []
 
 
-async def test_quirk_p10_a_job_of_another_kind_is_not_asked_as_one_of_kubernetes(
+async def test_quirk_p10_job_of_another_group_is_not_read_as_a_batch_job(
     world: PodGroupHarness,
 ) -> None:
     theirs = {
@@ -283,7 +283,7 @@ async def test_quirk_p10_a_job_of_another_kind_is_not_asked_as_one_of_kubernetes
     assert [seen.path for seen in world.api.received if "/jobs" in seen.path] == []
 
 
-async def test_quirk_p16_a_size_on_the_pod_itself_is_answered_with_a_hint(
+async def test_quirk_p16_size_on_the_pod_records_a_warning(
     world: PodGroupHarness,
 ) -> None:
     async with running(world.controller()):
@@ -294,7 +294,7 @@ async def test_quirk_p16_a_size_on_the_pod_itself_is_answered_with_a_hint(
     assert "put it on the pod's owner" in message
 
 
-async def test_scaling_to_none_takes_the_group_away(world: PodGroupHarness) -> None:
+async def test_scaling_to_zero_deletes_the_podgroup(world: PodGroupHarness) -> None:
     world.stateful_set("s", 1)
     async with running(world.controller()):
         world.pod("s-0", owner="s")
@@ -310,7 +310,7 @@ async def test_scaling_to_none_takes_the_group_away(world: PodGroupHarness) -> N
             await world.clock.advance(1)
 
 
-async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_alone(
+async def test_quirks_p2_p3_and_p5_later_pod_updates_only_the_podgroup_of_its_owner(
     world: PodGroupHarness,
 ) -> None:
     world.stateful_set("s", 2, group_min_member="2")
@@ -341,10 +341,10 @@ async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_
     assert sum("podgroup-s-uid" in write for write in world.writes) == 1
 
 
-async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(
+async def test_scaling_to_zero_while_the_controller_is_down_deletes_the_podgroup(
     world: PodGroupHarness,
 ) -> None:
-    """INV-LC-4: the last pod has gone unseen."""
+    """INV-LC-4: the last pod was deleted unobserved."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
     world.pod("evicted", owner="left", phase="Failed", annotations={GROUP: "podgroup-left-uid"})
     for name, replicas in (("idle", 0), ("left", 0), ("busy", 1)):
@@ -355,7 +355,7 @@ async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(
         await wait_for(lambda: list(world.groups) == ["podgroup-busy-uid"])
 
 
-async def test_an_owner_that_may_not_be_read_is_told_of(
+async def test_forbidden_owner_is_logged(
     world: PodGroupHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Or a gang of one that should be of eight would be a riddle."""
