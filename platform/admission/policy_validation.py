@@ -1,4 +1,4 @@
-"""Checks of lifecycle policies: the list of a job, and that of each task."""
+"""Validation of the lifecycle policies of a Job and its tasks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ EVENTS = (
     JobEvent.TASK_FAILED,
     JobEvent.JOB_UPDATED,
 )
-"""Events that a policy may wait for; the others are the controller's own."""
+"""Events that a policy may name; the others are internal to the controller."""
 
 ACTIONS = (
     Action.ABORT_JOB,
@@ -29,26 +29,26 @@ ACTIONS = (
     Action.COMPLETE_JOB,
     Action.RESUME_JOB,
 )
-"""Actions that a policy may ask for."""
+"""Actions that a policy may name."""
 
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
-    """The first thing that is wrong with the list at *path*, or ``""``."""
-    problem = next(filter(None, (_policy_error(each, path) for each in policies)), "")
-    problem = problem or _conflict_error(policies, path)
-    if not problem:
+    """Return the first error of the policies at *path*, or ``""``."""
+    error = next(filter(None, (_policy_error(each, path) for each in policies)), "")
+    error = error or _conflict_error(policies, path)
+    if not error:
         return ""
     valid = f"valid events are [{' '.join(EVENTS)}], valid actions are [{' '.join(ACTIONS)}]"
-    return f"{problem}; {valid}"
+    return f"{error}; {valid}"
 
 
 def policy_events(policy: LifecyclePolicy) -> list[str]:
-    """The distinct events of a policy, in the order in which they are written."""
+    """Return the distinct events of a policy, in order."""
     return list(dict.fromkeys(filter(None, (policy.event, *policy.events))))
 
 
 def _policy_error(policy: LifecyclePolicy, path: str) -> str:
-    """What is wrong with one policy by itself."""
+    """Return the error of a single policy, or ``""``."""
     events = policy_events(policy)
     if events and policy.exit_code is not None:
         return f"{path}: must not specify event and exitCode simultaneously"
@@ -67,13 +67,13 @@ def _policy_error(policy: LifecyclePolicy, path: str) -> str:
 def _timeout_error(policy: LifecyclePolicy, path: str) -> str:
     try:
         durations.parse(policy.timeout if policy.timeout is not None else "0")
-    except durations.DurationError as wrong:
-        return f"{path}: Invalid value: {quote(policy.timeout)}: invalid timeout: {wrong}"
+    except durations.DurationError as error:
+        return f"{path}: Invalid value: {quote(policy.timeout)}: invalid timeout: {error}"
     return ""
 
 
 def _conflict_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
-    """Where the policies of one list get in each other's way."""
+    """Return the conflict between policies of one list, or ``""``."""
     events = Counter(event for policy in policies for event in policy_events(policy))
     codes = Counter(policy.exit_code for policy in policies if policy.exit_code is not None)
     for event, times in events.items():

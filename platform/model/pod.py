@@ -1,4 +1,4 @@
-"""The words of core Pods that several parts share; views of Pods belong to who reads them."""
+"""Core Pod types used by several packages; each package declares its own views of Pods."""
 
 from enum import StrEnum
 
@@ -16,11 +16,11 @@ class PodPhase(StrEnum):
 
 
 FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
-"""Phases that a pod does not leave."""
+"""Final phases."""
 
 
 class VolumeMount(ApiStruct, frozen=True):
-    """Where a volume appears in a container."""
+    """Mount of a volume in a container."""
 
     name: str = ""
     mount_path: str = ""

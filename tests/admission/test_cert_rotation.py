@@ -131,7 +131,9 @@ def test_keys_are_not_shown(prepared_bundle: CertBundle) -> None:
     assert b"PRIVATE" not in repr(prepared_bundle).encode()
 
 
-@pytest.mark.parametrize("field", ["trusted", "certificate", "key", "next_certificate", "next_key"])
+@pytest.mark.parametrize(
+    "field", ["ca_bundle", "certificate", "key", "next_certificate", "next_key"]
+)
 def test_damage_is_noticed(prepared_bundle: CertBundle, field: str) -> None:
     assert not replace(prepared_bundle, **{field: b"nonsense"}).is_valid
 

@@ -44,7 +44,7 @@ async def test_a_command_whose_settling_fails_is_settled_by_the_sweep(
         await rest.complete_command(command, phase="Aborting")
         assert (await rest.wait_outcome(body["id"]))["state"] == "Executed"
         assert not serving.done()
-    assert "cannot settle a command" in caplog.messages
+    assert "cannot resolve command" in caplog.messages
 
 
 async def test_a_sweep_that_fails_is_started_again(
@@ -69,7 +69,7 @@ async def test_a_sweep_that_fails_is_started_again(
             body = await rest.command("suspend")
         await client.delete(JOBS, "train", namespace="default")
         before = TASK_RESTARTS["command sweep"]
-        monkeypatch.setattr(CommandStore, "on_session_open", fails_once)
+        monkeypatch.setattr(CommandStore, "list_open", fails_once)
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
             rest_at(url, server, client) as rest,
@@ -88,7 +88,7 @@ async def test_an_http_server_that_ends_by_itself_ends_the_process(
     async def ends(_: uvicorn.Server, **_more: object) -> None:
         """As uvicorn does when its start fails."""
 
-    monkeypatch.setattr(uvicorn.Server, "run_in_thread", ends)
+    monkeypatch.setattr(uvicorn.Server, "serve", ends)
     async with (
         FakeApi() as api,
         Client(api.credentials, user_agent="tests") as client,
@@ -97,4 +97,4 @@ async def test_an_http_server_that_ends_by_itself_ends_the_process(
         await asyncio.wait((serving,))
         failure = serving.exception()
     assert isinstance(failure, ExceptionGroup)
-    assert [str(each) for each in failure.exceptions] == ["the HTTP server ended by itself"]
+    assert [str(each) for each in failure.exceptions] == ["the HTTP server exited unexpectedly"]

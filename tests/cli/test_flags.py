@@ -204,8 +204,8 @@ def test_unknown_flags_are_refused() -> None:
 def test_flags_without_effect_say_so(command: str) -> None:
     answer = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "250"})
     module = {"controllers": controllers, "scheduler": scheduler}[command]
-    inert: tuple[IgnoredFlag, ...] = module.INERT
-    for flag in inert:
+    ignored_flags: tuple[IgnoredFlag, ...] = module.IGNORED_FLAGS
+    for flag in ignored_flags:
         line = next(line for line in answer.output.splitlines() if f"--{flag.name} " in line)
         assert "No effect: " in line
 

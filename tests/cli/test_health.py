@@ -241,7 +241,7 @@ async def test_a_taken_address_is_told() -> None:
 async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) -> None:
     made = pki.ensure(tmp_path)
     files = {
-        "authority": str(made.ca),
+        "client_ca": str(made.ca),
         "certificate": str(made.server.certificate),
         "key": str(made.server.key),
     }

@@ -122,7 +122,7 @@ async def test_what_cannot_stop_is_ended() -> None:
         "import asyncio, time\n"
         "from batholith.cli import process\n"
         "async def main(ready):\n"
-        "    process.on_stop(lambda: time.sleep(60), limit=0.1)\n"
+        "    process.on_termination(lambda: time.sleep(60), timeout=0.1)\n"
         "    print('up', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "process.run(main)\n"

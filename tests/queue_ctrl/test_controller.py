@@ -416,5 +416,5 @@ async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
         await wait_for(lambda: not world.commands)
     ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
-    assert message.startswith(f"cannot obey: target name {name!r} is invalid: ")
+    assert message.startswith(f"cannot execute: target name {name!r} is invalid: ")
     assert "will retry" not in caplog.messages

@@ -91,7 +91,7 @@ async def test_a_database_that_is_gone_does_not_answer(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{folder / 'api.db'}")
     store = CommandStore(database)
     shutil.rmtree(folder)
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="cannot use the store"):
         await database.migrate(MIGRATIONS)
     assert not await store.ping()
     folder.mkdir()
