@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ import typer
 
 from ..agent.runtime.process_id import terminate
 from ..kube.private_files import GROUP_OTHER_WRITE, open_private
+from ..local.child_process import Entry
 from ..local.datadir import DataDir, DataDirLockedError, NotADataDirError
 from ..local.supervisor import (
     ComponentFailedError,
@@ -60,19 +62,30 @@ def _read_state(data: DataDir, command: str) -> UpState | None:
         raise typer.Exit(1) from None
 
 
+def _entry(context: typer.Context) -> Entry:
+    """Return a function that runs the ``batholith`` command with given arguments."""
+    command = context.find_root().command
+
+    def run_command(arguments: Sequence[str]) -> None:
+        command.main(list(arguments))
+
+    return run_command
+
+
 def version() -> None:
     """Print the version."""
     typer.echo(f"batholith {metadata.version('batholith')}")
 
 
-def demo() -> None:
+def demo(context: typer.Context) -> None:
     """Run a gang job on a temporary cluster: suspend it, resume it, wait for completion."""
     from .demo import run
 
-    run()
+    run(_entry(context))
 
 
 def up(
+    context: typer.Context,
     data_dir: DataDirOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the cluster is ready.")
@@ -113,7 +126,7 @@ def up(
         with EmbeddedCluster(data, options) as embedded:
             for line in embedded.notices:
                 typer.echo(line)
-            supervisor = embedded.start_supervisor()
+            supervisor = embedded.start_supervisor(_entry(context))
             asyncio.run(_supervise(supervisor, usage=embedded.usage()))
     except (*DATA_DIR_ERRORS, ComponentFailedError) as error:
         typer.echo(f"batholith up: {error}", err=True)

@@ -17,6 +17,7 @@ import typer
 from ..kube.client.client import Client
 from ..kube.client.config import load_credentials
 from ..kube.informer.informer import Informer
+from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentFailedError, Supervisor
 from ..model.base import ApiStruct
@@ -228,8 +229,8 @@ async def _demo(data: DataDir, embedded: EmbeddedCluster, supervisor: Supervisor
             await supervision
 
 
-def run() -> None:
-    """Run the demo on a temporary cluster in a temporary directory.
+def run(entry: Entry) -> None:
+    """Run the demo on a temporary cluster in a temporary directory; see ``start_supervisor``.
 
     Raises:
         typer.Exit: with 1, if a step failed; the directory is kept.
@@ -242,7 +243,7 @@ def run() -> None:
     try:
         data.lock()
         with EmbeddedCluster(data, Options(port=0, api_port=0)) as embedded:
-            asyncio.run(_demo(data, embedded, embedded.start_supervisor()))
+            asyncio.run(_demo(data, embedded, embedded.start_supervisor(entry)))
     except (DemoFailedError, ComponentFailedError, TimeoutError, OSError) as error:
         reason = str(error) or "timeout"
         typer.echo(f"batholith demo: {reason}; data directory: {root}", err=True)

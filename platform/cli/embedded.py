@@ -14,6 +14,7 @@ from typing import Self
 
 from ..agent.runtime.mounting import lacks_sandbox_support
 from ..local import kubeconfig, pki, tokens
+from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentSpec, Supervisor
 from .featuregate import QUEUE_GATES
@@ -108,20 +109,20 @@ class EmbeddedCluster:
             ports=ports,
         )
 
-    def start_supervisor(self) -> Supervisor:
-        """Create the supervisor and fork all components; call before any loop or thread starts.
+    def start_supervisor(self, entry: Entry) -> Supervisor:
+        """Create the supervisor and fork all components, which run their arguments with *entry*.
 
-        Common imports are loaded before forking, once for all components.
+        To be called before any loop or thread starts. Common imports are loaded once, before
+        forking.
         """
         os.environ.update(self._tls_environment())
         from ..kube.client import events
         from ..kube.informer import informer
         from ..machinery import controller, metrics
-        from .main import app
 
         del informer, events, controller, metrics  # Imported only to load them.
         supervisor = self.supervisor()
-        supervisor.fork(lambda arguments: app(list(arguments)))
+        supervisor.fork(entry)
         return supervisor
 
     def usage(self) -> str:

@@ -229,8 +229,8 @@ def test_the_least_partitions_decide_the_least_pods() -> None:
     [
         (["b"], ""),
         (["a"], "a -> a"),
-        (["nosuch"], "depends on nosuch, which is no task"),
-        (["b", "b"], "names b twice"),
+        (["nosuch"], "depends on nosuch, which is not a task"),
+        (["b", "b"], "has duplicate dependency b"),
     ],
 )
 def test_dependencies(awaited: list[str], words: str) -> None:

@@ -149,8 +149,8 @@ def test_quirk_q11_a_moved_queue_takes_its_children_along() -> None:
     ("moved", "words"),
     [
         (queue("a", parent="a"), "cannot use itself as parent"),
-        (queue("a", parent="b"), "cannot have parent b, which lies below it"),
-        (queue("a", parent="c"), "cannot have parent c, which lies below it"),
+        (queue("a", parent="b"), "cannot have parent b, its descendant"),
+        (queue("a", parent="c"), "cannot have parent c, its descendant"),
         (queue("a", parent="nosuch"), "failed to get parent queue nosuch of queue a"),
     ],
 )

@@ -200,8 +200,8 @@ def test_flags_of_the_certificate_that_cannot_be_used_are_told_in_a_line(
     crt, key = (f"--tls-cert-file={mount.pair.certificate}",
                 f"--tls-private-key-file={mount.pair.key}")  # fmt: skip
     where = "--listen-address=127.0.0.1:0"
-    assert "need each other" in command_error(where, crt, folder=tmp_path)
-    assert "need each other" in command_error(where, key, folder=tmp_path)
+    assert "require each other" in command_error(where, crt, folder=tmp_path)
+    assert "require each other" in command_error(where, key, folder=tmp_path)
     assert "--insecure has no effect" in command_error(
         where, crt, key, "--insecure", folder=tmp_path
     )

@@ -25,12 +25,12 @@ def error_output(*arguments: str) -> str:
     ("arguments", "words"),
     [
         ((), "--webhook-service-name"),
-        (("--webhook-url", "http://x"), "must begin with https://"),
-        ((*URL, "--tls-cert-file", "a"), "need each other"),
+        (("--webhook-url", "http://x"), "must start with https://"),
+        ((*URL, "--tls-cert-file", "a"), "require each other"),
         ((*URL, "--ca-cert-file", "a"), "--ca-cert-file needs"),
         ((*URL, "--graceful-shutdown-time", "soon"), 'invalid duration "soon"'),
         ((*URL, "--feature-gates", "x"), "feature gate 'x'"),
-        ((*URL, "--healthz-address", "nowhere"), "is no [HOST]:PORT"),
+        ((*URL, "--healthz-address", "nowhere"), "is not [HOST]:PORT"),
         ((*URL, "--port", "65536"), "65535"),
     ],
 )

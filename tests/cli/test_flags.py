@@ -231,7 +231,7 @@ MISTAKES = {
 @pytest.mark.parametrize("command", COMPONENTS)
 def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_path: Path) -> None:
     if command == "apiserver" and "kubeconfig" in mistake:
-        mistake, told = "--listen-address=here", "'here' is no [HOST]:PORT"
+        mistake, told = "--listen-address=here", "'here' is not [HOST]:PORT"
     else:
         told = MISTAKES[mistake]
     needed = {
@@ -248,7 +248,7 @@ def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_p
 
 def test_a_master_that_is_no_url_and_files_that_are_not_there_are_named() -> None:
     outcome = CliRunner().invoke(app, ["controllers", "--master=here:6443"])
-    assert outcome.output.strip() == "batholith: --master=here:6443: no http or https URL"
+    assert outcome.output.strip() == "batholith: --master=here:6443: not an http or https URL"
     files = [f"--{name}-file=/no/{name}" for name in ("tls-cert", "tls-private-key", "ca-cert")]
     outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz", *files])
     assert "certificate /no/tls-cert, key /no/tls-private-key: " in outcome.output
@@ -330,7 +330,7 @@ def test_an_address_is_taken_as_it_is_and_is_wish_enough() -> None:
 def test_what_is_no_address_is_refused_in_a_line(address: str) -> None:
     outcome = CliRunner().invoke(app, ["controllers", f"--listen-address={address}"])
     assert outcome.exit_code == 1
-    assert outcome.output.strip() == f"batholith: {address!r} is no [HOST]:PORT"
+    assert outcome.output.strip() == f"batholith: {address!r} is not [HOST]:PORT"
 
 
 @pytest.mark.parametrize(
@@ -355,10 +355,10 @@ def test_which_controllers_run(text: str, wanted: Sequence[str]) -> None:
     ("text", "told"),
     [
         ("jobs-controller", "there are job-controller, queue-controller, pg-controller"),
-        ("*,-hypernode-controller", "there is no controller 'hypernode-controller'"),
+        ("*,-hypernode-controller", "unknown controller 'hypernode-controller'"),
         ("job-controller,-job-controller", "more than once"),
-        ("-pg-controller", "leaves nothing to run"),
-        ("jobflow-controller", "leaves nothing to run"),
+        ("-pg-controller", "enables no controller"),
+        ("jobflow-controller", "enables no controller"),
     ],
 )
 def test_lists_that_make_no_sense(text: str, told: str) -> None:

@@ -77,7 +77,7 @@ async def world() -> AsyncIterator[HealthWorld]:
 async def test_ready_once_caches_are_synced_and_it_leads(world: HealthWorld) -> None:
     assert await world.get("/readyz") == (
         503,
-        "[-]caches: not started yet\n[-]leader: neither leads nor has seen a leader\n",
+        "[-]caches: not started yet\n[-]leader: not leading, and no leader observed\n",
     )
     world.informers += [FakeInformer("pods"), FakeInformer("jobs.batch.volcano.sh")]
     world.candidate.elected.set()
@@ -95,13 +95,13 @@ async def test_not_ready_while_the_server_is_long_out_of_reach(world: HealthWorl
         cache.stale_seconds = 59.0
     assert await world.get("/readyz") == (200, "ok")
     world.informers[0].stale_seconds = 61.0
-    assert await world.get("/readyz") == (503, "[-]caches: out of touch for 61 s: pods\n")
+    assert await world.get("/readyz") == (503, "[-]caches: stale for 61 s: pods\n")
     assert await world.get("/livez") == (200, "ok")
 
 
 async def test_verbose_says_who_leads(world: HealthWorld) -> None:
     world.candidate.holder = "another"
-    assert "[+]leader ok: stands by for another" in (await world.get("/readyz?verbose"))[1]
+    assert "[+]leader ok: standby, leader is another" in (await world.get("/readyz?verbose"))[1]
     world.candidate.elected.set()
     assert "[+]leader ok: leads\n" in (await world.get("/readyz?verbose"))[1]
 
@@ -122,7 +122,7 @@ async def test_alive_before_it_is_ready(world: HealthWorld, path: str) -> None:
 async def test_a_leader_that_is_late_is_to_be_restarted(world: HealthWorld) -> None:
     world.candidate.elected.set()
     world.candidate.late = True
-    line = "[-]leader-election: leads, but has not renewed its lease in time\n"
+    line = "[-]leader-election: leading, but lease not renewed in time\n"
     for path in ("/healthz", "/livez", "/livez/leader-election"):
         assert await world.get(path) == (503, line)
     assert (await world.get("/readyz"))[1].startswith(line)
@@ -138,7 +138,7 @@ async def test_verbose_lists_every_check(world: HealthWorld) -> None:
             "[+]ping ok",
             "[+]leader-election ok",
             "[+]caches ok",
-            "[-]leader: neither leads nor has seen a leader",
+            "[-]leader: not leading, and no leader observed",
             "readyz check failed",
         ],
     )

@@ -102,8 +102,8 @@ class FakeElector:
     [
         (LeadershipLostError("lost the Lease"), "lost the Lease"),
         (RuntimeError("a mistake"), "a mistake"),
-        (asyncio.CancelledError(), "leader election has ended by itself"),
-        (None, "leader election has ended by itself"),
+        (asyncio.CancelledError(), "leader election exited unexpectedly"),
+        (None, "leader election exited unexpectedly"),
     ],
 )
 async def test_an_election_that_ends_by_itself_ends_the_process(

@@ -113,7 +113,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             await wait_for(lambda: api.count("POST"))
             one.process.send_signal(signal.SIGTERM)
             assert await one.stop(signal.SIGINT) == 1
-            assert "ended at once" in one.text
+            assert "exiting immediately" in one.text
 
 
 async def test_what_cannot_stop_is_ended() -> None:

@@ -106,7 +106,7 @@ async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -
         async with component("controllers", "--kubeconfig", str(config)) as one:
             await one.wait_ready()
     [warning] = [entry for entry in one.log if entry["level"] == "WARNING"]
-    assert warning["looked_for"] == "vc-controller-manager"
+    assert warning["program"] == "vc-controller-manager"
 
 
 @pytest.mark.parametrize("status", [503, 401], ids=["starting", "does not know us"])

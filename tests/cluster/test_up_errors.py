@@ -101,7 +101,7 @@ async def test_an_impatient_second_signal_does_not_cut_the_stop_short(tmp_path: 
         await asyncio.sleep(0.02)  # signals of one number that are sent at once merge
     told = await process.stdout.read()
     assert await process.wait() == 0
-    assert told.endswith(b"stopping: pods end within their grace\nstopped\n")
+    assert told.endswith(b"stopping: waiting for pods to terminate\nstopped\n")
     assert processes_of(tmp_path) == []
     assert "up.json" not in look(tmp_path)[0]
 
