@@ -80,7 +80,7 @@ def validate_parent(queue: Queue, tree: QueueTree, settings: AdmissionSettings) 
     """
     name, parent = queue.metadata.name, queue.spec.parent
     if name == ROOT_QUEUE and parent:
-        raise DeniedError(f"queue {name} cannot have parent {parent}")
+        raise DeniedError(f"queue {name} has no parent, cannot set it to {parent}")
     if parent in ("", ROOT_QUEUE):
         return
     if parent == name:

@@ -1,4 +1,4 @@
-"""What it means that a part is ready."""
+"""Readiness of components."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from batholith.model.names import QUEUES
 ALONE = ("--leader-elect=false", "--force-beside-volcano")
 
 
-async def test_controllers_are_ready_when_there_is_the_queue_that_jobs_go_to(
+async def test_controllers_are_ready_once_the_default_queue_exists(
     tmp_path: Path,
 ) -> None:
-    """A job that is submitted as soon as the cluster is up is not refused for lack of a queue."""
+    """A job that is submitted once the cluster is ready is not denied for a missing queue."""
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.inject_fault(500, times=6, writes=True)
