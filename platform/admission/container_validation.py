@@ -4,15 +4,18 @@ import re
 from collections.abc import Mapping
 
 from ..model import quantity, validation
-from ..model.pod import VolumeMount
+from ..model.pod import (
+    IMAGE_PULL_POLICIES,
+    PROTOCOLS,
+    TERMINATION_MESSAGE_POLICIES,
+    VolumeMount,
+)
 from ..model.pod_resources import Resources
 from ..model.quantity import Quantity, QuantityError
 from ..model.resource_names import COMPUTE, may_overcommit
 from .field_errors import ErrorList
 from .pod_types import Amounts, Container, EnvVar, Probe
 
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 
 _REQUIRED_ENV_SOURCE_FIELDS = {  # By source of an environment variable.
@@ -38,11 +41,13 @@ def validate_container(
     elif container.image != container.image.strip():
         detail = "must not have leading or trailing whitespace"
         errors.invalid(f"{path}.image", container.image, detail)
-    errors.not_supported(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
+    errors.not_supported(
+        f"{path}.imagePullPolicy", container.image_pull_policy, IMAGE_PULL_POLICIES
+    )
     errors.not_supported(
         f"{path}.terminationMessagePolicy",
         container.termination_message_policy,
-        ("File", "FallbackToLogsOnError"),
+        TERMINATION_MESSAGE_POLICIES,
     )
     errors.not_supported(
         f"{path}.restartPolicy", container.restart_policy, ("Always", "Never", "OnFailure")
@@ -131,7 +136,7 @@ def _validate_ports(container: Container, path: str, errors: ErrorList) -> None:
             )
         if port.host_port:
             errors.out_of_range(f"{where}.hostPort", port.host_port, minimum=1, maximum=65535)
-        errors.not_supported(f"{where}.protocol", port.protocol, _PROTOCOLS)
+        errors.not_supported(f"{where}.protocol", port.protocol, PROTOCOLS)
         if port.name and (len(port.name) > 15 or not _PORT_NAME.fullmatch(port.name)):
             detail = "a port name has at most 15 of a-z, 0-9 and '-', one of them a letter"
             errors.invalid(f"{where}.name", port.name, detail)

@@ -8,14 +8,11 @@ import msgspec
 
 from ..model import validation
 from ..model.admission import Json
+from ..model.pod import DNS_POLICIES, PREEMPTION_POLICIES, RESTART_POLICIES, TAINT_EFFECTS
 from .container_validation import validate_container, validate_quantity
 from .decoding import describe_error, without_nulls
 from .field_errors import ErrorList
 from .pod_types import PodSpec, PodTemplate
-
-_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
-_RESTART_POLICIES = ("Always", "OnFailure", "Never")
-_TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _REQUIRED_VOLUME_FIELDS = {  # By volume source.
     "configMap": ("name",),
@@ -70,11 +67,9 @@ def _validate_pod(pod: PodSpec, path: str, errors: ErrorList) -> None:
 
 
 def _validate_enums_and_ranges(pod: PodSpec, path: str, errors: ErrorList) -> None:
-    errors.not_supported(f"{path}.restartPolicy", pod.restart_policy, _RESTART_POLICIES)
-    errors.not_supported(f"{path}.dnsPolicy", pod.dns_policy, _DNS_POLICIES)
-    errors.not_supported(
-        f"{path}.preemptionPolicy", pod.preemption_policy, ("PreemptLowerPriority", "Never")
-    )
+    errors.not_supported(f"{path}.restartPolicy", pod.restart_policy, RESTART_POLICIES)
+    errors.not_supported(f"{path}.dnsPolicy", pod.dns_policy, DNS_POLICIES)
+    errors.not_supported(f"{path}.preemptionPolicy", pod.preemption_policy, PREEMPTION_POLICIES)
     grace = pod.termination_grace_period_seconds
     errors.out_of_range(f"{path}.terminationGracePeriodSeconds", grace, minimum=0)
     deadline = pod.active_deadline_seconds
@@ -105,7 +100,7 @@ def _validate_tolerations(pod: PodSpec, path: str, errors: ErrorList) -> None:
     for index, toleration in enumerate(pod.tolerations):
         where = f"{path}.tolerations[{index}]"
         errors.not_supported(f"{where}.operator", toleration.operator, ("Equal", "Exists"))
-        errors.not_supported(f"{where}.effect", toleration.effect, _TAINT_EFFECTS)
+        errors.not_supported(f"{where}.effect", toleration.effect, TAINT_EFFECTS)
         if toleration.key:
             error = validation.qualified_name_error(toleration.key)
             errors.invalid(f"{where}.key", toleration.key, error)

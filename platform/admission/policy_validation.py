@@ -4,32 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..model import durations
-from ..model.job import Action, JobEvent, LifecyclePolicy
+from ..model.job import POLICY_ACTIONS, POLICY_EVENTS, JobEvent, LifecyclePolicy
 from .field_errors import quote
-
-EVENTS = (
-    JobEvent.ANY,
-    JobEvent.POD_FAILED,
-    JobEvent.POD_EVICTED,
-    JobEvent.POD_PENDING,
-    JobEvent.JOB_UNKNOWN,
-    JobEvent.TASK_COMPLETED,
-    JobEvent.TASK_FAILED,
-    JobEvent.JOB_UPDATED,
-)
-"""Events that a policy may name; the others are internal to the controller."""
-
-ACTIONS = (
-    Action.ABORT_JOB,
-    Action.RESTART_JOB,
-    Action.RESTART_TASK,
-    Action.RESTART_POD,
-    Action.RESTART_PARTITION,
-    Action.TERMINATE_JOB,
-    Action.COMPLETE_JOB,
-    Action.RESUME_JOB,
-)
-"""Actions that a policy may name."""
 
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
@@ -38,8 +14,8 @@ def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     error = error or _conflict_error(policies, path)
     if not error:
         return ""
-    valid = f"valid events are [{' '.join(EVENTS)}], valid actions are [{' '.join(ACTIONS)}]"
-    return f"{error}; {valid}"
+    events, actions = " ".join(POLICY_EVENTS), " ".join(POLICY_ACTIONS)
+    return f"{error}; valid events are [{events}], valid actions are [{actions}]"
 
 
 def policy_events(policy: LifecyclePolicy) -> list[str]:
@@ -55,9 +31,9 @@ def _policy_error(policy: LifecyclePolicy, path: str) -> str:
     if not events and policy.exit_code is None:
         return f"{path}: either event and exitCode should be specified"
     for event in events:
-        if event not in EVENTS:
+        if event not in POLICY_EVENTS:
             return f"{path}: Invalid value: {quote(event)}: invalid policy event"
-    if policy.action not in ACTIONS:
+    if policy.action not in POLICY_ACTIONS:
         return f"{path}: Invalid value: {quote(policy.action)}: invalid policy action"
     if policy.exit_code == 0:
         return f"{path}: 0 is not a valid error code"

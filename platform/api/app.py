@@ -12,6 +12,7 @@ from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
 from ..model.job import Job
 from ..model.names import COMMANDS, JOBS
+from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandRecord, CommandStore
 from . import problems
 from .auth import AccessAttributes, AccessReviewer, UserInfo
@@ -21,12 +22,11 @@ from .problems import ProblemError
 from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOut, Problem
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {"application/problem+json": {}}}
+    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
     for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
 }
-_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-Namespace = Annotated[str, Path(max_length=63, pattern=f"^{_DNS_LABEL}$")]
-Name = Annotated[str, Path(max_length=253, pattern=rf"^{_DNS_LABEL}(\.{_DNS_LABEL})*$")]
+Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
+Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
 

@@ -25,7 +25,7 @@ from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..model.base import ApiStruct
 from ..model.command import Command
-from ..model.job import Action, Job, JobPhase, JobStatus
+from ..model.job import FINAL_PHASES, Action, Job, JobStatus
 from ..model.meta import ObjectMeta
 from ..model.names import COMMANDS, JOBS
 from ..store.commands import CommandRecord, CommandState, CommandStore, timestamp
@@ -34,10 +34,6 @@ from .problems import ProblemError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-FINISHED = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
-"""Phases that no command leaves."""
-
 
 ISSUE_TIMEOUT = timedelta(minutes=1)
 """Time to create a Command after which its absence means that it was never created."""
@@ -72,7 +68,7 @@ def rejection_reason(job: Job, action: Action) -> str | None:
     Checks only what cannot change concurrently: a resume right after a suspend finds the job still
     running, and both are valid.
     """
-    if job.status.state.phase in FINISHED:
+    if job.status.state.phase in FINAL_PHASES:
         return f"job {job.metadata.name!r} is {job.status.state.phase} and accepts no commands"
     if action is Action.RESUME_JOB and job.spec.suspend:
         return f"job {job.metadata.name!r} has spec.suspend: true; clear it to resume the job"

@@ -20,6 +20,7 @@ from .flag_groups import (
     ClusterFlags,
     EndpointFlags,
     FlagError,
+    HealthzFlags,
     HttpLimits,
     LogFlags,
 )
@@ -206,18 +207,9 @@ class AdmissionFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFlags:
+class HealthFlags(HealthzFlags):
     """Endpoints of health and metrics; setting an address enables them."""
 
-    enable_healthz: Annotated[
-        bool | None,
-        typer.Option(
-            help="Serve /healthz, /livez and /readyz.", show_default="if an address is set"
-        ),
-    ] = None
-    healthz_address: Annotated[
-        str | None, typer.Option(help="[HOST]:PORT of /healthz, /livez and /readyz.")
-    ] = None
     enable_metrics: Annotated[
         bool | None, typer.Option(help="Serve /metrics.", show_default="if an address is set")
     ] = None

@@ -21,7 +21,7 @@ from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentFailedError, Supervisor
 from ..model.base import ApiStruct
-from ..model.job import Job, JobPhase
+from ..model.job import FINAL_PHASES, Job, JobPhase
 from ..model.meta import ObjectMeta
 from ..model.names import CONFIGMAPS, JOB_NAME, JOBS, PODS
 from . import logs
@@ -119,11 +119,10 @@ class _JobWatcher:
         Raises:
             DemoFailedError: timeout, or the job finished in another phase.
         """
-        finished = {JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.COMPLETED}
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
                 while self.phase not in phases:
-                    if self.phase in finished:
+                    if self.phase in FINAL_PHASES:
                         raise DemoFailedError(f"the job finished in phase {self.phase}")
                     self._changed.clear()
                     await self._changed.wait()

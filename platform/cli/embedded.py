@@ -18,8 +18,8 @@ from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentSpec, Supervisor
 from .featuregate import QUEUE_GATES
+from .flag_groups import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
 API_PORT = 7443
 REST_PORT = 7480
 NO_SANDBOX_WARNING = (

@@ -136,8 +136,8 @@ class FlagError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointFlags:
-    """Endpoints of health and metrics; setting an address enables them."""
+class HealthzFlags:
+    """Endpoint of health; setting its address enables it."""
 
     enable_healthz: Annotated[
         bool | None,
@@ -152,6 +152,12 @@ class EndpointFlags:
             show_default=f":11251, {_DEFAULT_HOST_HELP}",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointFlags(HealthzFlags):
+    """Endpoints of health and metrics; setting an address enables them."""
+
     enable_metrics: Annotated[
         bool | None, typer.Option(help="Serve /metrics.", show_default="if an address is set")
     ] = None

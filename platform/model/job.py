@@ -27,6 +27,10 @@ class JobPhase(StrEnum):
     FAILED = "Failed"
 
 
+FINAL_PHASES = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
+"""Phases that a job never leaves."""
+
+
 class Action(StrEnum):
     """Action of a policy or Command."""
 
@@ -59,6 +63,31 @@ class JobEvent(StrEnum):
     OUT_OF_SYNC = "OutOfSync"
     COMMAND_ISSUED = "CommandIssued"
     JOB_UPDATED = "JobUpdated"
+
+
+POLICY_ACTIONS = (
+    Action.ABORT_JOB,
+    Action.RESTART_JOB,
+    Action.RESTART_TASK,
+    Action.RESTART_POD,
+    Action.RESTART_PARTITION,
+    Action.TERMINATE_JOB,
+    Action.COMPLETE_JOB,
+    Action.RESUME_JOB,
+)
+"""Actions that a policy may name."""
+
+POLICY_EVENTS = (
+    JobEvent.ANY,
+    JobEvent.POD_FAILED,
+    JobEvent.POD_EVICTED,
+    JobEvent.POD_PENDING,
+    JobEvent.JOB_UNKNOWN,
+    JobEvent.TASK_COMPLETED,
+    JobEvent.TASK_FAILED,
+    JobEvent.JOB_UPDATED,
+)
+"""Events that a policy may name; the others are internal to the controller."""
 
 
 class LifecyclePolicy(ApiStruct, frozen=True):

@@ -19,6 +19,16 @@ FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 """Final phases."""
 
 
+# Values that Kubernetes supports, in the order of its error messages.
+DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+IMAGE_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+PROTOCOLS = ("SCTP", "TCP", "UDP")
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+TERMINATION_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+
+
 class VolumeMount(ApiStruct, frozen=True):
     """Mount of a volume in a container."""
 

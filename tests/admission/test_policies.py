@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.admission import admit, denial, job, task
 
-from batholith.admission.policy_validation import ACTIONS, EVENTS
-from batholith.model.job import JobEvent
+from batholith.model.job import POLICY_ACTIONS, POLICY_EVENTS, JobEvent
 
 Json = dict[str, Any]
 
@@ -64,11 +63,13 @@ def test_quirk_a6_the_denial_lists_the_valid_values_in_a_fixed_order() -> None:
 policies = st.one_of(
     st.fixed_dictionaries(
         {
-            "events": st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2),
-            "action": st.sampled_from(ACTIONS),
+            "events": st.lists(st.sampled_from(POLICY_EVENTS), min_size=1, max_size=2),
+            "action": st.sampled_from(POLICY_ACTIONS),
         }
     ),
-    st.fixed_dictionaries({"exitCode": st.integers(1, 4), "action": st.sampled_from(ACTIONS)}),
+    st.fixed_dictionaries(
+        {"exitCode": st.integers(1, 4), "action": st.sampled_from(POLICY_ACTIONS)}
+    ),
 )
 
 
