@@ -1,6 +1,5 @@
 """uvicorn behind a listener that limits connections and requests."""
 
-import json
 import socket
 from http import HTTPStatus
 
@@ -11,7 +10,8 @@ from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
-from .limits import MAX_BODY
+from .limits import MAX_BODY, TOO_LARGE
+from .problems import MEDIA_TYPE, encode_problem
 
 
 class LimitedServer(uvicorn.Server):
@@ -61,11 +61,5 @@ class _Protocol(HttpToolsProtocol):
 
 def _describe(status: int) -> tuple[str, bytes]:
     """Return an error body in the API's format."""
-    text = f"the body is larger than {MAX_BODY} bytes" if status == 413 else explain(status)
-    problem = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": text,
-    }
-    return "application/problem+json", json.dumps(problem).encode()
+    is_too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    return MEDIA_TYPE, encode_problem(status, TOO_LARGE if is_too_large else explain(status))

@@ -1,14 +1,16 @@
 """Limit of request bodies, enforced before parsing."""
 
+from http import HTTPStatus
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .problems import MEDIA_TYPE, encode_problem
 
 MAX_BODY = 64 * 1024
 """Bytes; a command has about fifty."""
 
-_TOO_LARGE_BODY = (
-    b'{"type":"about:blank","title":"Content Too Large","status":413,'
-    b'"detail":"the body is larger than 65536 bytes"}'
-)
+TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
+"""Detail of the error response."""
 
 
 class BodyLimitMiddleware:
@@ -53,6 +55,7 @@ class BodyLimitMiddleware:
 
 
 async def _reject(send: Send) -> None:
-    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": _TOO_LARGE_BODY})
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": encode_problem(status, TOO_LARGE)})

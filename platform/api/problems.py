@@ -1,5 +1,6 @@
 """Error responses as RFC 9457 ``application/problem+json``."""
 
+import json
 import logging
 import math
 from http import HTTPStatus
@@ -13,6 +14,8 @@ from ..kube.errors import ApiError, ConnectionLostError
 from ..store.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
 
 RETRY_AFTER = 2.0
 """``Retry-After`` in seconds while the Kubernetes API or the database is unavailable."""
@@ -40,13 +43,18 @@ class ProblemError(Exception):
         self.retry_after = retry_after
 
 
+def encode_problem(status: int, detail: str) -> bytes:
+    """Encode a problem for responses outside of FastAPI."""
+    return json.dumps(_problem_body(status, detail)).encode()
+
+
+def _problem_body(status: int, detail: str) -> dict[str, object]:
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
 def _problem_response(problem: ProblemError) -> JSONResponse:
-    body: dict[str, object] = {
-        "type": "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-    }
+    body = _problem_body(problem.status, problem.detail)
     if problem.errors:
         body["errors"] = list(problem.errors)
     headers = {}
@@ -54,9 +62,7 @@ def _problem_response(problem: ProblemError) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if problem.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(problem.retry_after))
-    return JSONResponse(
-        body, problem.status, headers=headers, media_type="application/problem+json"
-    )
+    return JSONResponse(body, problem.status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def _from_validation_error(error: RequestValidationError) -> ProblemError:

@@ -41,10 +41,10 @@ def test_a_traceback_follows_its_line_or_is_a_json_field() -> None:
         log_record = record("sync failed", job="d/j", error="500")
         log_record.exc_info = sys.exc_info()
     first, *rest = TextFormatter().format(log_record).splitlines()
-    assert first.endswith("gave up job=d/j error=500")
+    assert first.endswith("sync failed job=d/j error=500")
     assert rest[-1] == "ValueError: wrong"
     entry = json.loads(JsonFormatter().format(log_record))
-    assert (entry["message"], entry["job"], entry["error"]) == ("gave up", "d/j", "500")
+    assert (entry["message"], entry["job"], entry["error"]) == ("sync failed", "d/j", "500")
     assert entry["traceback"].endswith("ValueError: wrong")
 
 

@@ -221,7 +221,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
         whole(name="j.k", volumes=[{"mountPath": "/a", "volumeClaimName": "c"}]),
         "metadata.name",
     ),
-    "C11 svc": (whole(name="1j", plugins={"svc": []}), "metadata.name: plugin svc creates a Service"),
+    "C11 svc": (
+        whole(name="1j", plugins={"svc": []}),
+        "metadata.name: plugin svc creates a Service",
+    ),
     "C11 implied": (
         whole(name="1j", plugins={"ray": []}),
         "metadata.name: plugin svc creates a Service",
