@@ -1,4 +1,4 @@
-"""Where the REST API listens: TLS with certificates that are replaced, IPv6, plain HTTP."""
+"""Listener of the REST API: TLS with certificate rotation, IPv6, plain HTTP."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ needs_ipv6 = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 
 @dataclass
 class MountedSecret:
-    """A Secret of certificate and key, mounted and replaced as the kubelet does it."""
+    """A mounted Secret of certificate and key, updated like the kubelet's."""
 
     directory: Path
     ca: CertKeyPair
@@ -79,11 +79,11 @@ def mount(tmp_path: Path) -> MountedSecret:
 
 
 @contextlib.asynccontextmanager
-async def https(mount: MountedSecret, clock: FakeClock, folder: Path) -> AsyncIterator[int]:
-    """The REST API with the certificate of *mount*; its port."""
+async def https(mount: MountedSecret, clock: FakeClock, directory: Path) -> AsyncIterator[int]:
+    """Serve the REST API with the certificate of *mount*; yield its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     settings = ApiSettings(
-        store_url=f"sqlite:///{folder / 'api.db'}", listener=listener, certificate=mount.pair
+        store_url=f"sqlite:///{directory / 'api.db'}", listener=listener, certificate=mount.pair
     )
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         ready = asyncio.Event()
@@ -97,7 +97,7 @@ async def https(mount: MountedSecret, clock: FakeClock, folder: Path) -> AsyncIt
 
 
 async def served_certificate(mount: MountedSecret, port: int) -> bytes:
-    """The certificate that a new connection gets, DER."""
+    """Return the certificate of a new connection, in DER."""
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=mount.ca_context)
     tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
     certificate = tls.getpeercert(binary_form=True)
@@ -110,7 +110,7 @@ def der(identity: CertKeyPair) -> bytes:
     return identity.certificate.public_bytes(serialization.Encoding.DER)
 
 
-async def test_a_certificate_that_is_replaced_is_served_without_a_restart(
+async def test_a_rotated_certificate_is_served_without_a_restart(
     mount: MountedSecret, tmp_path: Path
 ) -> None:
     first, clock = mount.rotate_ca(), FakeClock()
@@ -119,16 +119,16 @@ async def test_a_certificate_that_is_replaced_is_served_without_a_restart(
         connector = aiohttp.TCPConnector(ssl=mount.ca_context)
         async with aiohttp.ClientSession(connector=connector) as session:
             url = f"https://127.0.0.1:{port}/livez"
-            async with session.get(url) as answer:
-                assert answer.status == 200
+            async with session.get(url) as response:
+                assert response.status == 200
             second = mount.rotate_ca()
             await clock.advance(5)
             assert await served_certificate(mount, port) == der(second)
-            async with session.get(url) as answer:
-                assert answer.status == 200, "connections that are open go on"
+            async with session.get(url) as response:
+                assert response.status == 200, "open connections continue"
 
 
-async def test_a_pair_that_cannot_be_served_is_logged_and_the_one_before_is_kept(
+async def test_an_invalid_key_pair_is_logged_and_the_previous_one_is_kept(
     mount: MountedSecret, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, clock = mount.rotate_ca(), FakeClock()
@@ -158,13 +158,17 @@ async def test_a_pair_that_cannot_be_served_is_logged_and_the_one_before_is_kept
         assert await served_certificate(mount, port) == der(second)
 
 
-def command_error(*arguments: str, folder: Path) -> str:
-    """What the command says before it ends, which it does for want of credentials at last."""
-    given = ["api", f"--store=sqlite:///{folder / 'api.db'}", f"--kubeconfig={folder / 'none'}"]
-    answer = CliRunner().invoke(app, [*given, *arguments])
-    assert answer.exit_code == 1
-    assert answer.output.count("\n") == 1
-    return answer.output
+def command_error(*arguments: str, directory: Path) -> str:
+    """Return the command's error message; without credentials it always exits with one."""
+    given = [
+        "api",
+        f"--store=sqlite:///{directory / 'api.db'}",
+        f"--kubeconfig={directory / 'none'}",
+    ]
+    result = CliRunner().invoke(app, [*given, *arguments])
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+    return result.output
 
 
 REFUSED = "which is not loopback"
@@ -172,42 +176,42 @@ STARTED = "cannot read kubeconfig"
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":0", pytest.param("[::]:0", marks=needs_ipv6)])
-def test_plain_http_beyond_loopback_must_be_asked_for(address: str, tmp_path: Path) -> None:
-    told = command_error(f"--listen-address={address}", folder=tmp_path)
-    assert REFUSED in told
-    assert "--insecure" in told
-    assert STARTED in command_error(f"--listen-address={address}", "--insecure", folder=tmp_path)
+def test_plain_http_beyond_loopback_requires_insecure(address: str, tmp_path: Path) -> None:
+    output = command_error(f"--listen-address={address}", directory=tmp_path)
+    assert REFUSED in output
+    assert "--insecure" in output
+    assert STARTED in command_error(f"--listen-address={address}", "--insecure", directory=tmp_path)
 
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:0", "localhost:0", pytest.param("[::1]:0", marks=needs_ipv6)]
 )
-def test_plain_http_on_loopback_needs_no_word(address: str, tmp_path: Path) -> None:
-    assert STARTED in command_error(f"--listen-address={address}", folder=tmp_path)
+def test_plain_http_on_loopback_requires_no_flag(address: str, tmp_path: Path) -> None:
+    assert STARTED in command_error(f"--listen-address={address}", directory=tmp_path)
 
 
-def test_a_listener_that_is_handed_down_is_held_to_the_same(tmp_path: Path) -> None:
-    for address, told in (("127.0.0.1", STARTED), ("0.0.0.0", REFUSED)):
+def test_an_inherited_listener_is_checked_likewise(tmp_path: Path) -> None:
+    for address, expected in (("127.0.0.1", STARTED), ("0.0.0.0", REFUSED)):
         with socket.create_server((address, 0)) as listener:
             own = os.dup(listener.fileno())
-            assert told in command_error(f"--listen-fd={own}", folder=tmp_path)
+            assert expected in command_error(f"--listen-fd={own}", directory=tmp_path)
 
 
-def test_flags_of_the_certificate_that_cannot_be_used_are_told_in_a_line(
+def test_invalid_certificate_flags_are_reported_in_one_line(
     mount: MountedSecret, tmp_path: Path
 ) -> None:
     mount.write(mount.issue_certificate().certificate_pem, mount.issue_certificate().key_pem)
     crt, key = (f"--tls-cert-file={mount.pair.certificate}",
                 f"--tls-private-key-file={mount.pair.key}")  # fmt: skip
     where = "--listen-address=127.0.0.1:0"
-    assert "need each other" in command_error(where, crt, folder=tmp_path)
-    assert "need each other" in command_error(where, key, folder=tmp_path)
+    assert "require each other" in command_error(where, crt, directory=tmp_path)
+    assert "require each other" in command_error(where, key, directory=tmp_path)
     assert "--insecure has no effect" in command_error(
-        where, crt, key, "--insecure", folder=tmp_path
+        where, crt, key, "--insecure", directory=tmp_path
     )
 
 
-async def test_a_certificate_that_cannot_be_served_ends_the_start(
+async def test_an_invalid_certificate_prevents_the_start(
     mount: MountedSecret, tmp_path: Path
 ) -> None:
     config = kubeconfig(tmp_path / "kubeconfig", NOWHERE)
@@ -224,7 +228,7 @@ async def test_a_certificate_that_cannot_be_served_ends_the_start(
 
 @needs_ipv6
 async def test_ipv6_addresses_are_served(mount: MountedSecret, tmp_path: Path) -> None:
-    """With a certificate on ``[::1]``; at all addresses of both families without a host."""
+    """With a certificate on ``[::1]``; dual-stack without a host."""
     mount.rotate_ca()
     config = kubeconfig(tmp_path / "kubeconfig", NOWHERE)
     api = ("api", f"--kubeconfig={config}", f"--store=sqlite:///{tmp_path / 'api.db'}")
@@ -243,14 +247,14 @@ async def _wait_responds(url: str, trust: ssl.SSLContext) -> None:
     async with aiohttp.ClientSession() as session:
 
         async def is_healthy() -> bool:
-            async with session.get(url, ssl=trust) as answer:
-                return answer.status == 200
+            async with session.get(url, ssl=trust) as response:
+                return response.status == 200
 
         await wait_until_true(is_healthy)
 
 
 @needs_ipv6
-async def test_the_api_servers_kubeconfig_names_the_address_that_it_listens_on(
+async def test_the_api_servers_kubeconfig_has_its_listen_address(
     tmp_path: Path,
 ) -> None:
     arguments = (f"--data-dir={tmp_path}", "--listen-address=[::1]:0")

@@ -1,4 +1,4 @@
-"""The REST door: who may, what is refused and why, what is kept."""
+"""REST API: authorization, validation, commands and their outcomes."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
 
 
 @pytest.mark.parametrize(
-    ("action", "made"),
+    ("action", "command_action"),
     [
         ("suspend", "AbortJob"),
         ("abort", "AbortJob"),
@@ -37,29 +37,30 @@ async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
         ("complete", "CompleteJob"),
     ],
 )
-async def test_an_action_becomes_a_command_for_the_job(
-    rest: RestClient, action: str, made: str
+async def test_an_action_creates_a_command_for_the_job(
+    rest: RestClient, action: str, command_action: str
 ) -> None:
     body = await rest.command(action)
-    assert (body["action"], body["who"], body["state"]) == (made, "admin", "Issued")
+    assert (body["action"], body["who"], body["state"]) == (command_action, "admin", "Issued")
     [command] = await rest.commands()
-    assert command.action == made
+    assert command.action == command_action
     assert command.target is not None
     assert (command.target.kind, command.target.name) == ("Job", "train")
     assert command.metadata.controller == command.target
-    assert command.metadata.name.startswith(f"train-{made.lower()}-")
+    assert command.metadata.name.startswith(f"train-{command_action.lower()}-")
 
 
-async def test_the_outcome_is_what_the_jobs_status_shows(rest: RestClient) -> None:
+async def test_the_outcome_is_taken_from_the_jobs_status(rest: RestClient) -> None:
     body = await rest.command("suspend")
     [command] = await rest.commands()
     await rest.complete_command(command, phase="Aborting")
     outcome = await rest.wait_outcome(body["id"])
-    assert (outcome["state"], outcome["detail"]) == ("Executed", "the job went to Aborting")
+    assert outcome["state"] == "Executed"
+    assert outcome["detail"] == "the job changed to phase Aborting"
     assert outcome["finished_at"] is not None
 
 
-async def test_quick_commands_each_have_their_own_outcome(rest: RestClient) -> None:
+async def test_commands_in_quick_succession_have_separate_outcomes(rest: RestClient) -> None:
     ids = []
     for action, phase in (("suspend", "Aborting"), ("resume", "Restarting")) * 5:
         ids.append((await rest.command(action))["id"])
@@ -68,26 +69,24 @@ async def test_quick_commands_each_have_their_own_outcome(rest: RestClient) -> N
     assert {(await rest.wait_outcome(id_))["state"] for id_ in ids} == {"Executed"}
 
 
-async def test_a_command_that_the_job_had_no_use_for_is_ignored(rest: RestClient) -> None:
+async def test_a_command_without_effect_is_ignored(rest: RestClient) -> None:
     body = await rest.command("resume")
     [command] = await rest.commands()
     await rest.drop_command(command)
     assert (await rest.wait_outcome(body["id"]))["state"] == "Ignored"
 
 
-async def test_a_command_whose_job_goes_has_failed(rest: RestClient) -> None:
+async def test_a_command_fails_if_its_job_is_deleted(rest: RestClient) -> None:
     body = await rest.command("restart")
     [command] = await rest.commands()
     await rest.client.delete(JOBS, "train", namespace="default")
     with contextlib.suppress(Exception):
         await rest.drop_command(command)
     outcome = await rest.wait_outcome(body["id"])
-    assert (outcome["state"], outcome["detail"]) == ("Failed", "the job is gone")
+    assert (outcome["state"], outcome["detail"]) == ("Failed", "the job was deleted")
 
 
-async def test_what_was_under_way_is_settled_after_a_restart(
-    rest: RestClient, tmp_path: Path
-) -> None:
+async def test_open_commands_are_resolved_after_a_restart(rest: RestClient, tmp_path: Path) -> None:
     body = await rest.command("suspend")
     [command] = await rest.commands()
     async with running_api(rest.client, sqlite(tmp_path)) as url:
@@ -104,7 +103,7 @@ async def test_the_history_is_newest_first_and_outlives_the_job(rest: RestClient
     assert [item["action"] for item in body["items"]] == ["RestartJob", "ResumeJob", "AbortJob"]
 
 
-async def test_jobs_are_shown_in_short(rest: RestClient) -> None:
+async def test_jobs_are_listed_as_summaries(rest: RestClient) -> None:
     status, body = await rest.call("GET", PATH)
     assert status == 200
     assert (body["name"], body["phase"], body["replicas"]) == ("train", "Pending", 1)
@@ -115,7 +114,7 @@ async def test_jobs_are_shown_in_short(rest: RestClient) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "ünîcode"])
-async def test_without_a_valid_token_nothing_happens(rest: RestClient, token: str) -> None:
+async def test_requests_without_a_valid_token_are_rejected(rest: RestClient, token: str) -> None:
     status, body = await rest.call(
         "POST", f"{PATH}/commands", json={"action": "abort"}, token=token
     )
@@ -125,7 +124,7 @@ async def test_without_a_valid_token_nothing_happens(rest: RestClient, token: st
 
 
 @pytest.mark.parametrize(
-    ("data", "status", "word"),
+    ("data", "status", "expected"),
     [
         (b"{not json", 400, "not JSON"),
         (b"", 422, "body"),
@@ -136,17 +135,17 @@ async def test_without_a_valid_token_nothing_happens(rest: RestClient, token: st
         (b'{"action": "abort", "force": true}', 422, "force"),
     ],
 )
-async def test_a_bad_body_is_refused_by_name_of_the_field(
-    rest: RestClient, data: bytes, status: int, word: str
+async def test_errors_of_an_invalid_body_name_the_field(
+    rest: RestClient, data: bytes, status: int, expected: str
 ) -> None:
     got, body = await rest.call("POST", f"{PATH}/commands", data=data)
     assert got == status, body
-    assert word in body["detail"]
+    assert expected in body["detail"]
     assert await rest.commands() == []
     assert (await rest.call("GET", f"{PATH}/commands"))[1]["items"] == []
 
 
-async def test_a_huge_body_is_refused_unread(rest: RestClient) -> None:
+async def test_a_too_large_body_is_rejected_unread(rest: RestClient) -> None:
     host, port = rest.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
@@ -159,7 +158,7 @@ async def test_a_huge_body_is_refused_unread(rest: RestClient) -> None:
     await writer.wait_closed()
 
 
-async def test_a_body_that_grows_too_large_on_the_way_is_refused(rest: RestClient) -> None:
+async def test_a_chunked_body_over_the_limit_is_rejected(rest: RestClient) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b" " * 1024
@@ -169,7 +168,7 @@ async def test_a_body_that_grows_too_large_on_the_way_is_refused(rest: RestClien
     assert await rest.commands() == []
 
 
-async def test_a_job_that_is_not_there_is_a_404(rest: RestClient) -> None:
+async def test_a_missing_job_is_a_404(rest: RestClient) -> None:
     for method, path in (
         ("GET", "/v1/namespaces/default/jobs/none"),
         ("GET", f"{PATH}/commands/none"),
@@ -178,14 +177,14 @@ async def test_a_job_that_is_not_there_is_a_404(rest: RestClient) -> None:
     status, body = await rest.call(
         "POST", "/v1/namespaces/default/jobs/none/commands", json={"action": "abort"}
     )
-    assert (status, body["detail"]) == (404, "there is no job 'none' in namespace 'default'")
+    assert (status, body["detail"]) == (404, "job 'none' not found in namespace 'default'")
 
 
 STRANGE = ("", "a%2Fb", "%2E%2E", "x%252f", "a%00b", "A", "a..b", "-a", "a%0A", "a" * 254, "a%3Fb")
 
 
-async def test_a_name_that_none_can_have_is_refused(rest: RestClient) -> None:
-    """It must not lead to another object than the one that rights were asked about."""
+async def test_invalid_names_are_rejected(rest: RestClient) -> None:
+    """A request must not reach another object than the authorized one."""
     headers = {"Authorization": f"Bearer {rest.token}"}
     for name in STRANGE:
         for method, path in (
@@ -196,13 +195,13 @@ async def test_a_name_that_none_can_have_is_refused(rest: RestClient) -> None:
         ):
             url = URL(rest.url + path, encoded=True)
             order = {"action": "abort"} if method == "POST" else None
-            async with rest.session.request(method, url, headers=headers, json=order) as answer:
-                assert answer.status in (404, 422), f"{method} {path}: {await answer.text()}"
-                assert answer.content_type == "application/problem+json"
+            async with rest.session.request(method, url, headers=headers, json=order) as response:
+                assert response.status in (404, 422), f"{method} {path}: {await response.text()}"
+                assert response.content_type == "application/problem+json"
     assert await rest.commands() == []
 
 
-async def test_a_job_with_the_longest_name_takes_commands(rest: RestClient) -> None:
+async def test_a_job_with_a_name_of_maximum_length_accepts_commands(rest: RestClient) -> None:
     name = "a" * 253
     job = JOB | {"metadata": {"name": name}}
     await rest.client.create(JOBS, job, namespace="default")
@@ -215,15 +214,15 @@ async def test_a_job_with_the_longest_name_takes_commands(rest: RestClient) -> N
     assert command.target.name == name
 
 
-async def test_a_finished_job_takes_no_commands(rest: RestClient) -> None:
+async def test_a_finished_job_accepts_no_commands(rest: RestClient) -> None:
     state = {"status": {"state": {"phase": "Completed"}}}
     await rest.client.patch(JOBS, "train", state, namespace="default", subresource="status")
     status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "restart"})
-    assert (status, body["detail"]) == (409, "job 'train' is Completed; it takes no commands")
+    assert (status, body["detail"]) == (409, "job 'train' is Completed and accepts no commands")
     assert await rest.commands() == []
 
 
-async def test_the_manifests_suspend_wins_over_resume(rest: RestClient) -> None:
+async def test_suspend_in_the_manifest_takes_precedence_over_resume(rest: RestClient) -> None:
     await rest.client.patch(JOBS, "train", {"spec": {"suspend": True}}, namespace="default")
     status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "resume"})
     assert status == 409
@@ -231,7 +230,7 @@ async def test_the_manifests_suspend_wins_over_resume(rest: RestClient) -> None:
     assert await rest.commands() == []
 
 
-async def test_the_api_describes_itself_without_a_token(rest: RestClient) -> None:
+async def test_api_descriptions_require_no_token(rest: RestClient) -> None:
     _, description = await rest.call("GET", "/openapi.json", token="")
     assert "/v1/namespaces/{namespace}/jobs/{name}/commands" in description["paths"]
     async with rest.session.get(f"{rest.url}/docs") as page:
@@ -241,13 +240,13 @@ async def test_the_api_describes_itself_without_a_token(rest: RestClient) -> Non
     assert "https://" not in text
 
 
-async def test_alive_and_ready(rest: RestClient) -> None:
+async def test_livez_and_readyz(rest: RestClient) -> None:
     for path in ("/healthz", "/livez", "/readyz"):
-        async with rest.session.get(rest.url + path) as answer:
-            assert (answer.status, await answer.text()) == (200, "ok")
+        async with rest.session.get(rest.url + path) as response:
+            assert (response.status, await response.text()) == (200, "ok")
 
 
-async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
+async def test_not_ready_before_informers_are_synced(tmp_path: Path) -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         api.inject_fault("hang", times=1000)
         async with (
@@ -256,9 +255,9 @@ async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
         ):
 
             async def not_followed() -> bool:
-                async with session.get(f"{url}/readyz") as answer:
-                    told = (503, "[-]commands: not followed yet\n")
-                    return (answer.status, await answer.text()) == told
+                async with session.get(f"{url}/readyz") as response:
+                    not_synced = (503, "[-]commands: informers not synced\n")
+                    return (response.status, await response.text()) == not_synced
 
             await wait_until_true(not_followed)
 
@@ -272,13 +271,13 @@ async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
         b"content-length: 21\r\ntransfer-encoding: chunked\r\n\r\n15\r\n%b\r\n0\r\n\r\n",
     ],
 )
-async def test_a_body_that_is_cut_off_is_not_carried_out(rest: RestClient, sent: bytes) -> None:
+async def test_a_truncated_body_is_not_executed(rest: RestClient, sent: bytes) -> None:
     reader, writer = await asyncio.open_connection(*rest.url.removeprefix("http://").split(":"))
     head = f"POST {PATH}/commands HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {rest.token}\r\n"
     writer.write(head.encode() + sent % b'{"action": "suspend"}')
     writer.write_eof()
-    answer = await reader.read()
+    response = await reader.read()
     writer.close()
-    assert answer.startswith(b"HTTP/1.1 400 ") and b"application/problem+json" in answer
-    await rest.command("resume")  # what came before it would have been obeyed by now
+    assert response.startswith(b"HTTP/1.1 400 ") and b"application/problem+json" in response
+    await rest.command("resume")  # An earlier command would have been executed by now.
     assert [each.action for each in await rest.commands()] == ["ResumeJob"]

@@ -1,4 +1,4 @@
-"""A task of the REST API that fails is logged, counted and started again."""
+"""A failed task of the REST API is logged, counted and restarted."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from batholith.store.commands import CommandRecord, CommandStore
 
 
 class FailingClient(Client):
-    """Fails in a way that nothing expects, as often as it is told to."""
+    """Raises an unexpected error a given number of times."""
 
     failures_left = 0
 
@@ -28,7 +28,7 @@ class FailingClient(Client):
         return await super().get(resource, *given, **more)
 
 
-async def test_a_command_whose_settling_fails_is_settled_by_the_sweep(
+async def test_a_command_that_failed_to_resolve_is_resolved_by_the_sweep(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -44,13 +44,11 @@ async def test_a_command_whose_settling_fails_is_settled_by_the_sweep(
         await rest.complete_command(command, phase="Aborting")
         assert (await rest.wait_outcome(body["id"]))["state"] == "Executed"
         assert not serving.done()
-    assert "cannot settle a command" in caplog.messages
+    assert "cannot resolve command" in caplog.messages
 
 
-async def test_a_sweep_that_fails_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was under way before the start is settled all the same."""
+async def test_a_failed_sweep_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands from before the start are still resolved."""
     read = CommandStore.list_open
     failed: list[bool] = []
 
@@ -69,7 +67,7 @@ async def test_a_sweep_that_fails_is_started_again(
             body = await rest.command("suspend")
         await client.delete(JOBS, "train", namespace="default")
         before = TASK_RESTARTS["command sweep"]
-        monkeypatch.setattr(CommandStore, "on_session_open", fails_once)
+        monkeypatch.setattr(CommandStore, "list_open", fails_once)
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
             rest_at(url, server, client) as rest,
@@ -80,15 +78,15 @@ async def test_a_sweep_that_fails_is_started_again(
             assert not serving.done()
 
 
-async def test_an_http_server_that_ends_by_itself_ends_the_process(
+async def test_an_unexpected_exit_of_the_http_server_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not be reached any more, with everything else at work."""
+    """Otherwise the process would run without being reachable."""
 
     async def ends(_: uvicorn.Server, **_more: object) -> None:
         """As uvicorn does when its start fails."""
 
-    monkeypatch.setattr(uvicorn.Server, "run_in_thread", ends)
+    monkeypatch.setattr(uvicorn.Server, "serve", ends)
     async with (
         FakeApi() as api,
         Client(api.credentials, user_agent="tests") as client,
@@ -97,4 +95,4 @@ async def test_an_http_server_that_ends_by_itself_ends_the_process(
         await asyncio.wait((serving,))
         failure = serving.exception()
     assert isinstance(failure, ExceptionGroup)
-    assert [str(each) for each in failure.exceptions] == ["the HTTP server ended by itself"]
+    assert [str(each) for each in failure.exceptions] == ["the HTTP server exited unexpectedly"]

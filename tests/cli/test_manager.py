@@ -1,4 +1,4 @@
-"""Parts that share a process: they begin, and end, together and in order."""
+"""Components of one process start and stop together, in order."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from batholith.model.names import EVENTS
 
 @dataclass
 class FakeComponent:
-    """Needs some turns of the loop to end, and has something to say then."""
+    """Needs some iterations of the loop to stop, and records an event then."""
 
     recorder: EventRecorder
     name: str
@@ -43,24 +43,24 @@ class FakeComponent:
             self.recorder.record(about, type="Normal", reason="Ended", message=self.name)
 
 
-async def test_a_stop_lets_each_part_end_in_order_and_its_last_words_be_told() -> None:
+async def test_on_a_stop_each_component_shuts_down_and_its_last_events_are_written() -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         recorder = EventRecorder(client, component="tests")
-        parts = [
+        components = [
             FakeComponent(recorder, "one"),
             FakeComponent(recorder, "two", shutdown_iterations=5),
         ]
         ready = asyncio.Event()
-        running = asyncio.create_task(run_components(recorder, *parts, ready=ready))
+        running = asyncio.create_task(run_components(recorder, *components, ready=ready))
         await ready.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert [part.events for part in parts] == [["ended in order"]] * 2
+        assert [component.events for component in components] == [["ended in order"]] * 2
         assert {event["message"] for event in api.objects(EVENTS).values()} == {"one", "two"}
 
 
-async def test_a_part_that_fails_ends_the_others_and_is_told_of_once() -> None:
+async def test_a_failed_component_stops_the_others_and_is_reported_once() -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         recorder = EventRecorder(client, component="tests")
         well = FakeComponent(recorder, "one")
@@ -73,13 +73,13 @@ async def test_a_part_that_fails_ends_the_others_and_is_told_of_once() -> None:
 
 
 class ExitingComponent:
-    """Ends as if it had been told to."""
+    """Stops as if it had been cancelled."""
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         raise asyncio.CancelledError
 
 
-async def test_a_part_that_ends_as_if_it_had_been_told_to_ends_the_process() -> None:
+async def test_a_component_that_stops_without_being_cancelled_ends_the_process() -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         recorder = EventRecorder(client, component="tests")
         with pytest.RaisesGroup(pytest.RaisesExc(ComponentExitedError), flatten_subgroups=True):

@@ -1,4 +1,4 @@
-"""How parts end, seen from outside: exit codes, and what reaches the API server."""
+"""Shutdown of components: exit codes, and requests to the API server."""
 
 import asyncio
 import signal
@@ -25,20 +25,20 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 ALONE = ("--leader-elect=false", "--force-beside-volcano")
-"""Work begins at once."""
+"""Flags to start work without delay."""
 
 
-def arguments(name: str, server: EmbeddedServer, folder: Path) -> list[str]:
+def arguments(name: str, server: EmbeddedServer, directory: Path) -> list[str]:
     config = ["--kubeconfig", str(server.kubeconfig)]
     address = ["--listen-address", "127.0.0.1:0"]
     return {
-        "apiserver": ["apiserver", "--data-dir", str(folder / "own"), *address],
+        "apiserver": ["apiserver", "--data-dir", str(directory / "own"), *address],
         "controllers": ["controllers", *config],
         "scheduler": ["scheduler", *config],
-        "simulated agent": ["agent", "--data-dir", str(folder), "--simulate", "2", *config],
-        "agent": ["agent", "--data-dir", str(folder), *config],
-        "ending agent": ["agent", "--data-dir", str(folder), "--end-pods", *config],
-        "api": ["api", "--store", f"sqlite:///{folder}/api.db", *address, *config],
+        "simulated agent": ["agent", "--data-dir", str(directory), "--simulate", "2", *config],
+        "agent": ["agent", "--data-dir", str(directory), *config],
+        "ending agent": ["agent", "--data-dir", str(directory), "--end-pods", *config],
+        "api": ["api", "--store", f"sqlite:///{directory}/api.db", *address, *config],
     }[name]
 
 
@@ -47,10 +47,10 @@ def arguments(name: str, server: EmbeddedServer, folder: Path) -> list[str]:
     "name",
     ["apiserver", "controllers", "scheduler", "simulated agent", "agent", "ending agent", "api"],
 )
-async def test_every_part_stops_in_order_when_told(
+async def test_every_component_stops_gracefully_on_sigterm(
     server: EmbeddedServer, tmp_path: Path, name: str, number: int
 ) -> None:
-    """Quirk O3: a stop is no failure. After nine seconds it would end itself with 1."""
+    """Quirk O3: exit code 0. After the shutdown timeout of nine seconds it would be 1."""
     async with component(*arguments(name, server, tmp_path)) as one:
         await one.wait_ready()
         assert await one.stop(number) == 0, one.text
@@ -60,7 +60,7 @@ async def test_every_part_stops_in_order_when_told(
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler", "simulated agent", "api"])
-async def test_a_part_that_finds_no_server_stops_too(
+async def test_a_component_without_an_api_server_stops(
     server: EmbeddedServer, tmp_path: Path, name: str
 ) -> None:
     nowhere = ["--kubeconfig", str(tmp_path / "nowhere")]
@@ -73,10 +73,8 @@ async def test_a_part_that_finds_no_server_stops_too(
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler"])
-async def test_inv_lc_3_it_stops_though_a_sync_hangs_because_the_server_does(
-    tmp_path: Path, name: str
-) -> None:
-    """INV-LC-1 as well: nothing is written after the end."""
+async def test_inv_lc_3_a_component_stops_while_a_sync_hangs(tmp_path: Path, name: str) -> None:
+    """INV-LC-1 as well: no writes after the exit."""
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.put(JOBS, "train", spec={"tasks": []})
@@ -92,7 +90,7 @@ async def test_inv_lc_3_it_stops_though_a_sync_hangs_because_the_server_does(
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler", "simulated agent", "agent", "api"])
-async def test_it_stops_though_the_server_has_never_answered(
+async def test_a_component_stops_if_the_server_has_never_responded(
     server: EmbeddedServer, tmp_path: Path, name: str
 ) -> None:
     async with FakeApi() as api:
@@ -105,7 +103,7 @@ async def test_it_stops_though_the_server_has_never_answered(
             assert await one.stop() == 0, one.text
 
 
-async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+async def test_a_second_signal_exits_immediately(tmp_path: Path) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.inject_fault("hang", times=1000, writes=True)
@@ -113,16 +111,16 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             await wait_for(lambda: api.count("POST"))
             one.process.send_signal(signal.SIGTERM)
             assert await one.stop(signal.SIGINT) == 1
-            assert "ended at once" in one.text
+            assert "exiting immediately" in one.text
 
 
-async def test_what_cannot_stop_is_ended() -> None:
-    """A loop that is stuck after the signal: the clock runs beside it."""
+async def test_a_stuck_process_exits_after_the_shutdown_timeout() -> None:
+    """The timeout also applies to a stuck loop, since it runs in a thread."""
     code = (
         "import asyncio, time\n"
         "from batholith.cli import process\n"
         "async def main(ready):\n"
-        "    process.on_stop(lambda: time.sleep(60), limit=0.1)\n"
+        "    process.on_termination(lambda: time.sleep(60), timeout=0.1)\n"
         "    print('up', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "process.run(main)\n"

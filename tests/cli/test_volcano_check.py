@@ -1,4 +1,4 @@
-"""Nobody runs the controllers or the scheduler beside Volcano's without meaning to."""
+"""Controllers and scheduler do not start while Volcano's are running."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "evidence"),
     [
         ({}, "image docker.io/volcanosh/vc-controller-manager:v1.15.0, 1 replica"),
         ({"app": "x", "name": "x", "replicas": 3}, "v1.15.0, 3 replicas"),
@@ -38,15 +38,15 @@ Json = dict[str, Any]
         ({"image": "docker.io/volcanosh/vc-scheduler:v1.15.0", "app": "volcano-scheduler"}, ""),
     ],
 )
-def test_what_counts_as_volcanos_controllers(changes: Json, told: str) -> None:
+def test_deployments_of_volcanos_controllers_are_detected(changes: Json, evidence: str) -> None:
     one = msgspec.convert(deployment(**changes), Deployment)
     found = running_deployments([one], CONTROLLERS, host="node-1")
-    assert bool(found) is bool(told)
-    assert told in "".join(found)
+    assert bool(found) is bool(evidence)
+    assert evidence in "".join(found)
 
 
-def test_a_deployment_of_volcano_that_runs_ourselves_is_none() -> None:
-    """Its image was replaced by ours, which may be called anything."""
+def test_volcanos_deployment_with_batholiths_image_is_not_detected() -> None:
+    """Its image may have any name."""
     one = msgspec.convert(deployment(image="corp/batch:7"), Deployment)
     assert not running_deployments([one], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
     assert running_deployments([one], CONTROLLERS, host="volcano-controllers")
@@ -54,7 +54,7 @@ def test_a_deployment_of_volcano_that_runs_ourselves_is_none() -> None:
     assert running_deployments([old], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
 
 
-def test_replicas_that_are_not_given_are_one() -> None:
+def test_unset_replicas_count_as_one() -> None:
     body = deployment("scheduler")
     del body["spec"]["replicas"]
     assert running_deployments([msgspec.convert(body, Deployment)], SCHEDULER, host="here")
@@ -72,7 +72,7 @@ async def install(server: EmbeddedServer, body: Json) -> None:
 
 
 @pytest.mark.parametrize("role", ["controllers", "scheduler"])
-async def test_it_refuses_in_a_line_that_says_what_to_do(server: EmbeddedServer, role: str) -> None:
+async def test_the_error_is_one_line_with_advice(server: EmbeddedServer, role: str) -> None:
     await install(server, deployment(role))
     async with component(role, "--kubeconfig", str(server.kubeconfig)) as one:
         assert await one.wait_exit() == 1
@@ -84,7 +84,7 @@ async def test_it_refuses_in_a_line_that_says_what_to_do(server: EmbeddedServer,
 
 
 @pytest.mark.parametrize("role", ["controllers", "scheduler"])
-async def test_it_starts_when_volcano_is_scaled_down_or_it_is_forced(
+async def test_it_starts_if_volcano_is_scaled_down_or_the_check_is_disabled(
     server: EmbeddedServer, role: str
 ) -> None:
     config = ["--kubeconfig", str(server.kubeconfig)]
@@ -98,7 +98,7 @@ async def test_it_starts_when_volcano_is_scaled_down_or_it_is_forced(
         await one.wait_ready()
 
 
-async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -> None:
+async def test_without_permission_to_list_it_logs_a_warning_and_starts(tmp_path: Path) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.put(DEPLOYMENTS, NAMES["controllers"], **deployment())
@@ -106,11 +106,11 @@ async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -
         async with component("controllers", "--kubeconfig", str(config)) as one:
             await one.wait_ready()
     [warning] = [entry for entry in one.log if entry["level"] == "WARNING"]
-    assert warning["looked_for"] == "vc-controller-manager"
+    assert warning["program"] == "vc-controller-manager"
 
 
 @pytest.mark.parametrize("status", [503, 401], ids=["starting", "does not know us"])
-async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path, status: int) -> None:
+async def test_it_waits_for_an_unavailable_server(tmp_path: Path, status: int) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.inject_fault(status, watch=False)
@@ -120,5 +120,5 @@ async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path, statu
             await one.wait_line("waiting for the API server")
             assert (await one.get("health", "/livez"))[0] == 200
             await one.wait_ready()
-            # It is ready when it may lead or stand by; that somebody leads comes a little later.
+            # Readiness does not imply leadership, which follows a little later.
             await wait_until_equal(lambda: one.get("health", "/readyz"), (200, "ok"))

@@ -5,8 +5,8 @@ from typing import Any
 
 from support.cel_policies import policies
 
-from batholith.admission.policy_validation import ACTIONS, EVENTS
 from batholith.job_ctrl.plugins.registry import BUILT_IN
+from batholith.model.job import POLICY_ACTIONS, POLICY_EVENTS
 
 Json = dict[str, Any]
 BY_NAME: dict[tuple[str, str], Json] = {
@@ -17,7 +17,11 @@ BY_NAME: dict[tuple[str, str], Json] = {
 def test_words_that_a_job_may_use_are_those_of_the_code() -> None:
     spec = BY_NAME["ValidatingAdmissionPolicy", "batholith-new-jobs"]
     found = {each["name"]: each["expression"] for each in spec["variables"]}
-    for name, wanted in (("actions", ACTIONS), ("events", EVENTS), ("knownPlugins", BUILT_IN)):
+    for name, wanted in (
+        ("actions", POLICY_ACTIONS),
+        ("events", POLICY_EVENTS),
+        ("knownPlugins", BUILT_IN),
+    ):
         assert sorted(ast.literal_eval(found[name])) == sorted(wanted)
 
 

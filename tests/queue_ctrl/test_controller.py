@@ -416,5 +416,5 @@ async def test_command_with_invalid_target_is_reported_and_deleted(
         await wait_for(lambda: not world.commands)
     ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
-    assert f"target name {name!r} is invalid: " in message
+    assert message.startswith(f"cannot execute: target name {name!r} is invalid: ")
     assert "reconcile failed, requeuing" not in caplog.messages
