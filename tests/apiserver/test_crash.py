@@ -19,11 +19,11 @@ from support.embedded_apiserver import MAPS, MERGE, config_map, embedded_server
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from batholith.apiserver.server import Settings, running
+from batholith.local.apiserver import Settings, running
 
 
 async def main():
-    async with running(Settings(data=Path(sys.argv[1]), port=0)) as server:
+    async with running(Settings(data_dir=Path(sys.argv[1]), port=0)) as server:
         print(server.url, flush=True)
         await asyncio.get_running_loop().create_future()
 

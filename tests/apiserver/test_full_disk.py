@@ -20,11 +20,11 @@ from support.polling import wait_until_true
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from batholith.apiserver.server import Settings, running
+from batholith.local.apiserver import Settings, running
 
 
 async def main():
-    async with running(Settings(data=Path(sys.argv[1]), port=0)) as server:
+    async with running(Settings(data_dir=Path(sys.argv[1]), port=0)) as server:
         told = [server.url, server.tokens.by_user["admin"], server.pki.ca_data.decode()]
         print(json.dumps(told), flush=True)
         await asyncio.get_running_loop().create_future()

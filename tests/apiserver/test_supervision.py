@@ -83,8 +83,8 @@ async def test_a_controller_that_missed_a_change_looks_at_everything(
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
         reference["uid"] = owner["metadata"]["uid"]
         await server.create(MAPS, {"metadata": {"name": "d", "ownerReferences": [reference]}})
-        fail_once(GarbageCollector, "observe", RuntimeError("boom"))
-        fail_once(NamespaceController, "observe", RuntimeError("boom"))
+        fail_once(GarbageCollector, "on_event", RuntimeError("boom"))
+        fail_once(NamespaceController, "on_event", RuntimeError("boom"))
         await server.request("DELETE", f"{MAPS}/owner")
         await wait_deleted(server, MAPS, "d")
         for task in ("garbage", "namespaces"):
@@ -109,7 +109,7 @@ async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
             return len(shelf.broadcaster) == 2
 
         await wait_until_true(watched)
-        fail_once(Watcher, "see", RuntimeError("boom"))
+        fail_once(Watcher, "enqueue", RuntimeError("boom"))
         await server.create(MAPS, config_map("x", a="b"))
         ended = await first.remaining()
         assert ended == []

@@ -21,7 +21,7 @@ _LOOPBACK = "127.0.0.1"
 class KubernetesServiceController(Controller):
     """Makes these again when they are deleted or changed; the key is the namespace."""
 
-    name = "standing"
+    name = "kubernetes-service"
 
     def __init__(
         self, context: ControllerContext, *, address: str, namespaces: Collection[str]

@@ -14,6 +14,9 @@ _CACHE_SIZE = 100
 
 AUTHENTICATED_GROUP = "system:authenticated"
 
+COMPONENTS_GROUP = "batholith:components"
+"""Group of the embedded cluster's components."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...local.tokens import COMPONENTS
 from ...model import names, times
 from ...model.names import Resource
 from ..discovery.catalog import Catalog
@@ -31,7 +30,7 @@ from ..errors.status import (
     too_busy,
 )
 from ..http import offload
-from ..http.auth import APISERVER_USER, User
+from ..http.auth import APISERVER_USER, COMPONENTS_GROUP, User
 from ..http.offload import OFFLOAD_THRESHOLD
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
@@ -349,7 +348,9 @@ class Writer:
             old_object=old,
             user=write_request.user.name,
             # Our own parts have told the user already, of the object that they act on.
-            warnings=None if COMPONENTS in write_request.user.groups else write_request.warnings,
+            warnings=None
+            if COMPONENTS_GROUP in write_request.user.groups
+            else write_request.warnings,
         )
 
     def _admit(
