@@ -49,7 +49,7 @@ DRAIN_TIMEOUT = 5.0
 """Seconds that shutdown waits for requests in flight."""
 
 START_TIMEOUT = 30.0
-"""Seconds that start waits for each write of its own controllers."""
+"""Seconds that start waits for each write of the server's controllers."""
 
 BOOTSTRAP_RETRY_INTERVAL = 2.0
 """Seconds between attempts to create the default objects on a full disk."""

@@ -13,10 +13,10 @@ from support.polling import wait_until_true
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.storage import disk_reserve
-from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage import disk_reserve, object_store
 from batholith.apiserver.storage.disk_reserve import DiskReserve
-from batholith.apiserver.storage.object_store import ObjectStore, ResourceStore
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.resource_store import ResourceStore
 from batholith.apiserver.storage.sqlite import SqliteStore
 from batholith.apiserver.storage.stored_objects import new_uid
 from batholith.apiserver.storage.watch import SelectionPredicate, Watcher
@@ -120,8 +120,8 @@ class LimitedDatabase:
         def set_limit(pages: int) -> None:
             store._connection.execute(f"PRAGMA max_page_count={pages}").close()
 
-        self._patch.setattr(DiskReserve, "set_buffered_bytes", lambda _: self.extra_pages)
-        self._patch.setattr(DiskReserve, "unlock", lambda _: set_limit(self.LIMIT + kept))
+        self._patch.setattr(DiskReserve, "ensure", lambda _: self.extra_pages)
+        self._patch.setattr(DiskReserve, "release", lambda _: set_limit(self.LIMIT + kept))
         set_limit(self.LIMIT)
 
 
@@ -133,7 +133,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> LimitedDatabase:
 async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
     async with opened(tmp_path) as (registry, store, shelf):
         small.begin(store)
@@ -160,7 +160,7 @@ async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
 async def test_the_log_goes_first_when_the_disk_is_full(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(disk_reserve, "RESERVE_SIZE", 2_000_000)
     async with opened(tmp_path) as (registry, store, shelf):
         small.begin(store)
@@ -212,7 +212,7 @@ async def test_a_failed_compaction_takes_no_write_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
-    monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
     async with opened(tmp_path) as (registry, store, shelf):
         disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
@@ -299,6 +299,6 @@ async def test_a_stop_answers_what_is_still_unknown_as_unknown(
         disk.fails_at, disk.fails_after = "COMMIT", True
         written = put(registry, shelf, "b")
         registry.stop()
-        with pytest.raises(StatusError, match="cannot tell whether") as unknown:
+        with pytest.raises(StatusError, match="cannot determine whether") as unknown:
             await written
         assert unknown.value.code == 504

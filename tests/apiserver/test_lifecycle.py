@@ -28,7 +28,7 @@ from support.polling import wait_until_true
 
 from batholith.apiserver.controllers.base import ControllerContext, internal_request
 from batholith.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
-from batholith.apiserver.storage.object_store import ResourceStore
+from batholith.apiserver.storage.resource_store import ResourceStore
 from batholith.apiserver.storage.stored_objects import WatchEvent
 from batholith.machinery.testing import FakeClock
 

@@ -23,7 +23,7 @@ from batholith.apiserver.controllers.garbage_collector import GarbageCollector
 from batholith.apiserver.http.auth import APISERVER_USER
 from batholith.apiserver.http.requests import ObjectPath
 from batholith.apiserver.printing import tables
-from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage import object_store
 from batholith.apiserver.storage.object_store import ObjectStore
 from batholith.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
 from batholith.apiserver.storage.stored_objects import StoredObject
@@ -138,7 +138,7 @@ async def test_reads_of_many_objects_give_others_their_turn(
 async def test_deletions_of_many_objects_give_others_their_turn(
     server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "remove", iterations.counted(ObjectStore.remove))
     await fill(server, SECRETS)
     with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         answer = await server.request("DELETE", SECRETS)
@@ -172,8 +172,8 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
         return true_check(self, shelf, entry)
 
     monkeypatch.setattr(GarbageCollector, "_check_owners", check)
-    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
-    monkeypatch.setattr(ObjectStore, "update", iterations.counted(ObjectStore.put))
+    monkeypatch.setattr(ObjectStore, "remove", iterations.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "put", iterations.counted(ObjectStore.put))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
         await wait_deleted(server, MAPS, "owner")
@@ -264,7 +264,7 @@ async def _trim_history(server: EmbeddedServer) -> None:
 async def test_the_past_is_forgotten_when_nobody_writes(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
+    monkeypatch.setattr(object_store, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
     registry = object_store_of(server)
     await _trim_history(server)
 
@@ -290,7 +290,7 @@ async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> As
             return datetime.now(tz) + timedelta(seconds=seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr(time, "steady_time", lambda: true() + seconds)
+        patch.setattr(time, "time", lambda: true() + seconds)
         patch.setattr(writes, "datetime", WrongClock)
         patch.setattr(deletes, "datetime", WrongClock)
         yield

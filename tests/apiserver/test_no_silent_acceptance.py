@@ -319,7 +319,7 @@ async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer
 POLICIES = names.NETWORKPOLICIES.path("default")
 POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
 WARNINGS = (
-    "NetworkPolicy is stored but not enforced by the embedded cluster: pods share the network of "
+    "NetworkPolicy is stored but not enforced by the embedded cluster: pods use the network of "
     "the machine"
 )
 

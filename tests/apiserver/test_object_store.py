@@ -15,9 +15,9 @@ from support.polling import DEFAULT_TIMEOUT
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.storage import object_store as registries
-from batholith.apiserver.storage import watch
-from batholith.apiserver.storage.object_store import ObjectStore, ResourceStore
+from batholith.apiserver.storage import object_store, resource_store, watch
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.resource_store import ResourceStore
 from batholith.apiserver.storage.sqlite import SqliteStore
 from batholith.apiserver.storage.stored_objects import (
     DELETED,
@@ -171,7 +171,7 @@ async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> Non
 async def test_a_reader_may_wait_for_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "FRESHNESS_TIMEOUT", DEFAULT_TIMEOUT)
+    monkeypatch.setattr(object_store, "FRESHNESS_TIMEOUT", DEFAULT_TIMEOUT)
     async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         waiting = asyncio.create_task(registry.wait_until_fresh(registry.committed_rv + 2))
@@ -182,7 +182,7 @@ async def test_a_reader_may_wait_for_a_version(
 
 
 async def test_history_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "WATCH_HISTORY_SIZE", 3)
+    monkeypatch.setattr(resource_store, "WATCH_HISTORY_SIZE", 3)
     async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         for name in "abcde":
@@ -239,7 +239,7 @@ async def test_the_log_is_cut_and_old_watchers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
-    monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
     async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         for name in "abcde":

@@ -1,4 +1,4 @@
-"""The table of the built-in kinds: one row a kind, groups in the order of discovery."""
+"""Table of the built-in kinds: one row per kind, groups in the order of discovery."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _DEVICES = "resource.k8s.io"
 
 
 def _kind(resource: Resource, **options: Any) -> KindInfo:
-    """Describe a built-in kind; *subresources* may be given as names of the usual ones."""
+    """Describe a built-in kind; common *subresources* are given by name."""
     known = {
         "status": Subresource(
             "status", resource.kind, _READ_WRITE, resource.group, resource.version
@@ -32,19 +32,21 @@ def _kind(resource: Resource, **options: Any) -> KindInfo:
         "scale": Subresource("scale", "Scale", _READ_WRITE, "autoscaling"),
     }
     given = options.pop("subresources", ())
-    parts = [known[part] if isinstance(part, str) else part for part in given]
+    subresources = [
+        known[subresource] if isinstance(subresource, str) else subresource for subresource in given
+    ]
     return KindInfo(
         resource=resource,
         strategy=BuiltInStrategy(resource),
         singular=resource.kind.lower(),
         list_kind=f"{resource.kind}List",
-        subresources={part.name: part for part in parts},
+        subresources={subresource.name: subresource for subresource in subresources},
         **options,
     )
 
 
 def _label(*labels: str, missing: str = "") -> dict[str, tuple[tuple[str, ...], str]]:
-    """Field labels that are the paths of their fields."""
+    """Field labels that equal the paths of their fields."""
     return {label: (tuple(label.split(".")), missing) for label in labels}
 
 
@@ -353,4 +355,4 @@ BUILT_IN: tuple[KindInfo, ...] = (
     _DEFINITIONS,
     *_OTHERS,
 )
-"""Every built-in kind; groups in the order in which discovery names them."""
+"""All built-in kinds; groups in the order of discovery."""

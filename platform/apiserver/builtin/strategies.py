@@ -1,4 +1,4 @@
-"""The rules of the built-in kinds: what all share, and what some have of their own."""
+"""REST strategy of the built-in kinds: common rules, and hooks of single kinds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def _no_change(obj: Json) -> None:
-    """Leave the object as it is."""
+    """Do nothing."""
 
 
 def _no_update_change(obj: Json, old: Json) -> None:
-    """Leave the object as it is."""
+    """Do nothing."""
 
 
 def _no_errors(obj: Json, old: Json | None) -> list[FieldError]:
@@ -32,7 +32,7 @@ def _no_errors(obj: Json, old: Json | None) -> list[FieldError]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyHooks:
-    """What one kind does beyond what all kinds do."""
+    """What one kind does in addition to the common rules."""
 
     default: Callable[[Json], None] = _no_change
     prepare_for_create: Callable[[Json], None] = _no_change
@@ -164,12 +164,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
 
 
 def finalizers_of(obj: Json) -> list[str]:
-    """Its finalizers, perhaps none."""
+    """Its default finalizers."""
     return obj["metadata"].get("finalizers") or []
 
 
 class BuiltInStrategy:
-    """How objects of one built-in kind are cleaned, completed and checked."""
+    """Prunes, defaults and validates the objects of one built-in kind."""
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
@@ -181,17 +181,17 @@ class BuiltInStrategy:
         """Remove unknown fields and return their paths.
 
         Raises:
-            MalformedError: a field has a type that it cannot hold.
+            MalformedError: a field has a value of a wrong type.
         """
         return decode_object(obj, self._resource)
 
     def prepare_for_create(self, obj: Json) -> None:
-        """Set what a new object starts with beyond its defaults, e.g. its first phase."""
+        """Set initial values beyond the defaults, e.g. the first phase."""
         self._hooks.prepare_for_create(obj)
         add_zero_values(obj, self._resource)
 
     def validate(self, obj: Json, old: Json | None) -> list[FieldError]:
-        """Check the metadata and whatever the kind checks itself."""
+        """Validate the metadata, and the object by the kind's hook."""
         errors = validate_metadata(
             obj["metadata"],
             self._hooks.name_rule,

@@ -1,4 +1,4 @@
-"""Which volume a claim is bound to, or why it waits; pure functions."""
+"""Decide which volume a claim is bound to, or why it stays pending. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,26 +28,26 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """Make a folder volume for the claim."""
+    """Provision a directory volume for the claim."""
 
     reclaim_policy: str = "Delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Leave the claim pending, and say why."""
+    """Leave the claim pending with this reason."""
 
     reason: str
     message: str
 
 
 def claim_ref(volume: Json) -> Json:
-    """What a volume says of the claim that it is for; empty if it is for any."""
+    """Return the claimRef of a volume; empty if it has none."""
     return volume["spec"].get("claimRef") or {}
 
 
 def is_bound_to(volume: Json, claim: Json) -> bool:
-    """Whether a volume is bound to a claim, or kept for it by name."""
+    """Return whether a volume is bound to a claim, or reserved for it by name."""
     meta, about = claim["metadata"], claim_ref(volume)
     if (about.get("namespace"), about.get("name")) != (meta["namespace"], meta["name"]):
         return False
@@ -55,7 +55,7 @@ def is_bound_to(volume: Json, claim: Json) -> bool:
 
 
 def default_class(classes: Iterable[Json]) -> str:
-    """The name of the newest class that calls itself the default; ``""`` without one."""
+    """Return the name of the newest default class; ``""`` without one."""
     chosen = [
         (each["metadata"].get("creationTimestamp", ""), each["metadata"]["name"])
         for each in classes
@@ -67,10 +67,12 @@ def default_class(classes: Iterable[Json]) -> str:
 def decide(
     claim: Json, volumes: Mapping[str, Json], classes: Mapping[str, Json]
 ) -> Bind | Provision | Wait:
-    """Decide about a claim that is not bound; its class must be filled in."""
+    """Decide on an unbound claim, whose class is set already."""
     spec = claim["spec"]
     if spec.get("volumeMode") == "Block":
-        return Wait("ProvisioningFailed", "block devices are not supported: a volume is a folder")
+        return Wait(
+            "ProvisioningFailed", "block devices are not supported: a volume is a directory"
+        )
     wanted = spec.get("volumeName")
     if wanted:
         return _decide_for_named_volume(claim, wanted, volumes.get(wanted))
@@ -116,7 +118,7 @@ def _decide_provisioning(spec: Json, classes: Mapping[str, Json]) -> Provision |
 
 
 def _unsupported_class(chosen: Json) -> str:
-    """What a class asks for that a folder cannot give."""
+    """Return which parameter of a class a directory volume does not support."""
     name = chosen["metadata"]["name"]
     if chosen.get("volumeBindingMode") == "WaitForFirstConsumer":
         return (
@@ -125,22 +127,24 @@ def _unsupported_class(chosen: Json) -> str:
         )
     for key in ("parameters", "mountOptions", "allowedTopologies"):
         if chosen.get(key):
-            return f'storage class "{name}" has {key}, which a folder cannot have'
+            return f'storage class "{name}" has {key}, which directory volumes do not support'
     return ""
 
 
 def _unsupported_claim(spec: Json) -> str:
-    """What a claim asks for that a new folder cannot give."""
+    """Return which field of a claim a directory volume does not support."""
     for key in ("selector", "dataSource", "dataSourceRef", "volumeAttributesClassName"):
         if spec.get(key):
-            return f"spec.{key} is not supported for a new folder"
+            return f"spec.{key} is not supported for a new directory volume"
     if "ReadWriteOncePod" in spec.get("accessModes", ()):
-        return "the access mode ReadWriteOncePod is not supported: a folder has any number of users"
+        return (
+            "the access mode ReadWriteOncePod is not supported: a directory has any number of users"
+        )
     return ""
 
 
 def _mismatch_reason(claim: Json, volume: Json) -> str | None:
-    """Why a volume cannot serve a claim."""
+    """Return why a volume does not match a claim, if it does not."""
     wanted, offered = claim["spec"], volume["spec"]
     if "deletionTimestamp" in volume["metadata"]:
         return "it is being deleted"

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one connection: requests in, answers out, one after the other.
+"""HTTP/1.1 on one connection: requests are handled in order, one at a time.
 
-An answer is written in one piece, so it costs one TLS record and one system call. Each connection
-has one task, which lives as long as the connection does.
+A response is written at once, so it costs one TLS record and one system call. Each connection
+has one task, which lives as long as the connection.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from ..errors.status import StatusError, too_large
 log = logging.getLogger(__name__)
 
 MAX_BODY_SIZE = 3 * 1024 * 1024
-"""Bytes that a request may send."""
+"""Maximum bytes of a request body."""
 
 MAX_HEADER_SIZE = 64 * 1024
-"""Bytes that may come before a request's body."""
+"""Maximum bytes before a request's body."""
 
 _MAX_PIPELINED = 4
-"""Requests that may wait behind the one that is being answered."""
+"""Requests queued behind the one being handled."""
 
 _REASONS = {400: "BadRequest", 408: "Timeout", 429: "TooManyRequests"}
 _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
@@ -43,7 +43,7 @@ _STATUS_LINES = {
 
 
 class HttpRequest(msgspec.Struct):
-    """One request as it came."""
+    """One received request."""
 
     method: str = ""
     path: str = ""
@@ -51,38 +51,38 @@ class HttpRequest(msgspec.Struct):
 
     query: bytes = b""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """By lower-case name."""
+    """Names are lowercase."""
 
     body: bytes = b""
     too_large: bool = False
-    """The body was longer than BODY_LIMIT, and is not here."""
+    """The body exceeds ``MAX_BODY_SIZE``, and is not stored."""
 
     keep_alive: bool = True
     accepts_chunked: bool = True
-    """Whether the client understands an answer in chunks."""
+    """Whether the client accepts a chunked response."""
 
 
 class HttpResponse(msgspec.Struct):
-    """An answer: *body* at once, or *stream* piece by piece until it ends."""
+    """A response: *body* at once, or the chunks of *stream*."""
 
     status: int
     headers: bytes
-    """Header lines, each with its line end; length and date are added."""
+    """Header lines, each with its line end; Content-Length and Date are added."""
 
     body: bytes = b""
     stream: AsyncGenerator[bytes] | None = None
 
 
 RequestHandler = Callable[[HttpRequest], Awaitable[HttpResponse]]
-"""Answers a request; must not raise."""
+"""Handles a request; must not raise."""
 
 
 CredentialCheck = Callable[[HttpRequest], bool]
-"""Whether a request, whose body has not come yet, brings credentials that are good."""
+"""Returns whether a request, whose body is not received yet, has valid credentials."""
 
 
 class Connections(Listener):
-    """All connections of a server."""
+    """The connections of one listener."""
 
     def __init__(
         self,
@@ -100,18 +100,18 @@ class Connections(Listener):
         self._date = b""
 
     def create_connection(self) -> "Connection":
-        """The protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return Connection(self)
 
     def error_content(self, status: int) -> tuple[str, bytes]:
-        """A ``Status`` object."""
+        """Return a ``Status`` object."""
         error = too_large(MAX_BODY_SIZE)
         if status != error.code:
             error = StatusError(status, _REASONS.get(status, ""), explain(status))
         return "application/json", error.body() + b"\n"
 
     def date(self) -> bytes:
-        """The ``Date`` header."""
+        """Return the ``Date`` header."""
         second = int(time.time())
         if second != self._date_second:
             self._date_second = second
@@ -119,16 +119,16 @@ class Connections(Listener):
         return self._date
 
     async def close(self, timeout: float) -> None:
-        """Let answers under way finish, for that many *seconds*, and hang up."""
+        """Finish responses in flight within *timeout* seconds, then close all connections."""
         self.stop()
         works = [each.start_shutdown() for each in self._open if isinstance(each, Connection)]
         running = [work for work in works if work is not None]
         if running:
-            _, late = await asyncio.wait(running, timeout=timeout)
-            for work in late:
+            _, pending = await asyncio.wait(running, timeout=timeout)
+            for work in pending:
                 work.cancel()
-            if late:
-                await asyncio.wait(late)
+            if pending:
+                await asyncio.wait(pending)
         self.abort_all()
 
 
@@ -148,15 +148,15 @@ class Connection(LimitedConnection):
         self._in_headers = False
         self._in_body = False
         self._discarding_body = False
-        """The body that comes is not wanted: its request is refused already."""
+        """Skip the body being received: its request is rejected already."""
         self._header_size = 0
         self._last_status = 0
-        """Of a refusal that ends the connection."""
+        """Status of a rejection that ends the connection."""
         self._ignoring_input = False
-        """What still comes is not read."""
+        """Discard further input."""
         self._queue: deque[HttpRequest] = deque()
         self._queued_bytes = 0
-        """Bytes of bodies in the queue."""
+        """Bytes of the bodies in the queue."""
         self._handling = False
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -166,13 +166,13 @@ class Connection(LimitedConnection):
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         super().connection_made(transport)
         if not self.listener.closed:
             self._task = self._loop.create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End; a request that is being decided is still carried out, a stream is not."""
+        """Stop; a request being handled still completes, a stream does not."""
         super().connection_lost(exc)
         self._closing = True
         _wake(self._waiter)
@@ -181,30 +181,30 @@ class Connection(LimitedConnection):
             self._task.cancel()
 
     def start_shutdown(self) -> "asyncio.Task[None] | None":
-        """Take no more requests; returns the task that ends when all is answered."""
+        """Accept no more requests; return the task that ends after the last response."""
         self._closing = True
         _wake(self._waiter)
         return self._task
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
+        """The client reads more slowly than responses are written."""
         super().pause_writing()
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The write buffer has drained."""
         super().resume_writing()
         _wake(self._writable)
         self._writable = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received data."""
         if self._ignoring_input:
             return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._ignoring_input = True  # what follows is of another protocol
+            self._ignoring_input = True  # the following bytes are of another protocol
         except HttpParserError:
             self.listener.count_rejection("malformed")
             self.reject(400)
@@ -216,13 +216,13 @@ class Connection(LimitedConnection):
                 self.reject(400)
                 return
         if self._queue and not (self._in_headers or self._in_body or self._handling):
-            # The usual case, a whole request; `since` does not matter while it is answered.
+            # Usually one complete request; the phase's start is irrelevant while it is handled.
             self.phase, self.deadline = Phase.RESPONDING, math.inf
         else:
             self._update_phase()
 
     def eof_received(self) -> None:
-        """Refuse a request whose rest will not come; nothing of it is carried out."""
+        """Reject a truncated request; it is not executed."""
         if self._ignoring_input or not (
             self._in_headers or (self._in_body and not self._discarding_body)
         ):
@@ -233,7 +233,7 @@ class Connection(LimitedConnection):
             self.transport.write(self.listener.rejection_response(400))
 
     def reject(self, status: int) -> None:
-        """Drop what has come of a request, and close after *status*, if any, is sent."""
+        """Drop a partly received request; send *status*, unless it is 0, and close."""
         self._last_status = status
         self._closing = self._ignoring_input = True
         self._in_headers = self._in_body = False
@@ -243,7 +243,7 @@ class Connection(LimitedConnection):
         _wake(self._waiter)
 
     def _update_phase(self) -> None:
-        """Begin the phase that the connection is in now, and tell how much it holds."""
+        """Update the phase of the connection and the size of its buffers."""
         if self._handling or self._queue:
             phase = Phase.RESPONDING
         elif self._in_headers:
@@ -251,7 +251,7 @@ class Connection(LimitedConnection):
         elif self._in_body:
             phase = Phase.BODY
         elif self.phase is Phase.HEADER:
-            return  # not even the first request has begun
+            return  # the first request has not started yet
         else:
             phase = Phase.IDLE
         if phase is not self.phase and self.phase is not Phase.CLOSING:
@@ -265,21 +265,21 @@ class Connection(LimitedConnection):
             self.listener.set_buffered_bytes(self, held)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request starts."""
         self._incoming = HttpRequest()
         self._url, self._body_chunks, self._body_size = b"", [], 0
         self._in_headers, self._header_size = True, 0
 
     def on_url(self, piece: bytes) -> None:
-        """Part of the request's line."""
+        """Append to the request target."""
         self._url += piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Store one header."""
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """What comes now is the body."""
+        """The headers are complete; the body follows."""
         asked, parser = self._incoming, self._parser
         self._in_headers = False
         asked.method = parser.get_method().decode("ascii")
@@ -296,7 +296,7 @@ class Connection(LimitedConnection):
         self._handle_headers(asked)
 
     def _handle_headers(self, http_request: HttpRequest) -> None:
-        """Answer before the body comes, if it makes no difference, or leave the client to send."""
+        """Reject early, or let a client that waits for it send its body."""
         length = http_request.headers.get("content-length", "0")
         bodiless = length == "0" and "transfer-encoding" not in http_request.headers
         if bodiless and self.authenticated:
@@ -306,7 +306,7 @@ class Connection(LimitedConnection):
             self.authenticated = True
         if bodiless:
             return
-        if self._parser.should_upgrade():  # the parser would take the body for another protocol's
+        if self._parser.should_upgrade():  # the parser would not treat the body as this request's
             self.listener.count_rejection("malformed")
             self.reject(400)
             return
@@ -314,24 +314,24 @@ class Connection(LimitedConnection):
         http_request.too_large = int(length) > MAX_BODY_SIZE
         expects = http_request.headers.get("expect", "").lower() == "100-continue"
         if http_request.too_large or not known:
-            if expects:  # whether the body comes at all is the client's choice
+            if expects:  # the client may or may not send the body
                 http_request.keep_alive = False
             self._enqueue_without_body(http_request)
         elif expects:
             self.transport.write(_CONTINUE)
 
     def _enqueue_without_body(self, http_request: HttpRequest) -> None:
-        """Have a request answered without its body."""
+        """Queue a request without its body."""
         self._discarding_body = True
         self._body_chunks, self._body_size = [], 0
         self._enqueue(http_request)
 
     def on_body(self, piece: bytes) -> None:
-        """Part of the body."""
+        """Append to the body."""
         self._body_size += len(piece)
         if self._discarding_body:
             if self._body_size > 2 * MAX_BODY_SIZE and not self._ignoring_input:
-                self.reject(0)  # a client that does not stop is not waited for
+                self.reject(0)  # the client sends more than is worth reading
         elif self._body_size > MAX_BODY_SIZE:
             self._incoming.too_large = True
             self._enqueue_without_body(self._incoming)
@@ -339,7 +339,7 @@ class Connection(LimitedConnection):
             self._body_chunks.append(piece)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
         self._in_body = False
         if self._discarding_body or self._ignoring_input:
             self._discarding_body = False
@@ -372,7 +372,7 @@ class Connection(LimitedConnection):
         self._finish()
 
     def _finish(self) -> None:
-        """Close; a client that still sends gets a little time to read why."""
+        """Close; a client that still sends gets a little time to read the response."""
         if self._last_status:
             self.transport.write(self.listener.rejection_response(self._last_status))
         if self._last_status or self._in_body:
@@ -395,26 +395,26 @@ class Connection(LimitedConnection):
         return asked
 
     async def _send(self, http_request: HttpRequest, http_response: HttpResponse) -> None:
-        parts = [_STATUS_LINES[http_response.status], self.listener.date(), http_response.headers]
+        chunks = [_STATUS_LINES[http_response.status], self.listener.date(), http_response.headers]
         if self._closing:
             http_request.keep_alive = False
         has_body = http_request.method != "HEAD" and http_response.status not in _BODILESS
         if http_response.stream is not None:
-            await self._stream(http_request, parts, http_response.stream)
+            await self._stream(http_request, chunks, http_response.stream)
             return
         if http_response.status not in _BODILESS:
-            parts.append(b"content-length: %d\r\n" % len(http_response.body))
-        parts.append(b"\r\n" if http_request.keep_alive else b"connection: close\r\n\r\n")
+            chunks.append(b"content-length: %d\r\n" % len(http_response.body))
+        chunks.append(b"\r\n" if http_request.keep_alive else b"connection: close\r\n\r\n")
         if has_body:
-            parts.append(http_response.body)
-        self.transport.write(b"".join(parts))
+            chunks.append(http_response.body)
+        self.transport.write(b"".join(chunks))
         if self._writable is not None:
             await self._writable
 
     async def _stream(
         self, http_request: HttpRequest, head: list[bytes], stream: AsyncGenerator[bytes]
     ) -> None:
-        """Send pieces until they end; cancelled when the client hangs up."""
+        """Send chunks until the stream ends; cancelled when the client disconnects."""
         if http_request.accepts_chunked:
             head.append(b"transfer-encoding: chunked\r\n")
         else:
@@ -438,7 +438,7 @@ class Connection(LimitedConnection):
                     if self._writable is not None:
                         await self._writable
         except Exception:
-            log.exception("a stream broke off")
+            log.exception("cannot continue a stream")
             http_request.keep_alive = False
             return
         finally:
