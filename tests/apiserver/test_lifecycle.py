@@ -28,8 +28,9 @@ from support.polling import wait_until_true
 
 from batholith.apiserver.controllers.base import ControllerContext, internal_request
 from batholith.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
+from batholith.apiserver.controllers.namespaces import NamespaceController
 from batholith.apiserver.storage.resource_store import ResourceStore
-from batholith.apiserver.storage.stored_objects import WatchEvent
+from batholith.apiserver.storage.stored_objects import StoredObject, WatchEvent
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
@@ -527,3 +528,39 @@ async def test_odd_parts_of_pods_are_refused(server: Server) -> None:
     merged = await server.request("PATCH", f"{PODS}/p", strange, content_type=media)
     assert merged.status >= 400
     assert any(words in merged.body["message"] for words in ("merge key", "not identical"))
+
+
+async def test_finalization_leaves_a_recreated_namespace_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reconcile = NamespaceController.reconcile
+
+    async def skip(_: NamespaceController, key: str) -> None:
+        """Keep the server's own controller from finalizing the namespace."""
+
+    monkeypatch.setattr(NamespaceController, "reconcile", skip)
+    async with embedded_server(tmp_path, collect_garbage=False) as server:
+        handlers, path = server.running.app.handlers, f"{NAMESPACES_PATH}/n"
+        await server.create(NAMESPACES_PATH, {"metadata": {"name": "n"}})
+        await server.create(f"{path}/configmaps", config_map("old"))
+        await server.request("DELETE", path)
+        deleted: list[str] = []
+
+        async def recreate(_: object, entries: list[StoredObject], __: object) -> None:
+            """Instead of the first deletion, replace the namespace."""
+            deleted.extend(entry.name for entry in entries)
+            if [entry.name for entry in entries] == ["old"]:
+                body = {"metadata": {"name": "n"}, "spec": {"finalizers": []}}
+                await server.request("PUT", f"{path}/finalize", body)
+                await server.create(NAMESPACES_PATH, {"metadata": {"name": "n"}})
+                await server.create(f"{path}/secrets", {"metadata": {"name": "new"}})
+
+        monkeypatch.setattr(handlers.deleter, "delete_each", recreate)
+        context = ControllerContext(
+            writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
+        )
+        await reconcile(NamespaceController(context, ca=b""), "n")
+        assert deleted == ["old"]
+        namespace = await server.get(path)
+    assert namespace["spec"]["finalizers"] == ["kubernetes"]
+    assert namespace["status"] == {"phase": "Active"}

@@ -84,7 +84,9 @@ class NamespaceController(Controller):
         return {**config_map, "data": {_CA_FILE: self._ca}}
 
     async def _finalize(self, namespace: StoredObject) -> float | None:
-        remaining, kept = await self._delete_content(namespace.name)
+        remaining, kept = await self._delete_content(namespace)
+        if not self._is_current(namespace):
+            return None
         if remaining:
             conditions = _conditions(remaining, kept)
 
@@ -101,7 +103,12 @@ class NamespaceController(Controller):
             ).committed()
         return None
 
-    async def _delete_content(self, namespace: str) -> tuple[int, int]:
+    def _is_current(self, namespace: StoredObject) -> bool:
+        """Whether no client has finalized the namespace, and perhaps created it again."""
+        latest = self._namespaces.latest("", namespace.name)
+        return latest is not None and latest.uid == namespace.uid
+
+    async def _delete_content(self, namespace: StoredObject) -> tuple[int, int]:
         """Delete the content; return how many objects remain, and how many have finalizers."""
         resource_stores = [
             (kind, self.context.writer.store.resource_store(kind))
@@ -110,13 +117,15 @@ class NamespaceController(Controller):
         ]
         kept = 0
         for kind, resource_store in resource_stores:
-            entries = list(resource_store.by_namespace.get(namespace, {}).values())
+            if not self._is_current(namespace):
+                break
+            entries = list(resource_store.by_namespace.get(namespace.name, {}).values())
             kept += sum(entry.has_finalizers for entry in entries)
-            going = [entry for entry in entries if not entry.deleting]
-            call = internal_request(kind, (namespace, ""))
-            await self.context.deleter.delete_each(call, going, DeleteOptions())
+            active = [entry for entry in entries if not entry.deleting]
+            request = internal_request(kind, (namespace.name, ""))
+            await self.context.deleter.delete_each(request, active, DeleteOptions())
         remaining = sum(
-            len(resource_store.by_namespace.get(namespace, ()))
+            len(resource_store.by_namespace.get(namespace.name, ()))
             for _, resource_store in resource_stores
         )
         return remaining, kept
