@@ -58,8 +58,8 @@ class DisruptionController(Controller):
             if event.type == DELETED:
                 self._pod_infos.pop(entry.key, None)
             for budget in self._budgets.by_namespace.get(entry.namespace, {}).values():
-                wanted, old = selector_of(budget), event.previous
-                if wanted.matches(entry.labels) or (old and wanted.matches(old.labels)):
+                selector, old = selector_of(budget), event.previous
+                if selector.matches(entry.labels) or (old and selector.matches(old.labels)):
                     self.queue.add_after("/".join(budget.key), BATCH_DELAY)
 
     def enqueue_all(self) -> None:
@@ -73,9 +73,9 @@ class DisruptionController(Controller):
         entry = self._budgets.latest(namespace, name)
         if entry is None:
             return None
-        wanted = selector_of(entry)
+        selector = selector_of(entry)
         pods = [
-            pod for pod in self._pods.latest_entries_in(namespace) if wanted.matches(pod.labels)
+            pod for pod in self._pods.latest_entries_in(namespace) if selector.matches(pod.labels)
         ]
         now = datetime.now(UTC)
         recheck: list[datetime] = []

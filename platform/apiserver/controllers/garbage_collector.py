@@ -61,22 +61,22 @@ class GarbageCollector(Controller):
             return
         self._resource_stores[resource.group, resource.plural] = resource_store
         entry, previous = event.entry, event.previous
-        spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+        object_key = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
         if previous is not None and previous.owners != entry.owners:
-            self._unlink(spot, previous)
+            self._unlink(object_key, previous)
             for owner in previous.owners:
                 self._enqueue_unblocked_owner(owner)
         if event.type == DELETED:
-            self._unlink(spot, entry)
+            self._unlink(object_key, entry)
             self._object_keys.pop(entry.uid, None)
             if entry.uid in self._dependents:
                 self.queue.add(_DELETED_OWNER_PREFIX + entry.uid)
             for owner in entry.owners:
                 self._enqueue_unblocked_owner(owner)
             return
-        self._link(spot, entry)
+        self._link(object_key, entry)
         if entry.deleting or (previous is None and entry.owners) or _owners_changed(event):
-            self.queue.add(spot.queue_key)
+            self.queue.add(object_key.queue_key)
 
     def enqueue_all(self) -> None:
         """Rebuild the graph from the stored objects."""
@@ -88,10 +88,10 @@ class GarbageCollector(Controller):
                 continue
             self._resource_stores[resource.group, resource.plural] = resource_store
             for entry in resource_store.entries():
-                spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
-                self._link(spot, entry)
+                object_key = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+                self._link(object_key, entry)
                 if entry.owners or entry.deleting:
-                    self.queue.add(spot.queue_key)
+                    self.queue.add(object_key.queue_key)
 
     def _link(self, object_key: ObjectKey, entry: StoredObject) -> None:
         self._object_keys[entry.uid] = object_key
@@ -112,18 +112,20 @@ class GarbageCollector(Controller):
 
     def _enqueue_unblocked_owner(self, owner: OwnerRef) -> None:
         """Enqueue an owner without blocking dependents."""
-        spot = self._object_keys.get(owner.uid)
-        if spot is not None and not self._blocking_counts.get(owner.uid):
-            self.queue.add(spot.queue_key)
+        object_key = self._object_keys.get(owner.uid)
+        if object_key is not None and not self._blocking_counts.get(owner.uid):
+            self.queue.add(object_key.queue_key)
 
     async def reconcile(self, key: str) -> float | None:
         """Release, keep or delete one object, or all dependents of a deleted owner."""
         if key.startswith(_DELETED_OWNER_PREFIX):
             await self._delete_dependents(key.removeprefix(_DELETED_OWNER_PREFIX))
             return None
-        spot = ObjectKey(*key.split("|"))
-        resource_store = self._resource_stores.get((spot.group, spot.plural))
-        entry = resource_store.latest(spot.namespace, spot.name) if resource_store else None
+        object_key = ObjectKey(*key.split("|"))
+        resource_store = self._resource_stores.get((object_key.group, object_key.plural))
+        entry = (
+            resource_store.latest(object_key.namespace, object_key.name) if resource_store else None
+        )
         if resource_store is None or entry is None:
             return None
         try:
@@ -182,16 +184,16 @@ class GarbageCollector(Controller):
     def _find_owner(
         self, resource_store: ResourceStore, entry: StoredObject, owner: OwnerRef
     ) -> str | None:
-        spot = self._object_keys.get(owner.uid)
-        if spot is None:
+        object_key = self._object_keys.get(owner.uid)
+        if object_key is None:
             return None
-        holder = self._resource_stores.get((spot.group, spot.plural))
-        found = holder.latest(spot.namespace, spot.name) if holder else None
-        if holder is None or found is None or found.uid != owner.uid:
+        owner_store = self._resource_stores.get((object_key.group, object_key.plural))
+        found = owner_store.latest(object_key.namespace, object_key.name) if owner_store else None
+        if owner_store is None or found is None or found.uid != owner.uid:
             return None
-        if spot.namespace and not resource_store.resource.namespaced:
+        if object_key.namespace and not resource_store.resource.namespaced:
             return "misplaced"
-        if spot.namespace and spot.namespace != entry.namespace:
+        if object_key.namespace and object_key.namespace != entry.namespace:
             return None
         if found.deleting and FOREGROUND in _finalizers(found):
             return "waiting"
@@ -237,9 +239,9 @@ class GarbageCollector(Controller):
         """Apply *work* to each dependent of an owner, slice by slice."""
         async for batch in slices(list(self._dependents.get(uid, ())), PARSED_SLICE_SIZE):
             writes = []
-            for spot in batch:
-                resource_store = self._resource_stores[spot.group, spot.plural]
-                dependent = resource_store.latest(spot.namespace, spot.name)
+            for object_key in batch:
+                resource_store = self._resource_stores[object_key.group, object_key.plural]
+                dependent = resource_store.latest(object_key.namespace, object_key.name)
                 if dependent is None or all(owner.uid != uid for owner in dependent.owners):
                     continue
                 try:
@@ -247,7 +249,7 @@ class GarbageCollector(Controller):
                 except StatusError as error:
                     if error.reason not in ("NotFound", "Conflict"):
                         raise
-                    self.queue.add(spot.queue_key)
+                    self.queue.add(object_key.queue_key)
             for written in writes:
                 if written is not None:
                     await written.committed()

@@ -73,9 +73,9 @@ def decide(
         return Wait(
             "ProvisioningFailed", "block devices are not supported: a volume is a directory"
         )
-    wanted = spec.get("volumeName")
-    if wanted:
-        return _decide_for_named_volume(claim, wanted, volumes.get(wanted))
+    requested = spec.get("volumeName")
+    if requested:
+        return _decide_for_named_volume(claim, requested, volumes.get(requested))
     fitting = [each for each in volumes.values() if _mismatch_reason(claim, each) is None]
     kept = [each for each in fitting if is_bound_to(each, claim)]
     free = [each for each in fitting if not claim_ref(each) and _matches_selector(spec, each)]
@@ -84,14 +84,14 @@ def decide(
     return _decide_provisioning(spec, classes)
 
 
-def _decide_for_named_volume(claim: Json, wanted: str, volume: Json | None) -> Bind | Wait:
+def _decide_for_named_volume(claim: Json, requested: str, volume: Json | None) -> Bind | Wait:
     if volume is None:
-        return Wait("FailedBinding", f'volume "{wanted}" not found')
+        return Wait("FailedBinding", f'volume "{requested}" not found')
     if claim_ref(volume) and not is_bound_to(volume, claim):
-        return Wait("FailedBinding", f'volume "{wanted}" already bound to a different claim.')
+        return Wait("FailedBinding", f'volume "{requested}" already bound to a different claim.')
     problem = _mismatch_reason(claim, volume)
     if problem is not None:
-        text = f'Cannot bind to requested volume "{wanted}": {problem}'
+        text = f'Cannot bind to requested volume "{requested}": {problem}'
         return Wait("VolumeMismatch", text)
     return Bind(volume)
 
@@ -145,20 +145,20 @@ def _unsupported_claim(spec: Json) -> str:
 
 def _mismatch_reason(claim: Json, volume: Json) -> str | None:
     """Return why a volume does not match a claim, if it does not."""
-    wanted, offered = claim["spec"], volume["spec"]
+    requested, offered = claim["spec"], volume["spec"]
     if "deletionTimestamp" in volume["metadata"]:
         return "it is being deleted"
-    request = wanted["resources"]["requests"]["storage"]
+    request = requested["resources"]["requests"]["storage"]
     if _size(volume) < quantity.parse(request):
         return "requested PV is too small"
-    if wanted.get("storageClassName", "") != offered.get("storageClassName", ""):
+    if requested.get("storageClassName", "") != offered.get("storageClassName", ""):
         return "storageClassName does not match"
-    if wanted.get("volumeMode") != offered.get("volumeMode"):
+    if requested.get("volumeMode") != offered.get("volumeMode"):
         return "incompatible volumeMode"
-    if not set(wanted["accessModes"]) <= set(offered["accessModes"]):
+    if not set(requested["accessModes"]) <= set(offered["accessModes"]):
         return "incompatible accessMode"
     key = "volumeAttributesClassName"
-    return None if wanted.get(key) == offered.get(key) else f"{key} does not match"
+    return None if requested.get(key) == offered.get(key) else f"{key} does not match"
 
 
 def _size(volume: Json) -> quantity.Quantity:
@@ -168,5 +168,5 @@ def _size(volume: Json) -> quantity.Quantity:
 def _matches_selector(spec: Json, volume: Json) -> bool:
     if spec.get("selector") is None:
         return True
-    wanted = from_label_selector(msgspec.convert(spec["selector"], LabelSelector))
-    return wanted.matches(volume["metadata"].get("labels") or {})
+    selector = from_label_selector(msgspec.convert(spec["selector"], LabelSelector))
+    return selector.matches(volume["metadata"].get("labels") or {})

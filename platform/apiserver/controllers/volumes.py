@@ -51,8 +51,8 @@ class PersistentVolumeController(Controller):
         entry = event.entry
         if resource_store is self._claims:
             self.queue.add(_claim_key(entry.namespace, entry.name))
-            if held := self._volumes_by_claim_uid.get(entry.uid):
-                self.queue.add(f"volume/{held}")
+            if volume_name := self._volumes_by_claim_uid.get(entry.uid):
+                self.queue.add(f"volume/{volume_name}")
         elif resource_store is self._volumes:
             self._enqueue_volume(entry, deleted=event.type == DELETED)
             self._enqueue_waiting()

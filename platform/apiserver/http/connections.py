@@ -256,13 +256,13 @@ class Connection(LimitedConnection):
             phase = Phase.IDLE
         if phase is not self.phase and self.phase is not Phase.CLOSING:
             self.enter_phase(phase)
-        held = 0
+        buffered = 0
         if self._in_headers or self._in_body or self._handling:
-            held = self._queued_bytes + (self._header_size if self._in_headers else 0)
+            buffered = self._queued_bytes + (self._header_size if self._in_headers else 0)
             if self._in_body and not self._discarding_body:
-                held += self._body_size
-        if held != self.buffered_bytes:
-            self.listener.set_buffered_bytes(self, held)
+                buffered += self._body_size
+        if buffered != self.buffered_bytes:
+            self.listener.set_buffered_bytes(self, buffered)
 
     def on_message_begin(self) -> None:
         """A request starts."""
@@ -280,20 +280,20 @@ class Connection(LimitedConnection):
 
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""
-        asked, parser = self._incoming, self._parser
+        request, parser = self._incoming, self._parser
         self._in_headers = False
-        asked.method = parser.get_method().decode("ascii")
+        request.method = parser.get_method().decode("ascii")
         url = self._url
-        path, _, asked.query = url.partition(b"?")
+        path, _, request.query = url.partition(b"?")
         if not url.startswith(b"/"):
             parsed = parse_url(url)
-            path, asked.query = parsed.path or b"/", parsed.query or b""
-        asked.path = path.decode(errors="replace")
+            path, request.query = parsed.path or b"/", parsed.query or b""
+        request.path = path.decode(errors="replace")
         if b"%" in path:
-            asked.path = unquote(asked.path)
-        asked.accepts_chunked = parser.get_http_version() == "1.1"
-        asked.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
-        self._handle_headers(asked)
+            request.path = unquote(request.path)
+        request.accepts_chunked = parser.get_http_version() == "1.1"
+        request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        self._handle_headers(request)
 
     def _handle_headers(self, http_request: HttpRequest) -> None:
         """Reject early, or let a client that waits for it send its body."""
@@ -358,12 +358,12 @@ class Connection(LimitedConnection):
 
     async def _serve(self) -> None:
         try:
-            while (asked := await self._next()) is not None:
+            while (request := await self._next()) is not None:
                 self._handling = True
-                reply = await self.listener.handler(asked)
-                await self._send(asked, reply)
+                response = await self.listener.handler(request)
+                await self._send(request, response)
                 self._handling = False
-                if not asked.keep_alive:
+                if not request.keep_alive:
                     break
                 self._update_phase()
         except BaseException:
@@ -390,9 +390,9 @@ class Connection(LimitedConnection):
             self._waiter = None
         if len(self._queue) > _MAX_PIPELINED:
             self.transport.resume_reading()
-        asked = self._queue.popleft()
-        self._queued_bytes -= len(asked.body)
-        return asked
+        request = self._queue.popleft()
+        self._queued_bytes -= len(request.body)
+        return request
 
     async def _send(self, http_request: HttpRequest, http_response: HttpResponse) -> None:
         chunks = [_STATUS_LINES[http_response.status], self.listener.date(), http_response.headers]

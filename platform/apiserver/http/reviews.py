@@ -66,17 +66,17 @@ def _rules(spec: Json) -> Json:
 
 def _check_access(kind: str, spec: Json, namespace: str) -> list[FieldError]:
     errors = []
-    asked, other = (spec.get(f"{each}Attributes") for each in ("resource", "nonResource"))
-    if asked is None and other is None:
+    attributes, other = (spec.get(f"{each}Attributes") for each in ("resource", "nonResource"))
+    if attributes is None and other is None:
         errors.append(invalid_field("spec.resourceAttributes", None, _ATTRIBUTES_CONFLICT))
-    if asked is not None and other is not None:
+    if attributes is not None and other is not None:
         text = "cannot be specified in combination with resourceAttributes"
         errors.append(invalid_field("spec.nonResourceAttributes", other, text))
     if kind != "SelfSubjectAccessReview" and not (spec.get("user") or spec.get("groups")):
         text = "at least one of user or group must be specified"
         errors.append(invalid_field("spec.user", "", text))
     if kind == "LocalSubjectAccessReview":
-        errors += _check_local(asked, namespace)
+        errors += _check_local(attributes, namespace)
     return errors
 
 

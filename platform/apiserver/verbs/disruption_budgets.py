@@ -64,8 +64,8 @@ def consume_disruption(writer: Writer, kind: KindInfo, pod: StoredObject, *, dry
 
 def selector_of(budget: StoredObject) -> Selector:
     """Return the selector of the pods under *budget*."""
-    wanted = (budget.parse().get("spec") or {}).get("selector")
-    return from_label_selector(None if wanted is None else msgspec.convert(wanted, LabelSelector))
+    given = (budget.parse().get("spec") or {}).get("selector")
+    return from_label_selector(None if given is None else msgspec.convert(given, LabelSelector))
 
 
 def _is_evictable_unready(pod: Json, budget: Json) -> bool:
@@ -76,8 +76,8 @@ def _is_evictable_unready(pod: Json, budget: Json) -> bool:
     if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True
     status = budget.get("status") or {}
-    wanted = status.get("desiredHealthy", 0)
-    return bool(0 < wanted <= status.get("currentHealthy", 0))
+    desired = status.get("desiredHealthy", 0)
+    return bool(0 < desired <= status.get("currentHealthy", 0))
 
 
 def check_disruption_allowed(budget: Json) -> None:
@@ -124,8 +124,8 @@ def _with_disrupted_pod(budget: Json, pod: str) -> Json:
 def with_condition(status: Json, reason: str, message: str = "") -> Json:
     """Return *status* with the DisruptionAllowed condition; SufficientPods allows disruptions."""
     value = "True" if reason == "SufficientPods" else "False"
-    held = status.get("conditions") or ()
-    before: Json = next((each for each in held if each["type"] == ALLOWED), {})
+    conditions = status.get("conditions") or ()
+    before: Json = next((each for each in conditions if each["type"] == ALLOWED), {})
     changed = {
         "type": ALLOWED,
         "status": value,
@@ -136,5 +136,5 @@ def with_condition(status: Json, reason: str, message: str = "") -> Json:
     }
     if before.get("status") == value:
         changed["lastTransitionTime"] = before.get("lastTransitionTime") or now()
-    others = [each for each in held if each["type"] != ALLOWED]
+    others = [each for each in conditions if each["type"] != ALLOWED]
     return {**status, "conditions": [*others, changed]}

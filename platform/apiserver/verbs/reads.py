@@ -196,8 +196,10 @@ class _WatchStream:
             version = self._store.committed_rv
             selection = options.selection
             async for entries in slices(initial, PARSED_SLICE_SIZE):
-                wanted = filter(selection.matches, entries) if selection.has_selectors else entries
-                yield b"".join(map(self._added_line, wanted))
+                selected = (
+                    filter(selection.matches, entries) if selection.has_selectors else entries
+                )
+                yield b"".join(map(self._added_line, selected))
             async for events in slices(replayed, PARSED_SLICE_SIZE):
                 yield b"".join(map(self._replayed_line, events))
             if self._sends_initial_events_end():

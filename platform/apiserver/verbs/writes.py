@@ -534,7 +534,7 @@ def _bad_patch(patched: Json, reason: str) -> StatusError:
 
 def _warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) -> None:
     if not write_request.kind.custom:
-        return  # of built-in kinds they are refused
+        return  # those of built-in kinds are rejected
     for name in metadata.get("finalizers") or ():
         if (
             write_request.warnings is not None
