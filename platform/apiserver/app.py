@@ -25,8 +25,9 @@ from .errors.status import (
 from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous, impersonation_header
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
 from .http.negotiation import wants_aggregated, wants_pretty
-from .http.requests import JSON, TEXT, Request, Response, parse_query
+from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
+from .media_types import JSON, TEXT
 from .metrics import CONTENT_TYPE, ServerMetrics
 from .storage.stored_objects import new_uid
 from .verbs.handlers import Handlers

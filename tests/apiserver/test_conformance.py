@@ -94,9 +94,9 @@ Conversation = Callable[[RecordedConversation], Awaitable[None]]
 CONVERSATIONS: dict[str, Conversation] = {}
 
 
-def register_conversation(events: Conversation) -> Conversation:
-    CONVERSATIONS[events.__name__] = events
-    return events
+def register_conversation(conversation: Conversation) -> Conversation:
+    CONVERSATIONS[conversation.__name__] = conversation
+    return conversation
 
 
 def plain(name: str = "p", **spec: Any) -> Json:
@@ -584,11 +584,11 @@ def _version(event: Json) -> str:
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
 async def test_both_servers_return_the_same(
-    events: Conversation, real: RealServerFactory, tmp_path: Path
+    conversation: Conversation, real: RealServerFactory, tmp_path: Path
 ) -> None:
     async with real.start(tmp_path) as one, embedded_server(tmp_path, crds=crds.load()) as other:
         theirs, ours = RecordedConversation(one), RecordedConversation(other)
-        await asyncio.gather(events(theirs), events(ours))
+        await asyncio.gather(conversation(theirs), conversation(ours))
     comparison = ResponseComparison()
     found = []
     for (request, wanted), (_, got) in zip(theirs.responses, ours.responses, strict=True):
@@ -600,9 +600,9 @@ async def test_both_servers_return_the_same(
         if ("Warning" in wanted.headers) != ("Warning" in got.headers):
             differs.append(f"warning {got.headers.get('Warning')}")
         found += [f"{request}: {each}" for each in differs]
-    known = EXPECTED_DIFFERENCES.get(events.__name__, {})
-    unforeseen = [each for each in found if not any(difference in each for difference in known)]
-    assert not unforeseen, "\n".join(unforeseen)
+    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
+    unexpected = [each for each in found if not any(difference in each for difference in known)]
+    assert not unexpected, "\n".join(unexpected)
     assert [
         difference for difference in known if not any(difference in each for each in found)
     ] == []

@@ -22,7 +22,8 @@ from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
 from batholith.apiserver.custom.schema import StructuralSchema
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.http import bodies, offload, yaml_process
+from batholith.apiserver.http import bodies, yaml_process
+from batholith.apiserver.kinds.info import OFFLOAD_THRESHOLD
 from batholith.apiserver.verbs.patches import json_patch
 from batholith.model.admission import AdmissionRequest, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS
@@ -32,7 +33,7 @@ YAML = "application/yaml"
 
 
 def large(name: str, **labels: str) -> dict[str, Any]:
-    return {**config_map(name, **labels), "data": {"k": "," * (offload.OFFLOAD_THRESHOLD + 1)}}
+    return {**config_map(name, **labels), "data": {"k": "," * (OFFLOAD_THRESHOLD + 1)}}
 
 
 class BlockingWebhook:
@@ -106,7 +107,7 @@ async def test_a_large_write_is_based_on_the_latest_state(
     await server.create(MAPS, config_map("large"))
     webhook.begun.clear()
     webhook.released.clear()
-    patch = {"data": {"more": "x" * offload.OFFLOAD_THRESHOLD}}
+    patch = {"data": {"more": "x" * OFFLOAD_THRESHOLD}}
     request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
     async with in_flight(request) as writing:
         await webhook.reached()
@@ -246,6 +247,6 @@ def test_a_kind_with_expensive_patterns_has_a_lower_offload_threshold() -> None:
         text = {"type": "string", "allOf": [{"pattern": each} for each in patterns]}
         return StructuralSchema({"type": "object", "properties": {"spec": text}}).offload_threshold
 
-    assert of("^[a-z]+$") == offload.OFFLOAD_THRESHOLD
+    assert of("^[a-z]+$") == OFFLOAD_THRESHOLD
     dear = "(a|b)*a((a|b){30}){30}"
-    assert of(dear, dear) < of(dear) < offload.OFFLOAD_THRESHOLD
+    assert of(dear, dear) < of(dear) < OFFLOAD_THRESHOLD

@@ -4,6 +4,7 @@ from typing import Any
 
 from ...model import validation
 from ..errors.fields import (
+    NOT_NEGATIVE,
     FieldError,
     duplicate,
     forbidden,
@@ -11,6 +12,7 @@ from ..errors.fields import (
     not_supported,
     required,
 )
+from .enums import PROBES, PROTOCOLS, PULL_POLICIES
 from .resource_validation import validate_resources
 from .value_sources import validate_env_from, validate_env_source
 from .volume_validation import validate_mounts
@@ -18,13 +20,10 @@ from .volume_validation import validate_mounts
 Json = dict[str, Any]
 
 _RESTART = ("Always", "Never", "OnFailure")
-_PULL = ("Always", "IfNotPresent", "Never")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _PROC_MOUNTS = ("Default", "Unmasked")
 _SCHEMES = ("HTTP", "HTTPS")
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _PROBE_NUMBERS = (
     "initialDelaySeconds",
@@ -34,7 +33,6 @@ _PROBE_NUMBERS = (
     "failureThreshold",
 )
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
-_NOT_NEGATIVE = "must be greater than or equal to 0"
 _LAST_PORT = 65535
 _LAST_ID = 2**31 - 1
 _MAX_PORT_NAME_LENGTH = 15
@@ -70,7 +68,7 @@ def validate_container(
 
 def _validate_enums(container: Json, path: str, errors: list[FieldError]) -> None:
     for key, allowed in (
-        ("imagePullPolicy", _PULL),
+        ("imagePullPolicy", PULL_POLICIES),
         ("terminationMessagePolicy", _MESSAGE_POLICIES),
         ("restartPolicy", _RESTART),
     ):
@@ -90,7 +88,7 @@ def validate_probes_and_hooks(
             if not 0 <= seconds <= grace:
                 text = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
                 errors.append(invalid(f"{path}.lifecycle.{name}.sleep", seconds, text))
-    for name in _PROBES:
+    for name in PROBES:
         if name in container:
             _validate_probe(container[name], f"{path}.{name}", errors)
 
@@ -99,7 +97,7 @@ def validate_no_probes(container: Json, path: str, errors: list[FieldError]) -> 
     """Check that a container that ends before the next one starts has neither probes nor hooks."""
     text = "may not be set for init containers without restartPolicy=Always"
     errors += [
-        forbidden(f"{path}.{name}", text) for name in ("lifecycle", *_PROBES) if name in container
+        forbidden(f"{path}.{name}", text) for name in ("lifecycle", *PROBES) if name in container
     ]
 
 
@@ -178,8 +176,8 @@ def _validate_ports(ports: list[Json], path: str, errors: list[FieldError]) -> N
             if number := port.get(key):
                 _validate_number(number, f"{field_path}.{key}", errors)
         protocol = port.get("protocol")
-        if protocol not in _PROTOCOLS:
-            errors.append(not_supported(f"{field_path}.protocol", protocol, _PROTOCOLS))
+        if protocol not in PROTOCOLS:
+            errors.append(not_supported(f"{field_path}.protocol", protocol, PROTOCOLS))
 
 
 def _validate_number(number: int, path: str, errors: list[FieldError]) -> None:
@@ -250,7 +248,7 @@ def _validate_http(action: Json, path: str, errors: list[FieldError]) -> None:
 def _validate_probe(probe: Json, path: str, errors: list[FieldError]) -> None:
     _validate_handler(probe, path, errors)
     errors += [
-        invalid(f"{path}.{key}", probe[key], _NOT_NEGATIVE)
+        invalid(f"{path}.{key}", probe[key], NOT_NEGATIVE)
         for key in _PROBE_NUMBERS
         if probe.get(key, 0) < 0
     ]

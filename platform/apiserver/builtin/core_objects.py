@@ -14,6 +14,8 @@ from ..errors.fields import (
     required,
     too_long,
 )
+from ..kinds.groups import RBAC
+from .enums import ACCESS_MODES, PROTOCOLS
 from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
@@ -21,10 +23,7 @@ Json = dict[str, Any]
 DATA_LIMIT = 1024 * 1024
 """Maximum bytes of the data of a ConfigMap or Secret."""
 
-_RBAC = "rbac.authorization.k8s.io"
 _SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
-_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _PREEMPTION = ("Never", "PreemptLowerPriority")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
@@ -208,8 +207,8 @@ def _validate_service_port(port: Json, path: str, *, named: bool) -> list[FieldE
         errors.append(invalid(f"{path}.port", number, text))
         if port.get("targetPort") == number:  # the default
             errors.append(invalid(f"{path}.targetPort", number, text))
-    if port.get("protocol") not in _PROTOCOLS:
-        errors.append(not_supported(f"{path}.protocol", port.get("protocol"), _PROTOCOLS))
+    if port.get("protocol") not in PROTOCOLS:
+        errors.append(not_supported(f"{path}.protocol", port.get("protocol"), PROTOCOLS))
     return errors
 
 
@@ -237,9 +236,9 @@ def validate_pvc(obj: Json, old: Json | None) -> list[FieldError]:
     if not modes:
         errors.append(required("spec.accessModes", "at least 1 access mode is required"))
     errors += [
-        not_supported("spec.accessModes", mode, _ACCESS_MODES)
+        not_supported("spec.accessModes", mode, ACCESS_MODES)
         for mode in modes
-        if mode not in _ACCESS_MODES
+        if mode not in ACCESS_MODES
     ]
     if "storage" not in spec.get("resources", {}).get("requests", {}):
         errors.append(required("spec.resources[storage]"))
@@ -387,10 +386,10 @@ def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
 def default_binding(obj: Json) -> None:
     """Default a RoleBinding or ClusterRoleBinding."""
     if role := obj.get("roleRef"):
-        role.setdefault("apiGroup", _RBAC)
+        role.setdefault("apiGroup", RBAC)
     for subject in obj.get("subjects", ()):
         if subject.get("kind") in ("User", "Group"):
-            subject.setdefault("apiGroup", _RBAC)
+            subject.setdefault("apiGroup", RBAC)
 
 
 def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...model import quantity, times
+from .enums import PROBES
 
 Json = dict[str, Any]
 
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _MODE = 0o644
 _TOKEN_SECONDS = 3600
@@ -62,7 +62,7 @@ def _default_container(container: Json) -> None:
     container.setdefault("resources", {})
     for port in container.get("ports", ()):
         port.setdefault("protocol", "TCP")
-    for name in _PROBES:
+    for name in PROBES:
         if name in container:
             _default_probe(container[name])
     for hook in container.get("lifecycle", {}).values():

@@ -8,14 +8,12 @@ from ...model import validation
 from ...model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
+from ..kinds.groups import ADMISSION, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import core_objects, event_conversion, pod_defaults, pod_strategy, stored_defaults, workloads
 
 Json = dict[str, Any]
-
-_ADMISSION = "admissionregistration.k8s.io"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 def _no_change(obj: Json) -> None:
@@ -100,14 +98,14 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         name_rule=validation.dns1035_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
-    (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
-    (_ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
+    (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
         default=stored_defaults.default_admission_policy
     ),
-    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
         default=stored_defaults.default_admission_binding
     ),
-    (_ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): StrategyHooks(
         default=crds.default_crd,
         prepare_for_create=_prepare_crd_for_create,
@@ -145,10 +143,10 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("networking.k8s.io", "NetworkPolicy"): StrategyHooks(
         default=core_objects.default_network_policy, validate=core_objects.validate_network_policy
     ),
-    (_RBAC, "ClusterRole"): _ROLE,
-    (_RBAC, "ClusterRoleBinding"): _BINDING,
-    (_RBAC, "Role"): _ROLE,
-    (_RBAC, "RoleBinding"): _BINDING,
+    (RBAC, "ClusterRole"): _ROLE,
+    (RBAC, "ClusterRoleBinding"): _BINDING,
+    (RBAC, "Role"): _ROLE,
+    (RBAC, "RoleBinding"): _BINDING,
     ("resource.k8s.io", "ResourceClaim"): StrategyHooks(
         default=stored_defaults.default_resource_claim
     ),

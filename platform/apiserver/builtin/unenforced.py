@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...model.names import Resource
+from ..kinds.groups import ADMISSION, NETWORKING, RBAC, RESOURCE, STORAGE
 from .unenforced_pods import unenforced_pod_fields
 
 Json = dict[str, Any]
@@ -33,11 +34,6 @@ _NO_DEVICES = "it allocates no devices; request extended resources that a node o
 _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 _NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
-_RBAC = "rbac.authorization.k8s.io"
-_NETWORKING = "networking.k8s.io"
-_STORAGE = "storage.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
-_DEVICES = "resource.k8s.io"
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
@@ -59,30 +55,28 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),
-    (_RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
-    (_NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
-    (_NETWORKING, "NetworkPolicy"): UnenforcedKind(
-        _ENFORCED, "pods use the network of the machine"
-    ),
-    (_STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
-    (_ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
-    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
-    (_ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
+    (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
+    (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "pods use the network of the machine"),
+    (STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
     ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
     ("discovery.k8s.io", "EndpointSlice"): UnenforcedKind(_USED, _NO_ENDPOINTS),
-    (_DEVICES, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
 }
 """By group and kind. Kinds that are plain data on any cluster are not included."""
 

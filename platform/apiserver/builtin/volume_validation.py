@@ -13,6 +13,7 @@ from ..errors.fields import (
     required,
     too_long,
 )
+from .enums import ACCESS_MODES, PULL_POLICIES
 from .value_sources import validate_file_source
 
 Json = dict[str, Any]
@@ -28,8 +29,6 @@ _HOST_PATHS = (
     "FileOrCreate",
     "Socket",
 )
-_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
-_PULL = ("Always", "IfNotPresent", "Never")
 _PROPAGATION = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE = ("Disabled", "Enabled", "IfPossible")
 _MODE_LIMIT = 0o777
@@ -186,9 +185,9 @@ def _validate_ephemeral(source: Json, path: str, errors: list[FieldError]) -> No
         text = "at least 1 access mode is required"
         errors.append(required(f"{field_path}.spec.accessModes", text))
     errors += [
-        not_supported(f"{field_path}.spec.accessModes", mode, _ACCESS_MODES)
+        not_supported(f"{field_path}.spec.accessModes", mode, ACCESS_MODES)
         for mode in modes
-        if mode not in _ACCESS_MODES
+        if mode not in ACCESS_MODES
     ]
     if "storage" not in spec.get("resources", {}).get("requests", {}):
         errors.append(required(f"{field_path}.spec.resources[storage]"))
@@ -197,8 +196,8 @@ def _validate_ephemeral(source: Json, path: str, errors: list[FieldError]) -> No
 def _validate_image(source: Json, path: str, errors: list[FieldError]) -> None:
     if not source.get("reference"):
         errors.append(required(f"{path}.reference"))
-    if (policy := source.get("pullPolicy", "Always")) not in _PULL:
-        errors.append(not_supported(f"{path}.pullPolicy", policy, _PULL))
+    if (policy := source.get("pullPolicy", "Always")) not in PULL_POLICIES:
+        errors.append(not_supported(f"{path}.pullPolicy", policy, PULL_POLICIES))
 
 
 _CHECKS: dict[str, Check] = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
+from ..errors.fields import IMMUTABLE, NOT_NEGATIVE, FieldError, invalid, not_supported, required
 from .pod_defaults import default_template
 from .pod_validation import validate_template
 from .scheduling_validation import validate_selector
@@ -11,7 +11,6 @@ Json = dict[str, Any]
 
 _UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
-_NOT_NEGATIVE = "must be greater than or equal to 0"
 _COUNTS = ("replicas", "minReadySeconds", "revisionHistoryLimit", "parallelism", "completions")
 
 
@@ -146,7 +145,7 @@ def validate_workload(obj: Json, old: Json | None) -> list[FieldError]:
 
 def _validate_counts(spec: Json) -> list[FieldError]:
     return [
-        invalid(f"spec.{key}", spec[key], _NOT_NEGATIVE) for key in _COUNTS if spec.get(key, 0) < 0
+        invalid(f"spec.{key}", spec[key], NOT_NEGATIVE) for key in _COUNTS if spec.get(key, 0) < 0
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from ...model import validation
 from ...model.names import Resource
 from ..errors.fields import FieldError, MalformedError, invalid
-from ..kinds.info import CUSTOM_VERBS, Column, KindInfo, Subresource
+from ..kinds.info import CUSTOM_VERBS, Column, KindInfo, Subresource, common_subresources
 from ..kinds.metadata import validate_metadata
 from ..kinds.typed_json import decode_metadata
 from . import jsonpath
@@ -14,7 +14,6 @@ from .schema import StructuralSchema
 
 __all__ = ["custom_kinds", "validate_crd"]
 
-_READ_WRITE = ("get", "patch", "update")
 _AGE = Column(name="Age", type="date", json_path=".metadata.creationTimestamp")
 _BLOCKING = frozenset(
     {
@@ -144,14 +143,8 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
 
 
 def _subresources(resource: Resource, subresources: dict[str, Any]) -> dict[str, Subresource]:
-    found = {}
-    if "status" in subresources:
-        found["status"] = Subresource(
-            "status", resource.kind, _READ_WRITE, resource.group, resource.version
-        )
-    if "scale" in subresources:
-        found["scale"] = Subresource("scale", "Scale", _READ_WRITE, "autoscaling")
-    return found
+    common = common_subresources(resource)
+    return {name: subresource for name, subresource in common.items() if name in subresources}
 
 
 def _field_labels(version: dict[str, Any]) -> dict[str, tuple[tuple[str, ...], str]]:

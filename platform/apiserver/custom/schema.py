@@ -11,6 +11,8 @@ from typing import Any
 
 from ..errors.fields import FieldError, required
 from ..kinds import go_types
+from ..kinds.info import OFFLOAD_THRESHOLD
+from ..kinds.metadata import TYPE_META
 from .go_regex import program_size
 from .structural import structural_errors
 from .value_validation import MISSING, Check, value_checks
@@ -22,9 +24,6 @@ Prune = Callable[[Any], list[str] | None]
 Default = Callable[[Any], None]
 """Sets defaults below the value, in place."""
 
-_HEAD = ("apiVersion", "kind")
-
-_OFFLOAD_THRESHOLD = 64 * 1024
 _STEPS = 4_000_000
 """Steps of matching patterns that take some 25 ms."""
 
@@ -41,7 +40,7 @@ class StructuralSchema:
         self.has_rules = _has_rules(openapi)
         """Whether the schema has rules in CEL."""
 
-        self.offload_threshold = min(_OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
+        self.offload_threshold = min(OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
         """Bytes of an object from which validation may take too long for the event loop."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
@@ -209,7 +208,7 @@ def _known_fields(schema: Schema, *, embedded: bool) -> dict[str, tuple[bool, Pr
         for key, node in schema.get("properties", {}).items()
     }
     if embedded:
-        head: dict[str, tuple[bool, Prune | None]] = dict.fromkeys(_HEAD, (False, None))
+        head: dict[str, tuple[bool, Prune | None]] = dict.fromkeys(TYPE_META, (False, None))
         fields |= {**head, "metadata": (False, _prune_metadata)}
     return fields
 
@@ -308,7 +307,7 @@ def _requires(keys: tuple[str, ...]) -> Check:
 
 
 def _requires_head(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
-    errors += [required(_join(path, key)) for key in _HEAD if not value.get(key)]
+    errors += [required(_join(path, key)) for key in TYPE_META if not value.get(key)]
 
 
 def _join(path: str, key: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from ..kinds.go_types import component
 from ..kinds.info import KindInfo
+from ..media_types import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, YAML
 from .openapi_schemas import (
     components,
     group_version_kind,
@@ -22,15 +23,6 @@ from .openapi_schemas import (
 )
 
 Json = dict[str, Any]
-
-_JSON = "application/json"
-_YAML = "application/yaml"
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
-_STRATEGIC = "application/strategic-merge-patch+json"
-_PATCHES = (
-    "application/json-patch+json",
-    "application/merge-patch+json",
-)
 
 
 def index(kinds: Sequence[KindInfo]) -> Json:
@@ -147,7 +139,7 @@ def _operation(kind: KindInfo, verb: str, subresource_name: str = "") -> Json:
         "verb": verb,
         "tags": [f"{resource.group or 'core'}_{resource.version}"],
         "parameters": _parameters(verb),
-        "responses": {"200": {"description": "OK", "content": _content((_JSON, _YAML), schema)}},
+        "responses": {"200": {"description": "OK", "content": _content((JSON, YAML), schema)}},
         "x-kubernetes-action": _ACTIONS.get(verb, verb),
         "x-kubernetes-group-version-kind": gvk,
     }
@@ -175,13 +167,13 @@ def _parameters(verb: str) -> list[Json]:
 def _body(kind: KindInfo, verb: str, schema: Json) -> Json | None:
     # Custom kinds have neither protobuf nor merge keys.
     if verb in ("create", "update"):
-        types = [_JSON, _YAML] + [_PROTOBUF] * (not kind.custom)
+        types = [JSON, YAML] + [PROTOBUF] * (not kind.custom)
         return {"required": True, "content": _content(types, schema)}
     if verb == "patch":
-        types = [*_PATCHES] + [_STRATEGIC] * (not kind.custom)
+        types = [JSON_PATCH, MERGE_PATCH] + [STRATEGIC_PATCH] * (not kind.custom)
         return {"required": True, "content": _content(types, {"type": "object"})}
     if verb == "delete":
-        return {"content": _content((_JSON,), reference(component("meta.DeleteOptions")))}
+        return {"content": _content((JSON,), reference(component("meta.DeleteOptions")))}
     return None
 
 

@@ -87,3 +87,4 @@ def too_many(path: str, count: int, limit: int) -> FieldError:
 
 
 IMMUTABLE = "field is immutable"
+NOT_NEGATIVE = "must be greater than or equal to 0"

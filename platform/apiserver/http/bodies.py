@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from ..errors.status import StatusError, bad_request, unsupported_media
-from ..kinds.info import KindInfo
+from ..kinds.info import OFFLOAD_THRESHOLD, KindInfo
+from ..media_types import JSON, PROTOBUF, YAML
 from . import offload, protobuf, yaml_process
 from .negotiation import ACCEPTED
-from .requests import JSON, PROTOBUF, YAML, Json, Request
+from .requests import Json, Request
 from .yaml_process import MAX_DEPTH, MAX_VALUES
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -40,7 +41,7 @@ async def decode_ahead(request: Request, *, kind: KindInfo | None = None) -> Non
     Raises:
         StatusError: 400, 413 or 415.
     """
-    if len(request.body) > offload.OFFLOAD_THRESHOLD:
+    if len(request.body) > OFFLOAD_THRESHOLD:
         request.decoded = await offload.run_in_thread(lambda: decode_body(request, kind=kind))
 
 

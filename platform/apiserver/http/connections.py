@@ -22,6 +22,7 @@ from ...httpserver.limits import Limits
 from ...httpserver.listener import LimitedConnection, Listener, Phase, explain
 from ...httpserver.metrics import ListenerMetrics
 from ..errors.status import StatusError, too_large
+from ..media_types import JSON
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Connections(Listener):
         error = too_large(MAX_BODY_SIZE)
         if status != error.code:
             error = StatusError(status, _REASONS.get(status, ""), explain(status))
-        return "application/json", error.body() + b"\n"
+        return JSON, error.body() + b"\n"
 
     def date(self) -> bytes:
         """Return the ``Date`` header."""

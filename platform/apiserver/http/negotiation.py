@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors.status import not_acceptable
-from .requests import JSON, PROTOBUF, YAML, parse_query
+from ..media_types import JSON, PROTOBUF, YAML
+from .requests import parse_query
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
 STREAM_TYPES = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")

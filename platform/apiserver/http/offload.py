@@ -15,11 +15,8 @@ from weakref import WeakKeyDictionary
 from ..errors.status import bad_request, internal
 from . import yaml_process
 
-OFFLOAD_THRESHOLD = 64 * 1024
-"""Bytes of a body from which it is handled off the loop."""
-
 YAML_OFFLOAD_THRESHOLD = 8 * 1024
-"""The same for YAML, which takes some fifty times as long."""
+"""Bytes of YAML from which it is handled off the loop: it takes some fifty times as long."""
 
 _MAX_PROCESSES = 2
 """Maximum processes that convert YAML concurrently."""

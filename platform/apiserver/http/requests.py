@@ -10,12 +10,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from ..errors.status import bad_request
+from ..media_types import JSON
 from .auth import User
-
-JSON = "application/json"
-YAML = "application/yaml"
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-TEXT = "text/plain; charset=utf-8"
 
 Json = dict[str, Any]
 

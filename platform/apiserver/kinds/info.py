@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from ...model.names import Resource
 from ..errors.fields import FieldError
 
+OFFLOAD_THRESHOLD = 64 * 1024
+"""Bytes from which an object is handled off the event loop, unless its kind needs a lower limit."""
+
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 """The same verbs in the order in which kube-apiserver lists them for custom kinds."""
@@ -28,6 +31,15 @@ class Subresource:
     verbs: tuple[str, ...]
     group: str = ""
     version: str = "v1"
+
+
+def common_subresources(resource: Resource) -> dict[str, Subresource]:
+    """Return the subresources that many kinds have, by name."""
+    verbs = ("get", "patch", "update")
+    return {
+        "status": Subresource("status", resource.kind, verbs, resource.group, resource.version),
+        "scale": Subresource("scale", "Scale", verbs, "autoscaling"),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +122,7 @@ class KindInfo:
     storage_version: str = ""
     """Storage version of a custom kind; all others are served from it."""
 
-    offload_threshold: int = 64 * 1024
+    offload_threshold: int = OFFLOAD_THRESHOLD
     """Bytes of a body from which validation takes too long for the event loop."""
 
     generation: str = "never"

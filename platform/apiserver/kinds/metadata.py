@@ -6,6 +6,7 @@ from typing import Any
 from ...model import validation
 from ..errors.fields import IMMUTABLE, FieldError, forbidden, invalid, required, too_long
 
+TYPE_META = ("apiVersion", "kind")
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 NameRule = Callable[[str], str]

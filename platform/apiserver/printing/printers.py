@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..kinds.groups import ADMISSION, RBAC
 from .ages import UNKNOWN, age
 from .pod_printer import pod_row
 
@@ -313,8 +314,6 @@ def _csi_node(obj: Json, now: datetime) -> list[Any]:
 _CREATED = "Name, Age"
 _BINDINGS = Printer("Name, Role, Age, +Users, +Groups, +ServiceAccounts", _binding)
 _HOOKS = Printer("Name, #Webhooks, Age", _webhooks)
-_RBAC = "rbac.authorization.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
 
 PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "Pod"): Printer(
@@ -350,16 +349,16 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
         _claim,
     ),
     ("", "ResourceQuota"): Printer("Name, Request, Limit, Age", _quota),
-    (_ADMISSION, "MutatingWebhookConfiguration"): _HOOKS,
-    (_ADMISSION, "ValidatingWebhookConfiguration"): _HOOKS,
+    (ADMISSION, "MutatingWebhookConfiguration"): _HOOKS,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _HOOKS,
     ("coordination.k8s.io", "Lease"): Printer("Name, Holder, Age", _lease),
     ("discovery.k8s.io", "EndpointSlice"): Printer(
         "Name, AddressType, Ports, Endpoints, Age", _endpoint_slice
     ),
     ("networking.k8s.io", "NetworkPolicy"): Printer("Name, Pod-Selector, Age", _network_policy),
     ("node.k8s.io", "RuntimeClass"): Printer("Name, Handler, Age", _runtime_class),
-    (_RBAC, "ClusterRoleBinding"): _BINDINGS,
-    (_RBAC, "RoleBinding"): _BINDINGS,
+    (RBAC, "ClusterRoleBinding"): _BINDINGS,
+    (RBAC, "RoleBinding"): _BINDINGS,
     ("scheduling.k8s.io", "PriorityClass"): Printer(
         "Name, #Value, Global-Default, Age, PreemptionPolicy", _priority_class
     ),

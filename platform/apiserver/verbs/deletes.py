@@ -10,7 +10,6 @@ from ...model import names, times
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
 from ..http.requests import Json, ObjectPath
-from ..storage.object_store import PendingWrite
 from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import StoredObject, encode
@@ -78,11 +77,11 @@ class Deleter:
                 # Immediate deletion: the last state is the previous one.
                 obj = old
             removed = registry.remove(resource_store, obj, entry)
-            return _to_result(removed, removed=True)
+            return WriteResult.from_pending(removed, removed=True)
         if obj == old:
             settled = registry.pending_commit(resource_store, entry)
             return WriteResult(entry.data, settled, uid=entry.uid)
-        return _to_result(registry.put(resource_store, obj, entry))
+        return WriteResult.from_pending(registry.put(resource_store, obj, entry))
 
     async def delete_collection(
         self,
@@ -215,8 +214,3 @@ def _pod_grace_period(pod: Json, requested: int | None) -> int:
     if seconds is None:
         seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_PERIOD)
     return 1 if seconds < 0 else int(seconds)
-
-
-def _to_result(pending: PendingWrite, *, removed: bool = False) -> WriteResult:
-    entry = pending.entry
-    return WriteResult(entry.data, pending.done, removed, entry.uid)

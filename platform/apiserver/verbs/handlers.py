@@ -24,10 +24,11 @@ from ..http.bodies import (
 )
 from ..http.negotiation import negotiate
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
-from ..http.requests import JSON, ObjectPath, Request, Response
+from ..http.requests import ObjectPath, Request, Response
 from ..http.reviews import review
 from ..http.routes import RequestInfo
 from ..kinds.info import KindInfo
+from ..media_types import JSON
 from . import deletes, scale
 from .deletes import Deleter
 from .options import check_timeout, delete_options, read_options, write_options

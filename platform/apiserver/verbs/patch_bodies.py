@@ -6,12 +6,10 @@ from ..errors.status import StatusError, bad_request, unsupported_media
 from ..http.bodies import check_depth_and_size, media_type, parse_json
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
+from ..media_types import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from .writes import UpdateFunc
 
-JSON_PATCH = "application/json-patch+json"
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 

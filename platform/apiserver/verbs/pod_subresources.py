@@ -8,8 +8,9 @@ import msgspec
 from ...model import names
 from ..errors.status import StatusError, bad_request, conflict, internal, not_found
 from ..http.bodies import decode_body, get_object
-from ..http.requests import TEXT, Json, ObjectPath, Request, Response
+from ..http.requests import Json, ObjectPath, Request, Response
 from ..kinds.info import KindInfo
+from ..media_types import TEXT
 from ..storage.resource_store import ResourceStore
 from .deletes import Deleter
 from .disruption_budgets import consume_disruption

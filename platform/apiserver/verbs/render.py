@@ -12,8 +12,9 @@ import msgspec
 from ..errors.status import bad_request
 from ..http import offload, yaml_process
 from ..http.negotiation import PLAIN_JSON, OutputFormat
-from ..http.requests import YAML, Json, Response
+from ..http.requests import Json, Response
 from ..kinds.info import KindInfo
+from ..media_types import YAML
 from ..printing import tables
 from ..storage.slices import PARSED_SLICE_SIZE, SLICE_SIZE, slices
 from ..storage.stored_objects import WatchEvent, in_version, watch_line

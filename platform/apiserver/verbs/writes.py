@@ -31,9 +31,9 @@ from ..errors.status import (
 )
 from ..http import offload
 from ..http.auth import APISERVER_USER, COMPONENTS_GROUP, User
-from ..http.offload import OFFLOAD_THRESHOLD
 from ..http.requests import Json, ObjectPath
-from ..kinds.info import KindInfo
+from ..kinds.info import OFFLOAD_THRESHOLD, KindInfo
+from ..kinds.metadata import TYPE_META
 from ..storage.object_store import ObjectStore, PendingWrite
 from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import StoredObject, encode, new_uid
@@ -42,7 +42,6 @@ from .options import INTERNAL, WriteOptions
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _PREFIX_LENGTH = 58
-_KIND = ("apiVersion", "kind")
 _MAX_ATTEMPTS = 5
 TERMINATING = "NamespaceTerminating"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
@@ -59,6 +58,12 @@ class WriteResult(NamedTuple):
     done: "asyncio.Future[None] | None" = None
     removed: bool = False
     uid: str = ""
+
+    @classmethod
+    def from_pending(cls, pending: PendingWrite, *, removed: bool = False) -> "WriteResult":
+        """Return the result of a queued write."""
+        entry = pending.entry
+        return cls(entry.data, pending.done, removed, entry.uid)
 
     async def committed(self) -> bytes:
         """Return the object once it is on disk.
@@ -170,8 +175,10 @@ class Writer:
                 plan.response, self.store.pending_commit(resource_store, old) if old else None
             )
         if plan.removed and old is not None:
-            return _to_result(self.store.remove(resource_store, plan.obj, old), removed=True)
-        return _to_result(self.store.put(resource_store, plan.obj, old))
+            return WriteResult.from_pending(
+                self.store.remove(resource_store, plan.obj, old), removed=True
+            )
+        return WriteResult.from_pending(self.store.put(resource_store, plan.obj, old))
 
     def create(self, write_request: WriteRequest, obj: Json) -> WriteResult:
         """Create an object from *obj*, which the writer may modify.
@@ -456,7 +463,7 @@ def _check_namespace_and_name(
 def _split_unchanged(obj: Json, old: Json) -> tuple[Json, Json]:
     """Split *obj* into the fields equal to those of *old*, and the rest with version and kind."""
     known = {key: value for key, value in obj.items() if key in old and old[key] == value}
-    new = {key: value for key, value in obj.items() if key in _KIND or key not in known}
+    new = {key: value for key, value in obj.items() if key in TYPE_META or key not in known}
     return known, new
 
 
@@ -545,8 +552,3 @@ def _warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) ->
                 f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to '
                 "avoid accidental conflicts with other finalizer writers"
             )
-
-
-def _to_result(pending: PendingWrite, *, removed: bool = False) -> WriteResult:
-    entry = pending.entry
-    return WriteResult(entry.data, pending.done, removed, entry.uid)
