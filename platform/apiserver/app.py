@@ -98,7 +98,7 @@ class App:
         except StatusError as error:
             response = _error_response(error)
         except Exception:
-            log.exception("a request failed", extra={"path": http_request.path})
+            log.exception("cannot handle a request", extra={"path": http_request.path})
             response = _error_response(internal("see the server's log"))
         self.metrics.requests[http_request.method, response.status] += 1
         if indented and response.body and response.content_type in _JSON_TYPES:
@@ -168,14 +168,14 @@ class App:
         return _NOT_FOUND
 
     def _health(self, request: Request, path: str) -> Response:
-        well = not path.startswith("/readyz") or (self.ready and self.writable())
+        healthy = not path.startswith("/readyz") or (self.ready and self.writable())
         name = path.strip("/").split("/")[0]
         if "verbose" in request.query:
-            mark = "[+]ping ok\n[+]store ok\n" if well else "[-]store failed: reason withheld\n"
-            text = f"{mark}{name} check {'passed' if well else 'failed'}\n"
+            mark = "[+]ping ok\n[+]store ok\n" if healthy else "[-]store failed: reason withheld\n"
+            text = f"{mark}{name} check {'passed' if healthy else 'failed'}\n"
         else:
-            text = "ok" if well else "not ready"
-        return Response(status=200 if well else 500, body=text.encode(), content_type=TEXT)
+            text = "ok" if healthy else "not ready"
+        return Response(status=200 if healthy else 500, body=text.encode(), content_type=TEXT)
 
     def _document(self, request: Request, path: str) -> Response:
         aggregated = path in ("/api", "/apis") and wants_aggregated(

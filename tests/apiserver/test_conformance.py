@@ -34,17 +34,17 @@ YAML = "application/yaml"
 
 
 EXPECTED_DIFFERENCES = {
-    "bodies_that_are_not_the_kind": {
+    "malformed_bodies": {
         'b\'{"metadata":{"name":"dup"}': "a duplicate field is reported on request only",
     },
-    "patches_of_all_kinds": {
-        "'/data/none', 'value'": "a JSON patch replaces nothing that is not there",
+    "patches_of_all_types": {
+        "'/data/none', 'value'": "a JSON patch cannot replace a missing value",
     },
-    "pods_with_mistakes": {
-        "'serviceAccountName': 'none'": "a service account need not be there",
-        "'runtimeClassName': 'none'": "classes of runtimes mean nothing here",
-        "'overhead': {'cpu': '1'}": "likewise",
-        "'imagePullSecrets': [{'name': ''}]": "odd names that do no harm are let be",
+    "invalid_pods": {
+        "'serviceAccountName': 'none'": "the service account need not exist",
+        "'runtimeClassName': 'none'": "RuntimeClass has no effect",
+        "'overhead': {'cpu': '1'}": "RuntimeClass has no effect",
+        "'imagePullSecrets': [{'name': ''}]": "invalid names without effect are accepted",
     },
     "other_kinds": {
         ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "directories",
@@ -150,7 +150,7 @@ async def names_and_metadata(send: RecordedConversation) -> None:
 
 
 @register_conversation
-async def bodies_that_are_not_the_kind(send: RecordedConversation) -> None:
+async def malformed_bodies(send: RecordedConversation) -> None:
     await send("POST", MAPS, b"{bad")
     await send("POST", MAPS, b"")
     await send("POST", MAPS, b"[]")
@@ -182,7 +182,7 @@ async def bodies_that_are_not_the_kind(send: RecordedConversation) -> None:
 
 
 @register_conversation
-async def patches_of_all_kinds(send: RecordedConversation) -> None:
+async def patches_of_all_types(send: RecordedConversation) -> None:
     await send("POST", MAPS, config_map("a", tier="x"))
     a = f"{MAPS}/a"
     await send("PATCH", a, {"data": {"k": "w"}}, MERGE)
@@ -325,7 +325,7 @@ async def deletes(send: RecordedConversation) -> None:
 
 
 @register_conversation
-async def the_end_of_pods(send: RecordedConversation) -> None:
+async def deletion_of_pods(send: RecordedConversation) -> None:
     for name in ("waits", "runs", "over"):
         await send("POST", PODS, plain(name))
     await send("DELETE", f"{PODS}/waits")
@@ -374,7 +374,7 @@ async def bindings_and_evictions(send: RecordedConversation) -> None:
 
 
 @register_conversation
-async def pods_with_mistakes(send: RecordedConversation) -> None:
+async def invalid_pods(send: RecordedConversation) -> None:
     specs: tuple[Json, ...] = (
         {"restartPolicy": "Sometimes"}, {"containers": []}, {"containers": [{"name": "a"}]},
         {"containers": [{"image": "a"}]}, {"nodeSelector": {"a b": "c"}},

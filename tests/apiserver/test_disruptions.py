@@ -109,7 +109,7 @@ async def volcano_job(server: Server) -> Json:
 async def test_min_available_is_counted_and_consumed(server: Server) -> None:
     for name in ("one", "other"):
         await running(server, name)
-    await running(server, "sick", ready=False)
+    await running(server, "unready", ready=False)
     await budget(server, minAvailable=1)
     counted = await wait_counted(
         server, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1, expectedPods=3

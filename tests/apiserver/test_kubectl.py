@@ -148,8 +148,8 @@ async def test_custom_objects(kubectl: Kubectl) -> None:
     assert (header.split(), row.split()[0]) == (["NAME", "AGE"], "f")
     bad = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mode: c"))
     assert 'The Foo "f" is invalid: spec.mode: Unsupported value: "c"' in bad.err
-    strange = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mood: a"))
-    assert 'unknown field "spec.mood"' in strange.err
+    result = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mood: a"))
+    assert 'unknown field "spec.mood"' in result.err
     assert "mode" in await kubectl("explain", "foo.spec")
 
 

@@ -248,5 +248,5 @@ def test_a_kind_with_expensive_patterns_has_a_lower_offload_threshold() -> None:
         return StructuralSchema({"type": "object", "properties": {"spec": text}}).offload_threshold
 
     assert of("^[a-z]+$") == OFFLOAD_THRESHOLD
-    dear = "(a|b)*a((a|b){30}){30}"
-    assert of(dear, dear) < of(dear) < OFFLOAD_THRESHOLD
+    expensive = "(a|b)*a((a|b){30}){30}"
+    assert of(expensive, expensive) < of(expensive) < OFFLOAD_THRESHOLD

@@ -285,8 +285,8 @@ async def test_an_eviction_deletes_a_pod_without_a_budget(server: Server) -> Non
 async def test_a_budget_allows_eviction_of_pods_not_ready_or_not_running(
     server: Server,
 ) -> None:
-    await running(server, "well")
-    await running(server, "sick", ready="False")
+    await running(server, "ready")
+    await running(server, "unready", ready="False")
     labelled = pod("pending")
     labelled["metadata"]["labels"] = {"app": "db"}
     await server.create(PODS, labelled)
@@ -298,8 +298,8 @@ async def test_a_budget_allows_eviction_of_pods_not_ready_or_not_running(
         return bool(status.get("currentHealthy") == status.get("desiredHealthy") == 1)
 
     await wait_until_true(counted)
-    assert (await evict(server, "well")).status == 429
-    assert (await evict(server, "sick")).status == 201
+    assert (await evict(server, "ready")).status == 429
+    assert (await evict(server, "unready")).status == 201
     assert (await evict(server, "pending")).status == 201
 
 
@@ -393,13 +393,13 @@ async def test_events_expire_after_an_hour(tmp_path: Path) -> None:
 
 async def _expire_events(server: EmbeddedServer) -> None:
     handlers = server.running.app.handlers
-    tools = ControllerContext(
+    context = ControllerContext(
         writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
     )
-    sweeper = EventTtlController(tools)
+    controller = EventTtlController(context)
     clock = FakeClock()
-    sweeper.queue.clock = clock
-    handlers.writer.store.listeners.append(sweeper.on_event)
+    controller.queue.clock = clock
+    handlers.writer.store.listeners.append(controller.on_event)
     events = "/api/v1/namespaces/default/events"
     about = {"kind": "Pod", "name": "p", "namespace": "default"}
     for name in ("old", "fresh"):
@@ -408,7 +408,7 @@ async def _expire_events(server: EmbeddedServer) -> None:
         await clock.advance(EVENT_TTL / 2)
     await server.request("PATCH", f"{events}/fresh", {"count": 2}, content_type=MERGE)
     await clock.advance(EVENT_TTL / 2)
-    await sweeper.reconcile("events")
+    await controller.reconcile("events")
     left = await server.get(events)
     assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
 
@@ -419,13 +419,13 @@ async def test_an_event_written_during_expiry_is_kept(
     monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED_SLICE_SIZE", 2)
     async with embedded_server(tmp_path) as server:
         handlers, clock = server.running.app.handlers, FakeClock()
-        sweeper = EventTtlController(
+        controller = EventTtlController(
             ControllerContext(
                 writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
             )
         )
-        sweeper.queue.clock = clock
-        handlers.writer.store.listeners.append(sweeper.on_event)
+        controller.queue.clock = clock
+        handlers.writer.store.listeners.append(controller.on_event)
         events = "/api/v1/namespaces/default/events"
         about = {"kind": "Pod", "name": "p", "namespace": "default"}
         for name in "abcde":
@@ -442,7 +442,7 @@ async def test_an_event_written_during_expiry_is_kept(
                 handlers.writer.update_unchecked(call, lambda obj: {**obj, "message": "again"})
 
         handlers.writer.store.listeners.append(write)
-        await sweeper.reconcile("events")
+        await controller.reconcile("events")
         left = await server.get(events)
         assert [item["metadata"]["name"] for item in left["items"]] == ["e"]
 
@@ -523,9 +523,9 @@ async def test_malformed_pod_subresources_are_rejected(server: Server) -> None:
     ):
         refused = await server.request("POST", f"{PODS}/p/{subresource}", body)
         assert refused.status == 400, refused.body
-    strange = {"spec": {"containers": [1]}}
+    malformed = {"spec": {"containers": [1]}}
     media = "application/strategic-merge-patch+json"
-    merged = await server.request("PATCH", f"{PODS}/p", strange, content_type=media)
+    merged = await server.request("PATCH", f"{PODS}/p", malformed, content_type=media)
     assert merged.status >= 400
     assert any(reason in merged.body["message"] for reason in ("merge key", "not identical"))
 

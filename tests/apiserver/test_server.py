@@ -295,8 +295,8 @@ async def test_malformed_bodies_are_rejected(server: Server) -> None:
     assert (bad.status, bad.body["reason"]) == (400, "BadRequest")
     large = await server.request("POST", MAPS, b" " * (3 * 2**20 + 1))
     assert (large.status, large.body["reason"]) == (413, "RequestEntityTooLarge")
-    strange = await server.request("POST", MAPS, b"x", content_type="text/csv")
-    assert (strange.status, strange.body["reason"]) == (415, "UnsupportedMediaType")
+    rejected = await server.request("POST", MAPS, b"x", content_type="text/csv")
+    assert (rejected.status, rejected.body["reason"]) == (415, "UnsupportedMediaType")
     yaml = b"metadata: {name: z}\ndata: {a: b}\n"
     created = await server.request("POST", MAPS, yaml, content_type="application/yaml")
     assert (created.status, created.body["data"]) == (201, {"a": "b"})
@@ -402,7 +402,7 @@ async def test_an_empty_status_write_keeps_the_status(
     server: Server, status: Json, content_type: str
 ) -> None:
     await server.create(PODS, pod("p"))
-    ended = {"status": {"phase": "Succeeded", "message": "well"}}
+    ended = {"status": {"phase": "Succeeded", "message": "done"}}
     before = await server.request("PATCH", f"{PODS}/p/status", ended, content_type=MERGE)
     after = await server.request("PATCH", f"{PODS}/p/status", status, content_type=content_type)
     assert after.status == 200

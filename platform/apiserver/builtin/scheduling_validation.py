@@ -138,9 +138,11 @@ def _validate_affinity(affinity: Json, path: str, errors: list[FieldError]) -> N
             _validate_node_term(term, f"{field_path}[{index}]", errors)
             _validate_label_values(term, f"{field_path}[{index}]", errors)
     field_path = f"{path}.nodeAffinity.{_PREFERRED}"
-    for index, wish in enumerate(node.get(_PREFERRED, ())):
-        _validate_weight(wish, f"{field_path}[{index}].weight", errors)
-        _validate_node_term(wish.get("preference", {}), f"{field_path}[{index}].preference", errors)
+    for index, preferred in enumerate(node.get(_PREFERRED, ())):
+        _validate_weight(preferred, f"{field_path}[{index}].weight", errors)
+        _validate_node_term(
+            preferred.get("preference", {}), f"{field_path}[{index}].preference", errors
+        )
     for kind in ("podAffinity", "podAntiAffinity"):
         _validate_pod_affinity(affinity.get(kind, {}), f"{path}.{kind}", errors)
 
@@ -221,10 +223,10 @@ def _validate_pod_affinity(affinity: Json, path: str, errors: list[FieldError]) 
     terms = [
         (term, f"{path}.{_REQUIRED}[{i}]") for i, term in enumerate(affinity.get(_REQUIRED, ()))
     ]
-    for index, wish in enumerate(affinity.get(_PREFERRED, ())):
-        _validate_weight(wish, f"{path}.{_PREFERRED}[{index}].weight", errors)
+    for index, preferred in enumerate(affinity.get(_PREFERRED, ())):
+        _validate_weight(preferred, f"{path}.{_PREFERRED}[{index}].weight", errors)
         terms.append(
-            (wish.get("podAffinityTerm", {}), f"{path}.{_PREFERRED}[{index}].podAffinityTerm")
+            (preferred.get("podAffinityTerm", {}), f"{path}.{_PREFERRED}[{index}].podAffinityTerm")
         )
     for term, field_path in terms:
         _validate_pod_term(term, field_path, errors)

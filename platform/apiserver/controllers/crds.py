@@ -108,9 +108,9 @@ class CrdController(Controller):
 
     def _serve(self, name: str, kinds: list[KindInfo]) -> None:
         self.context.catalog.add_crd(name, tuple(kinds))
-        registry = self.context.writer.store
+        store = self.context.writer.store
         for kind in kinds:
-            resource_store = registry.resource_store(kind)
+            resource_store = store.resource_store(kind)
             if kind.storage_version == kind.resource.version:
                 resource_store.kind = kind
 

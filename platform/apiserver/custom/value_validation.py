@@ -263,7 +263,7 @@ def _logical_checks(schema: Mapping[str, Any], compile_node: Compile) -> list[Ch
         if schema.get(name)
     ]
     if schema.get("x-kubernetes-int-or-string") and schema.get("anyOf") == _INT_OR_STRING:
-        # What the type allows, these branches allow: quantities are many, so spare them.
+        # The branches allow what the type allows: skip them, because quantities are frequent.
         checks[0] = _unless_int_or_string(checks[0])
     return [*checks, _not(compile_node(schema["not"]))] if "not" in schema else checks
 

@@ -187,7 +187,7 @@ class SqliteStore:
     def _enter_full_mode(self) -> None:
         """Release the reserved space, and use as little of it as possible."""
         if not self.full:
-            log.error("the disk is full", extra={"path": str(self._path)})
+            log.error("disk full", extra={"path": str(self._path)})
         self.full = True
         self._disk_reserve.release()
         with contextlib.suppress(sqlite3.Error):
@@ -200,7 +200,7 @@ class SqliteStore:
         if self.full != was_full:
             self._set_checkpoint(_CHECKPOINT_WHEN_FULL if self.full else _CHECKPOINT)
             log.warning(
-                "the disk is full" if self.full else "there is space on the disk again",
+                "disk full" if self.full else "disk has space again",
                 extra={"path": str(self._path)},
             )
 

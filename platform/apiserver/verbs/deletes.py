@@ -68,7 +68,7 @@ class Deleter:
         old: Json,
         obj: Json,
     ) -> WriteResult:
-        registry = self._writer.store
+        store = self._writer.store
         if is_deletion_complete(obj):
             if (
                 "deletionTimestamp" not in old["metadata"]
@@ -76,12 +76,12 @@ class Deleter:
             ):
                 # Immediate deletion: the last state is the previous one.
                 obj = old
-            removed = registry.remove(resource_store, obj, entry)
+            removed = store.remove(resource_store, obj, entry)
             return WriteResult.from_pending(removed, removed=True)
         if obj == old:
-            settled = registry.pending_commit(resource_store, entry)
-            return WriteResult(entry.data, settled, uid=entry.uid)
-        return WriteResult.from_pending(registry.put(resource_store, obj, entry))
+            committed = store.pending_commit(resource_store, entry)
+            return WriteResult(entry.data, committed, uid=entry.uid)
+        return WriteResult.from_pending(store.put(resource_store, obj, entry))
 
     async def delete_collection(
         self,
