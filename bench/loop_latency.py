@@ -24,8 +24,8 @@ import uvloop
 
 from batholith.apiserver.http.auth import APISERVER_USER
 from batholith.apiserver.http.requests import ObjectPath
-from batholith.apiserver.server import GC_THRESHOLD, RunningServer, Settings, running
 from batholith.apiserver.verbs.writes import WriteRequest
+from batholith.local.apiserver import GC_THRESHOLD, RunningServer, Settings, running
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"

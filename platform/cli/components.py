@@ -92,8 +92,8 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
-    from ..apiserver.server import Settings, serve
     from ..job_ctrl.plugins import entry_points
+    from ..local.apiserver import Settings, serve
     from ..model import crds
 
     logs.configure(log_format=log_format, level=log_level)

@@ -12,7 +12,6 @@ from support.embedded_apiserver import Server
 from support.polling import wait_for
 from support.realkube import free_ports
 
-from batholith.apiserver.server import Settings, running
 from batholith.kube.client.client import Client, ClientOptions, PatchType
 from batholith.kube.client.config import Credentials, load_credentials
 from batholith.kube.client.events import EventRecorder
@@ -27,6 +26,7 @@ from batholith.kube.errors import (
 from batholith.kube.informer.informer import Informer
 from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
+from batholith.local.apiserver import Settings, running
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta, ObjectReference
 from batholith.model.names import CONFIGMAPS, EVENTS, NODES, PODS
