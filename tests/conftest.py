@@ -1,4 +1,4 @@
-"""The servers that tests of behaviour run on, each test on both; and how the suite is run."""
+"""API server fixtures for tests of behaviour, and the distribution of tests to processes."""
 
 import logging
 import re
@@ -14,7 +14,7 @@ from support.api_servers import (
     real_servers,
 )
 
-# How long an example takes to find or to run tells of the machine alone.
+# The time to generate or run an example depends on the load of the machine.
 _PATIENT = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -25,14 +25,14 @@ hypothesis.settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
-    """Where a test that needs a real server gets it from."""
+    """Factory for tests that need a real API server."""
     with real_servers(tmp_path_factory.mktemp("real")) as started:
         yield started
 
 
 @pytest.fixture(scope="session", params=["embedded", "real"])
 def servers(request: pytest.FixtureRequest) -> ServerFactory:
-    """Where a test gets its API server from: it runs once on each."""
+    """Factory of API servers; a test that uses it runs on each kind."""
     if request.param == "embedded":
         return EmbeddedServerFactory()
     started: ServerFactory = request.getfixturevalue("real")
@@ -41,7 +41,7 @@ def servers(request: pytest.FixtureRequest) -> ServerFactory:
 
 @pytest.fixture(autouse=True)
 def _logging_restored() -> Iterator[None]:
-    """Undo what a command that ran in this process did to the root logger."""
+    """Restore the root logger, which a command in this process may have configured."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -50,31 +50,31 @@ def _logging_restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-# Several processes that share the tests (`pytest -n 2`).
+# Distribution to several processes (`pytest -n 2`).
 
 _EXCLUSIVE = "realkube/test_chaos_"
-"""Tests in which many processes are at work at a time: not two of these beside one another."""
+"""Tests that run many processes; two of them must not run concurrently."""
 
 _SLOWEST_FIRST = (_EXCLUSIVE, "cluster/test_recorded_", "realkube/", "cluster/", "agent/")
-"""What takes long, longest first: what is begun last decides when all is over."""
+"""Slow tests, slowest first: the last one to start determines the duration of the run."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, where others can do the rest meanwhile."""
+    """Start with the slowest tests if several processes run the tests."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
 
 
 def _rank(test: str) -> int:
     return next(
-        (rank for rank, part in enumerate(_SLOWEST_FIRST) if part in test), len(_SLOWEST_FIRST)
+        (rank for rank, prefix in enumerate(_SLOWEST_FIRST) if prefix in test), len(_SLOWEST_FIRST)
     )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Give whole files to a process: what their tests share is made once, in their order.
+    """Assign whole files to a process, so that module fixtures are created once.
 
     A file's tests on the embedded server and those on a real one count as two files.
     """
@@ -87,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _scope_of(test: str) -> str:
-    """A name for what goes to one process with this test."""
+    """Return the scope that runs in the same process as this test."""
     file, _, name = test.partition("::")
     server = re.search(r"\[(embedded|real)\b", name)
     return _EXCLUSIVE if _EXCLUSIVE in file else f"{file} {server[1] if server else ''}"
