@@ -209,7 +209,7 @@ class RequestCounts:
         if code < 400:
             self.accepted[request] += 1
         else:
-            self.refused[asked, code] += 1
+            self.refused[request, code] += 1
 
     def reads_of(self, user: str) -> tuple[int, int, int]:
         """Return the counts of successful and of failed lists and watches of *user*."""
