@@ -3,7 +3,7 @@
 A test names an invariant by ``INV-…`` in its text; ``INV-DQ-1 to INV-DQ-4`` names a range. It is
 named after a quirk of Volcano: ``test_quirk_7_…``, ``test_quirks_1_and_2_…``, ``test_quirk_a7_…``.
 A plain number is one of the job controller, in ``test_plugins.py`` one of the job plugins (``g``).
-Statements are written by hand: an id without a row is appended with an empty one.
+Statements are written manually: an id without a row is appended with an empty one.
 """
 
 import ast
