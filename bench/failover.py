@@ -70,7 +70,7 @@ async def wait_all_candidates(cluster: ChaosCluster) -> None:
             one for name in COMPONENTS for one in cluster.replicas_started[name] if one.is_running
         ]
         if len(alive) == len(COMPONENTS) * REPLICAS and all(
-            "campaigning" in r.log_text() for r in alive
+            "attempting to acquire lease" in r.log_text() for r in alive
         ):
             break
         await asyncio.sleep(0.1)
