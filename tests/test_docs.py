@@ -1,4 +1,4 @@
-"""Links between pages, and the files that CONTRIBUTING.md names, exist."""
+"""Links between pages, files that CONTRIBUTING.md names and classes of the glossary exist."""
 
 import re
 from collections.abc import Iterator
@@ -49,3 +49,15 @@ def _named_paths() -> Iterator[str]:
 
 def test_contributing_names_existing_files() -> None:
     assert [path for path in _named_paths() if not any(ROOT.glob(path.rstrip("/")))] == []
+
+
+def test_glossary_names_existing_classes() -> None:
+    terms = (ROOT / "docs" / "glossary.md").read_text().partition("## Terms")[2].partition("##")[0]
+    here = [row.split("|")[2] for row in terms.splitlines() if row.startswith("| ")]
+    named = {name for cell in here for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", cell)}
+    defined = {
+        name
+        for path in (ROOT / "platform").rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), flags=re.MULTILINE)
+    }
+    assert sorted(named - defined) == []
