@@ -97,8 +97,9 @@ def parse_phrases(text: str) -> list[Phrase]:
 def check(path: str, text: str, words: list[Word], phrases: list[Phrase]) -> Iterator[Hit]:
     """Yield the words of the list in *text* that no phrase for *path* allows."""
     allowed = [phrase for phrase in phrases if fnmatch(path, phrase.glob)]
+    any_word = re.compile("|".join(word.pattern.pattern for word in words), re.IGNORECASE)
     for number, line in enumerate(text.splitlines(), start=1):
-        for word in words:
+        for word in words if any_word.search(line) else ():
             for match in word.pattern.finditer(line):
                 if not any(phrase.covers(line, match) for phrase in allowed):
                     yield Hit(path, number, match[0], word.instead, line.strip())
