@@ -12,7 +12,8 @@ import msgspec
 
 from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
 from ..apiserver.kinds.info import KindInfo
-from ..apiserver.storage.object_store import ObjectStore, PendingWrite, ResourceStore
+from ..apiserver.storage.object_store import ObjectStore, PendingWrite
+from ..apiserver.storage.resource_store import ResourceStore
 from ..apiserver.storage.stored_objects import StoredObject, WatchEvent, new_uid
 from ..apiserver.verbs.patches import merge_patch
 from ..apiserver.verbs.writes import now
