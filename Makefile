@@ -1,14 +1,14 @@
-# One command each; `make demo` and `make test` need nothing but Python 3.11+ and make.
-# Paths are relative throughout, so the working copy may lie under a path with a blank.
+# One command per task; `make demo` and `make test` require only Python 3.11+ and `make`.
+# All paths are relative, so the path of the working copy may contain blanks.
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test soak lint bench bench-realkube chart crds api-types
+.PHONY: venv demo test soak lint bench bench-realkube chart crds api-types invariants
 
 venv: .venv/.stamp
 
 .venv/.stamp: pyproject.toml constraints.txt
-	@echo "==> making .venv (once; some 40 s)"
+	@echo "==> creating .venv (once; some 40 s)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Batholith needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
@@ -19,27 +19,28 @@ demo: venv
 	@echo "==> batholith demo"
 	@$(PY) -m batholith.cli demo
 
-# PROCESSES share the tests, each with a real API server of its own; 0: one after the other.
-# Examples of properties are the same each time; plain `pytest` looks for new ones.
+# PROCESSES run the tests in parallel, each with a separate real API server; 0: one process.
+# Property tests use the same examples each time; plain `pytest` generates new ones.
 PROCESSES ?= 2
 test: venv
 	@echo "==> pytest"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
-# What takes minutes: attacks and loads that go on; before an issue that touches them is closed.
+# Long-running tests: attacks and sustained load. Run it before closing an issue about what they cover.
 soak: venv
 	@echo "==> pytest -m soak (some minutes)"
 	@$(PY) -m pytest -m soak
 
 lint: venv
-	@echo "==> ruff, mypy --strict, import-linter"
+	@echo "==> ruff, mypy --strict, import-linter, terminology"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())'
+	@$(PY) tests/tools/terminology.py
 
 bench: venv
-	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"
+	@echo "==> benchmarks (some minutes); copy the results to bench/README.md"
 	@$(PY) -m bench
 
 bench-realkube: venv
@@ -47,13 +48,17 @@ bench-realkube: venv
 	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS))
 
 chart: venv
-	@echo "==> the chart's templates, after manifests/base and manifests/components"
+	@echo "==> generating the chart's templates from manifests/base and manifests/components"
 	@$(PY) tests/tools/chart.py
 
 crds: venv
-	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"
+	@echo "==> generating the custom resource definitions (needs tests/realkube/build)"
 	@PYTHONPATH=tests $(PY) tests/tools/crds.py
 
 api-types: venv
-	@echo "==> making the table of the built-in types anew (needs tests/realkube/build and Go)"
+	@echo "==> generating the table of the built-in types (needs tests/realkube/build and Go)"
 	@PYTHONPATH=tests $(PY) tests/tools/api_types.py
+
+invariants: venv
+	@echo "==> updating docs/invariants.md from the tests"
+	@$(PY) tests/tools/invariants.py

@@ -1,7 +1,7 @@
-"""Measures the embedded cluster as a whole: ``python -m bench [NAME ...]``.
+"""Measure the embedded cluster as a whole: ``python -m bench [NAME ...]``.
 
-Each figure is printed as a row of a Markdown table; bench/README.md keeps the last ones. Nothing is
-asserted: machines differ, so read the ratios and counts.
+Results are printed as rows of Markdown tables; bench/README.md contains the latest. Nothing is
+asserted: machines differ, so compare the ratios and counts.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ class _Any(ApiStruct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def cluster(*options: str) -> AsyncIterator[tuple[DataDir, Client]]:
-    """An embedded cluster of its own and a client of its administrator."""
-    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
-        data = DataDir(Path(folder))
+    """Start an embedded cluster; yield it with a client of its administrator."""
+    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as directory:
+        data = DataDir(Path(directory))
         batholith("up", "--detach", "--port", "0", "--api-port", "0", *options, data=data)
         try:
             credentials = load_credentials(str(data.kubeconfig))
@@ -59,13 +59,13 @@ async def cluster(*options: str) -> AsyncIterator[tuple[DataDir, Client]]:
 
 
 def batholith(*arguments: str, data: DataDir) -> None:
-    """Run the command line as a user would."""
+    """Run the command line as users run it."""
     command = [sys.executable, "-m", "batholith.cli", *arguments, "--data-dir", str(data.root)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 class Milestones:
-    """When all pods were created, bound and running, seen from a watch."""
+    """Times at which all pods were created, bound and running, as observed by a watch."""
 
     def __init__(self, client: Client, expected: int) -> None:
         self._expected = expected
@@ -92,7 +92,7 @@ class Milestones:
 
 
 class WriteCounter:
-    """Counts the writes of each kind by watching it."""
+    """Count the writes of each kind by watching it."""
 
     def __init__(self, client: Client) -> None:
         self.counts: Counter[str] = Counter()
@@ -110,19 +110,21 @@ class WriteCounter:
 
 
 def cpu_seconds(data: DataDir) -> dict[str, float]:
-    """CPU time of each part so far."""
+    """Return the CPU time of each component so far."""
     state: UpState | None = read_state(data)
     ticks = os.sysconf("SC_CLK_TCK")
     spent = {}
-    for name, part in (state.components if state else {}).items():
-        if part.process is not None:
-            stat = Path(f"/proc/{part.process.pid}/stat").read_text().rpartition(")")[2].split()
+    for name, component in (state.components if state else {}).items():
+        if component.process is not None:
+            stat = (
+                Path(f"/proc/{component.process.pid}/stat").read_text().rpartition(")")[2].split()
+            )
             spent[name] = (int(stat[11]) + int(stat[12])) / ticks
     return spent
 
 
 async def shape(jobs: int, pods: int) -> str:
-    """*jobs* gangs of *pods* simulated pods each, until all run."""
+    """Measure *jobs* gangs of *pods* simulated pods each, until all run."""
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
         seen, writes = Milestones(client, jobs * pods), WriteCounter(client)
         caches: list[Informer[Any]] = [seen.informer, *writes.informers]
@@ -148,7 +150,7 @@ async def shape(jobs: int, pods: int) -> str:
 
 
 async def throughput() -> None:
-    """Jobs and pods a second through the whole cluster, and what they cost."""
+    """Jobs and pods per second through the whole cluster, and their cost."""
     print(
         "| shape | created | running | jobs/s | pods/s | CPU s: "
         + " / ".join(COMPONENTS)
@@ -160,7 +162,7 @@ async def throughput() -> None:
 
 
 async def start(times: int = 5) -> None:
-    """Seconds from ``up --detach`` until it returns ready; the interpreter's start is in it."""
+    """Seconds from ``up --detach`` until it returns, including the interpreter's start."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()
@@ -170,7 +172,7 @@ async def start(times: int = 5) -> None:
 
 
 async def latency(times: int = 10) -> None:
-    """Seconds from the create of a job of one real pod until the job's status says Running."""
+    """Seconds from the creation of a job of one real pod until its status is Running."""
     async with cluster() as (_, client), asyncio.TaskGroup() as tasks:
         phases: dict[str, asyncio.Event] = {}
 

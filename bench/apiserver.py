@@ -1,6 +1,6 @@
-"""Measures what the embedded API server alone costs: ``python -m bench.apiserver [COUNT]``.
+"""Measure the cost of the embedded API server alone: ``python -m bench.apiserver [COUNT]``.
 
-The server runs as a process of its own; this program writes to it over TLS, COUNT objects of each
+The server runs in a separate process; this program writes to it over TLS, COUNT objects of each
 kind and 32 requests at a time, first with no watcher and then with five on each kind, and reads
 the CPU time that the server's threads took. Printed are rows of a Markdown table; bench/README.md
 keeps the last ones. Times are CPU, not wall, so a second busy process hardly changes them.
@@ -25,7 +25,7 @@ from batholith.local.supervisor import READY_FD
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 
 IN_FLIGHT = 32
-"""Writes under way at a time."""
+"""Writes in flight."""
 WATCHERS = 5
 """Watchers of each kind in the second round."""
 WATCHED = (PODS, JOBS, PODGROUPS, EVENTS)
@@ -43,17 +43,17 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def cpu(self) -> float:
-        """Microseconds of CPU that all its threads took so far."""
+        """Return the CPU microseconds of all its threads so far."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(each.read_text().split()[0]) for each in tasks) / 1000
 
 
 @contextlib.asynccontextmanager
 async def running_server(*command: str) -> AsyncIterator[tuple[Server, Client]]:
-    """A server with an empty store, and a client of its administrator."""
-    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
-        data = DataDir(Path(folder))
-        process, ready = _spawn(folder, *command)
+    """Start a server with an empty store; yield it with a client of its administrator."""
+    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as directory:
+        data = DataDir(Path(directory))
+        process, ready = _spawn(directory, *command)
         try:
             await asyncio.to_thread(ready.readline)
             async with Client(load_credentials(str(data.kubeconfig)), user_agent="bench") as client:
@@ -65,28 +65,28 @@ async def running_server(*command: str) -> AsyncIterator[tuple[Server, Client]]:
 
 
 async def _make_queues(client: Client) -> None:
-    """What the queue controller makes on a whole cluster."""
+    """Create the objects that the queue controller creates in a cluster."""
     for name, spec in (("root", {}), ("default", {"parent": "root", "weight": 1})):
         await client.create(QUEUES, {"metadata": {"name": name}, "spec": spec})
 
 
 def _spawn(directory: str, *command: str) -> "tuple[subprocess.Popen[bytes], IO[bytes]]":
-    """Start a server; the file gets a byte when it answers."""
-    ready, tell = os.pipe()
+    """Start a server; the file gets a byte when it is ready."""
+    ready, notify = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         descriptor = listener.fileno()
         arguments = ["--data-dir", directory, "--listen-fd", str(descriptor)]
         process = subprocess.Popen(
             [*command, *arguments],
-            pass_fds=[descriptor, tell],
-            env={**os.environ, READY_FD: str(tell)},
+            pass_fds=[descriptor, notify],
+            env={**os.environ, READY_FD: str(notify)},
         )
-    os.close(tell)
+    os.close(notify)
     return process, os.fdopen(ready, "rb")
 
 
 class Watchers:
-    """Reads of every watched kind that do nothing but count lines."""
+    """Watches of every measured kind that only count lines."""
 
     def __init__(self, client: Client, count: int) -> None:
         self._client = client
@@ -96,7 +96,7 @@ class Watchers:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watch for the length of the block."""
+        """Watch inside the block."""
         async with asyncio.TaskGroup() as tasks:
             begun = asyncio.Barrier(len(WATCHED) * self._count + 1)
             reading = [
@@ -119,7 +119,7 @@ class Watchers:
                     self._expected[1].set()
 
     def expect(self, changes: int) -> asyncio.Event:
-        """Set once all watchers together have seen that many *changes* from now on."""
+        """Return an event that is set after that many more *changes* in all watchers together."""
         event = asyncio.Event()
         self._expected = self._seen + self._count * changes, event
         if not self._count:
@@ -155,7 +155,7 @@ def group(number: int) -> Json:
 
 
 def pod(number: int) -> Json:
-    """The pod of that job, about as the job controller makes it."""
+    """The pod of that job, similar to those of the job controller."""
     spec = job(number)["spec"]["tasks"][0]["template"]["spec"]
     environment = [{"name": name, "value": "0"} for name in ("VK_TASK_INDEX", "VC_TASK_INDEX")]
     spec["containers"][0]["env"] = environment
@@ -173,7 +173,7 @@ def pod(number: int) -> Json:
 
 
 def running_pod() -> Json:
-    """The status with which an agent says that a pod runs."""
+    """The status with which an agent reports a running pod."""
     container = {
         "name": "main",
         "image": "busybox",
@@ -207,7 +207,7 @@ def event(number: int) -> Json:
         "metadata": {"name": f"j{number}.1", "namespace": NAMESPACE},
         "involvedObject": {"apiVersion": "v1", **involved},
         "reason": "Scheduled",
-        "message": "placed on a node",
+        "message": "bound to a node",
         "type": "Normal",
         "count": 1,
         "firstTimestamp": _TIME,
@@ -240,8 +240,8 @@ def _status(kind: Resource, name: str, body: Json, how: PatchType) -> Write:
     return write
 
 
-def _create(kind: Resource, made: Callable[[int], Json]) -> Write:
-    return lambda client, number: client.create(kind, made(number), namespace=NAMESPACE)
+def _create(kind: Resource, build: Callable[[int], Json]) -> Write:
+    return lambda client, number: client.create(kind, build(number), namespace=NAMESPACE)
 
 
 def _delete(kind: Resource, name: str) -> Write:
@@ -268,7 +268,7 @@ WRITES: tuple[tuple[str, Write], ...] = (
 
 
 async def all_of(client: Client, write: Write, count: int) -> None:
-    """Do *write* for each number below *count*."""
+    """Call *write* for each number below *count*."""
     numbers = iter(range(count))
 
     async def worker() -> None:
@@ -281,7 +281,7 @@ async def all_of(client: Client, write: Write, count: int) -> None:
 
 
 async def measure(count: int, watchers: int, *command: str) -> dict[str, float]:
-    """CPU microseconds of the server for each kind of write, on average."""
+    """Return the average CPU microseconds of the server for each kind of write."""
     spent = {}
     async with running_server(*command) as (server, client):
         watching = Watchers(client, watchers)

@@ -1,7 +1,7 @@
-"""CPU of our HTTP client a request and a watch event: ``python -m bench.client [THOUSANDS]``.
+"""CPU per request and watch event of the HTTP client: ``python -m bench.client [THOUSANDS]``.
 
-The same requests go to the same canned server (TLS, a process of its own) by turns from our client
-and from a bare aiohttp session without anything of ours around it. Only this process's CPU counts.
+The same requests are sent to the same stub server (TLS, a separate process) alternately by
+Batholith's client and by a bare aiohttp session. Only the CPU time of this process is measured.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer every request in the same way; a GET of ``/N`` gets N events."""
+    """Send the same response to every request; a GET of ``/N`` gets N events."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -56,7 +56,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def serve(directory: Path) -> None:
-    """Be the canned server; prints its port."""
+    """Run the stub server; print its port."""
     keys = pki.ensure(directory)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(keys.server.certificate, keys.server.key)
@@ -66,14 +66,14 @@ async def serve(directory: Path) -> None:
 
 
 async def _cost(number: int, function: Callable[[], Awaitable[object]]) -> float:
-    """CPU microseconds of this process for each of *number* things done by *work*."""
+    """Return the CPU microseconds of this process per operation; *work* does *number* of them."""
     before = time.process_time()
     await function()
     return (time.process_time() - before) / number * 1e6
 
 
 async def compare(port: int, ca: bytes, number: int) -> None:
-    """Print the least of ROUNDS of each."""
+    """Print the minimum of ROUNDS of each."""
     url = f"https://127.0.0.1:{port}"
     tls = ssl.create_default_context(cadata=ca.decode())
     credentials = Credentials(server=url, ca_data=ca, token="t")
@@ -87,13 +87,13 @@ async def compare(port: int, ca: bytes, number: int) -> None:
     ):
 
         async def their_post(_: int) -> None:
-            async with theirs.post(url + "/x", data=BODY) as answer:
-                await answer.read()
+            async with theirs.post(url + "/x", data=BODY) as response:
+                await response.read()
 
         async def their_watch() -> None:
             cutter = LineSplitter()
-            async with theirs.get(f"{url}/{number}") as answer:
-                while piece := await answer.content.readany():
+            async with theirs.get(f"{url}/{number}") as response:
+                while piece := await response.content.readany():
                     cutter.feed(piece)
 
         async def our_watch() -> None:
@@ -119,9 +119,9 @@ async def compare(port: int, ca: bytes, number: int) -> None:
 async def main() -> None:
     """Start the server as a process and compare."""
     number = int(sys.argv[1] if len(sys.argv) > 1 else 10) * 1000
-    with tempfile.TemporaryDirectory() as folder:
-        ca = pki.ensure(Path(folder)).ca_data
-        command = (sys.executable, "-m", "bench.client", "--serve", folder)
+    with tempfile.TemporaryDirectory() as directory:
+        ca = pki.ensure(Path(directory)).ca_data
+        command = (sys.executable, "-m", "bench.client", "--serve", directory)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         try:
             assert process.stdout is not None

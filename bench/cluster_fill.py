@@ -1,7 +1,7 @@
-"""Fills a cluster with running jobs: one is run for real and then copied in the store.
+"""Fill a cluster with running jobs: one is really run and then copied in the store.
 
-The copies differ in nothing but name and uid, which keep their lengths, so that they can be put
-in place in whatever form the server stores an object.
+The copies differ in nothing but name and uid, which keep their lengths, so that they can be
+substituted in the encoding in which the server stores an object.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ class _Any(ApiStruct, frozen=True):
 SIZE = 50
 """Pods of each job."""
 MAX_COPIES_IN_FLIGHT = 1000
-"""Jobs: three digits of a uid tell the copies apart."""
+"""Maximum number of jobs: three digits of a uid distinguish the copies."""
 _ORIGINAL = "seed-0000"
 _PUTS = 100
-"""Objects a transaction; etcd takes 128."""
+"""Objects per transaction; etcd accepts 128."""
 
 
 async def fill(platform: Platform, client: Client, *, pods: int) -> None:
-    """Leave *pods* running pods of jobs of SIZE behind, and no part running."""
+    """Create *pods* running pods of jobs of SIZE, and stop all components."""
     jobs = pods // SIZE
     if not 1 <= jobs <= MAX_COPIES_IN_FLIGHT or pods % SIZE:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A real API server with Batholith's parts on it, and what is seen of them from outside."""
+"""A real API server with Batholith's components, measured from outside."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,12 @@ from support.realkube import RealKube, RealKubeOptions  # shared with the tests
 Json = dict[str, Any]
 
 COMPONENTS = ("controllers", "scheduler", "agent")
-"""Parts that run as processes of their own; each is a user of the server by that name."""
+"""Components, each a process and a user of the server of that name."""
 SUBMITTER = "admin"
 """The user that submits and watches."""
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 PERIODIC_WRITES = frozenset({"leases"})
-"""Resources written by the clock, whatever the work."""
+"""Resources that are written periodically, independent of the load."""
 SIMULATED, CPUS = 100, 128
 """Nodes, and the CPUs of each."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -52,19 +52,19 @@ class ComponentProcess:
     started: float
 
     async def wait_ready(self) -> float:
-        """Wait until it says so; returns the seconds since its start.
+        """Wait until it is ready; return the seconds since its start.
 
         Raises:
             ChildProcessError: it ended instead.
         """
         async with asyncio.timeout(_READY_WITHIN):
-            said = await asyncio.to_thread(os.read, self.ready_fd, 1)
-        if not said:
+            ready = await asyncio.to_thread(os.read, self.ready_fd, 1)
+        if not ready:
             raise ChildProcessError(f"{self.name} ended before it was ready")
         return time.perf_counter() - self.started
 
     def stop(self) -> None:
-        """Stop it in order, or by force after ten seconds."""
+        """Terminate it, and kill it after ten seconds."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(10)
@@ -75,14 +75,14 @@ class ComponentProcess:
 
 
 class Platform:
-    """A server in *folder*, and the parts that were started on it; a context manager."""
+    """A server in *directory*, and the components started on it; a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         users = dict.fromkeys((SUBMITTER, *COMPONENTS), ("system:masters",))
-        # Durable storage is the disk's figure, not ours.
-        self.kube = RealKube(folder, RealKubeOptions(users=users, audit=True))
+        # Durable writes measure the disk, not the server.
+        self.kube = RealKube(directory, RealKubeOptions(users=users, audit=True))
         self.components: dict[str, ComponentProcess] = {}
-        self._folder = folder
+        self._directory = directory
 
     def __enter__(self) -> Self:
         self.kube.__enter__()
@@ -95,10 +95,10 @@ class Platform:
             self.kube.__exit__(*about)
 
     def start(self, name: str, *options: str) -> ComponentProcess:
-        """Start a part under its own user."""
+        """Start a component under its own user."""
         reader, writer = os.pipe()
         arguments = [name, "--kubeconfig", str(self.kube.kubeconfig_of(name)), *options]
-        with (self._folder / f"{name}.log").open("ab") as log:
+        with (self._directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "batholith.cli", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -108,29 +108,31 @@ class Platform:
                 env=os.environ | {PARENT: str(os.getpid()), READY_FD: str(writer)},
             )
         os.close(writer)
-        part = self.components[name] = ComponentProcess(name, process, reader, time.perf_counter())
-        return part
+        component = self.components[name] = ComponentProcess(
+            name, process, reader, time.perf_counter()
+        )
+        return component
 
     async def start_components(self, client: Client, *names: str) -> None:
-        """Start parts, wait until all are ready, and let pods onto the agent's nodes."""
-        pretended = ("--simulate", str(SIMULATED), "--cpus", str(CPUS))
+        """Start components, wait until all are ready, and remove the taint of the agent's nodes."""
+        simulated = ("--simulate", str(SIMULATED), "--cpus", str(CPUS))
         alone = ("--leader-elect=false",)
         options = {
-            "agent": ("--data-dir", str(self._folder / "agent"), *pretended),
+            "agent": ("--data-dir", str(self._directory / "agent"), *simulated),
             "controllers": alone,
             "scheduler": alone,
         }
         started = [self.start(name, *options.get(name, ())) for name in names]
-        for part in started:
-            await part.wait_ready()
+        for component in started:
+            await component.wait_ready()
         for node in (await client.list(NODES, view=_Node)).items:
-            # A node is born with a taint that the node controller takes away; none runs here.
+            # A new node has a taint that the node controller removes; none runs here.
             await client.patch(NODES, node.metadata.name, {"spec": {"taints": None}})
 
     def stop_components(self) -> None:
-        """Stop all parts, so that the audit log has their watches."""
-        for part in self.components.values():
-            part.stop()
+        """Stop all components, so that the audit log contains their watches."""
+        for component in self.components.values():
+            component.stop()
         self.components.clear()
 
     def cpu(self) -> Counter[str]:
@@ -144,12 +146,12 @@ class Platform:
 
 
 def _children() -> Iterator[tuple[str, int]]:
-    """Name and number of each child process; a part is named by its sub-command."""
+    """Yield name and id of each child process; a component is named by its subcommand."""
     for task in Path("/proc/self/task").iterdir():
         for text in (task / "children").read_text().split():
             with contextlib.suppress(OSError):
-                words = Path("/proc", text, "cmdline").read_bytes().decode().split("\0")
-                yield (words[3] if words[1] == "-m" else Path(words[0]).name), int(text)
+                args = Path("/proc", text, "cmdline").read_bytes().decode().split("\0")
+                yield (args[3] if args[1] == "-m" else Path(args[0]).name), int(text)
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -158,7 +160,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """MiB that a process holds now, and the most that it ever held."""
+    """Return the memory of a process in MiB, now and at its maximum."""
     lines = Path("/proc", str(pid), "status").read_text().splitlines()
     values = dict(line.split(":", 1) for line in lines)
     now, most = (int(values[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
@@ -167,7 +169,7 @@ def memory(pid: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class AuditedRequest:
-    """What a request was for, as the audit log tells it."""
+    """Target and verb of a request in the audit log."""
 
     user: str
     verb: str
@@ -176,20 +178,20 @@ class AuditedRequest:
 
     @property
     def is_write(self) -> bool:
-        """Whether it changes something that somebody asked for."""
+        """Report whether it is a write other than Events and periodic ones."""
         return self.verb in WRITES and self.resource not in PERIODIC_WRITES
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Counts of requests between two moments."""
+    """Counts of requests in an interval."""
 
     accepted: Counter[AuditedRequest] = field(default_factory=Counter)
     refused: Counter[tuple[AuditedRequest, int]] = field(default_factory=Counter)
 
     @classmethod
     def between(cls, lines: Iterable[Json], since: str, until: str) -> "RequestCounts":
-        """Count the requests that came in [*since*, *until*), times as in the log."""
+        """Count the requests received in [*since*, *until*), times as in the log."""
         found = cls()
         for line in lines:
             if since <= line["requestReceivedTimestamp"] < until:
@@ -198,19 +200,19 @@ class RequestCounts:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count one line of the log."""
-        about = line.get("objectRef", {})
-        parts = (about.get("resource", "-"), about.get("subresource", ""))
-        asked = AuditedRequest(
-            line["user"]["username"], line["verb"], "/".join(filter(None, parts))
+        reference = line.get("objectRef", {})
+        path = (reference.get("resource", "-"), reference.get("subresource", ""))
+        request = AuditedRequest(
+            line["user"]["username"], line["verb"], "/".join(filter(None, path))
         )
         code = line.get("responseStatus", {}).get("code", 0)
         if code < 400:
-            self.accepted[asked] += 1
+            self.accepted[request] += 1
         else:
-            self.refused[asked, code] += 1
+            self.refused[request, code] += 1
 
     def reads_of(self, user: str) -> tuple[int, int, int]:
-        """Lists and watches that *user* was given, and those it was refused."""
+        """Return the counts of successful and of failed lists and watches of *user*."""
 
         def taken(verb: str) -> int:
             return sum(
@@ -227,7 +229,7 @@ class RequestCounts:
         return taken("list"), taken("watch"), refused
 
     def calls_of(self, user: str) -> Counter[str]:
-        """All that *user* asked for but watches, Events and what goes by the clock."""
+        """Return the requests of *user* except watches, Events and periodic ones."""
         counts: Counter[str] = Counter()
         for asked, number in self.accepted.items():
             spared = asked.verb == "watch" or asked.resource in PERIODIC_WRITES | {"events"}

@@ -1,7 +1,7 @@
-"""Measures how long a part is without a leader: ``python -m bench.failover [--tries N]``.
+"""Measure how long a component is without a leader: ``python -m bench.failover [--tries N]``.
 
-Three replicas of the controllers and of the scheduler run on a real kube-apiserver with the usual
-times of election. Their leaders are killed, or told to end, both at once; then a job of one pod is
+Three replicas of the controllers and of the scheduler run on a real kube-apiserver with the default
+lease times. Both leaders are killed, or terminated, at the same time; then a job of one pod is
 created. Rows are in Markdown, for bench/README.md. Nothing is asserted.
 """
 
@@ -36,12 +36,12 @@ WAYS: Mapping[str, Callable[[Replica], None]] = {
     "SIGTERM": Replica.terminate,
 }
 PRODUCT = ElectionTiming(lease=15, renew=10, retry=2)
-"""The product's own times."""
+"""The default lease times."""
 
 POLL_INTERVAL = 0.01
-"""Seconds between two looks at what is awaited, and so the error of a figure."""
+"""Seconds between two polls, and so the error of a measurement."""
 SETTLE_TIME = 3.0
-"""Seconds that a new replica is left to warm its caches."""
+"""Seconds for a new replica to sync its informers."""
 
 Times = dict[str, list[float]]
 
@@ -67,10 +67,10 @@ async def wait_all_candidates(cluster: ChaosCluster) -> None:
     """Wait until there are as many replicas as there should be, all of them candidates."""
     while True:
         alive = [
-            one for part in COMPONENTS for one in cluster.replicas_started[part] if one.is_running
+            one for name in COMPONENTS for one in cluster.replicas_started[name] if one.is_running
         ]
         if len(alive) == len(COMPONENTS) * REPLICAS and all(
-            "campaigning" in r.log_text() for r in alive
+            "attempting to acquire lease" in r.log_text() for r in alive
         ):
             break
         await asyncio.sleep(0.1)
@@ -80,17 +80,17 @@ async def wait_all_candidates(cluster: ChaosCluster) -> None:
 async def measure_failover(
     cluster: ChaosCluster, client: Client, name: str, way: str, times: Times
 ) -> None:
-    """Fell the leaders of both parts, and note how long everything takes."""
-    leaders = {part: await cluster.wait_live_leader(part) for part in COMPONENTS}
+    """Stop or kill the leaders of both components, and record the times until recovery."""
+    leaders = {name: await cluster.wait_live_leader(name) for name in COMPONENTS}
     since = time.perf_counter()
     for replica in leaders.values():
         WAYS[way](replica)
     async with asyncio.TaskGroup() as group:
         waits = {
-            f"{way}: {part} led by another": group.create_task(
-                successor(cluster, part, leaders[part], since)
+            f"{way}: {name} led by another": group.create_task(
+                successor(cluster, name, leaders[name], since)
             )
-            for part in COMPONENTS
+            for name in COMPONENTS
         }
         waits[f"{way}: a new job of one pod runs"] = group.create_task(
             time_until_running(client, name, since)
@@ -101,11 +101,11 @@ async def measure_failover(
 
 
 async def measure(tries: int) -> Times:
-    """All figures by what they are, in seconds."""
+    """Return all measurements in seconds, by title."""
     times: Times = defaultdict(list)
-    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as directory:
         async with (
-            chaos_cluster(Path(folder), election=PRODUCT, workload=[]) as s,
+            chaos_cluster(Path(directory), election=PRODUCT, workload=[]) as s,
             s.running_replicas(),
             s.server.client() as client,
         ):

@@ -1,9 +1,9 @@
-"""What one job costs on a real kube-apiserver: ``python -m bench.jobs [NAME ...] [--pods N]``.
+"""Cost of one job on a real kube-apiserver: ``python -m bench.jobs [NAME ...] [--pods N]``.
 
 Names: ``sync`` (CPU of the controllers for one pod's event, in a small and in a large job),
-``waits`` (the same where a policy waits for pods that stay pending), ``calls`` (API calls a job),
-``creates`` (how fast the pods of one job are made, against a bare loop); none means all. Rows are
-in Markdown, for bench/README.md.
+``waits`` (the same where a policy waits for pods that stay pending), ``calls`` (API calls per job),
+``creates`` (creation rate of the pods of one job, compared with a bare loop); none means all. Rows
+are in Markdown, for bench/README.md.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from bench.realkube import (
 SMALL = 10
 """Pods of the small job."""
 EVENTFUL, EVENTS = 5, 600
-"""So many of a job's pods have events, and how many each; the others stay pending."""
+"""Pods of a job that have events, and events of each; the others stay pending."""
 IN_FLIGHT = 64
 
 
@@ -49,21 +49,21 @@ async def _wait_until(there: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def _submit_admitted(client: Client, pods: int, **spec: object) -> None:
-    """Submit a job of so many *pods*, and admit it in the place of a scheduler.
+    """Submit a job of *pods* pods, and admit it as the scheduler would.
 
-    Its first pod is enough to run.
+    Its first pod suffices to run.
     """
     body = job("one", pods)
     body["spec"] |= {"minAvailable": 1, **spec}
     await submit(client, [body])
     names: list[str] = []
 
-    async def made() -> bool:
+    async def has_podgroup() -> bool:
         found = await client.list(PODGROUPS, namespace=NAMESPACE, view=_Object)
         names[:] = [each.metadata.name for each in found.items]
         return bool(names)
 
-    await _wait_until(made)
+    await _wait_until(has_podgroup)
     admitted = {"status": {"phase": "Inqueue"}}
     await client.patch(PODGROUPS, names[0], admitted, namespace=NAMESPACE)
 
@@ -86,20 +86,20 @@ async def _compare(pods: int, **spec: object) -> None:
 
 
 async def _sync_cost(pods: int, **spec: object) -> float:
-    with platform() as made:
-        async with submitter(made) as client:
+    with platform() as target:
+        async with submitter(target) as client:
             await install_prerequisites(client)
-            await made.start_components(client, "controllers")
+            await target.start_components(client, "controllers")
             seen = Milestones(client, pods=pods, jobs=1)
             async with seen.watching():
                 await _submit_admitted(client, pods, **spec)
                 await _wait_until(lambda: _reached(seen, "created"))
                 await in_parallel(range(EVENTFUL), lambda n: _events(client, n, 2))
-                await asyncio.sleep(10)  # what waits for a calm moment is written now
-                before = made.cpu()["controllers"]
+                await asyncio.sleep(10)  # delayed status writes happen now
+                before = target.cpu()["controllers"]
                 await in_parallel(range(EVENTFUL), lambda n: _events(client, n, EVENTS))
                 await asyncio.sleep(1)
-                spent = made.cpu()["controllers"] - before
+                spent = target.cpu()["controllers"] - before
     cost = 1000 * spent / (EVENTFUL * EVENTS)
     print(f"| {pods} | {EVENTFUL * EVENTS} | {cost:.3f} |", flush=True)
     return cost
@@ -110,7 +110,7 @@ async def _reached(seen: Milestones, what: str) -> bool:
 
 
 async def _events(client: Client, number: int, count: int) -> None:
-    """Let a pod run, and become ready and unready by turns."""
+    """Set a pod running, then alternately ready and not ready."""
     container = {"name": "main", "image": "x", "imageID": "x", "restartCount": 0}
     for ready in ([True, False] * count)[:count]:
         statuses = [{**container, "ready": ready, "state": {"running": {}}}]
@@ -120,7 +120,7 @@ async def _events(client: Client, number: int, count: int) -> None:
 
 
 async def calls(pods: int) -> None:
-    """API calls a job until it runs, of controllers and scheduler, watches and Events aside."""
+    """API calls per job until it runs, of controllers and scheduler, except watches and Events."""
     print("| shape | user | calls a job | which |")
     print("| --- | --- | ---: | --- |")
     for jobs, size in ((1, 1), (20, max(pods // 20, 1)), (1, pods)):
@@ -128,10 +128,10 @@ async def calls(pods: int) -> None:
 
 
 async def _calls_of(shape: Shape) -> None:
-    with platform() as made:
-        async with submitter(made) as client:
+    with platform() as target:
+        async with submitter(target) as client:
             await install_prerequisites(client)
-            await made.start_components(client, *COMPONENTS)
+            await target.start_components(client, *COMPONENTS)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
                 since = stamp()
@@ -139,8 +139,8 @@ async def _calls_of(shape: Shape) -> None:
                 await submit(client, bodies)
                 async with asyncio.timeout(TIMEOUT):
                     await seen.done.wait()
-                await asyncio.sleep(3)  # with the last numbers, which may wait
-        requests = RequestCounts.between(made.audit(), since, stamp())
+                await asyncio.sleep(3)  # includes the last counts, whose writes are delayed
+        requests = RequestCounts.between(target.audit(), since, stamp())
     for user in ("controllers", "scheduler"):
         found = requests.calls_of(user)
         total = sum(found.values()) / shape.jobs
@@ -150,17 +150,17 @@ async def _calls_of(shape: Shape) -> None:
 
 async def creates(pods: int) -> None:
     """Pods a second of one job, and of a bare loop that posts the same pods to the same server."""
-    with platform() as made:
-        async with submitter(made) as client:
+    with platform() as target:
+        async with submitter(target) as client:
             await install_prerequisites(client)
-            await made.start_components(client, "controllers")
+            await target.start_components(client, "controllers")
             seen = Milestones(client, pods=pods, jobs=1)
             async with seen.watching():
                 start = time.perf_counter()
                 await _submit_admitted(client, pods)
                 await _wait_until(lambda: _reached(seen, "created"))
                 ours = pods / (seen.times["created"] - start)
-            await asyncio.to_thread(made.stop_components)
+            await asyncio.to_thread(target.stop_components)
             theirs = await _bare_rate(client, pods)
     print("| pods | of a job, pods/s | bare loop, pods/s | ratio |")
     print("| ---: | ---: | ---: | ---: |")

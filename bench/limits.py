@@ -1,12 +1,12 @@
-"""What hostile clients cost the embedded API server and others: ``python -m bench.limits``.
+"""Effect of hostile clients on the embedded API server and others: ``python -m bench.limits``.
 
-Held are, each against a server of its own on loopback: requests whose header does not end (1,000,
-and more than the server has descriptors), TLS handshakes that stop after their first bytes, and 100
-bodies of 3 MiB that lack their last byte, with a token and without. Meanwhile another client asks
-for ``/version`` on new connections. Printed are the server's memory and that client's waits (median
-and longest).
+Each load runs against a separate server on loopback: requests whose header does not end (1,000, and
+more than the server has descriptors), TLS handshakes that stop after their first bytes, and 100
+bodies of 3 MiB that lack their last byte, with a token and without. Concurrently another client
+requests ``/version`` on new connections. Printed are the server's memory and that client's latency
+(median and maximum).
 
-BATHOLITH_BENCH_PATH may name a folder whose ``src`` is measured in the place of this one.
+BATHOLITH_BENCH_PATH may name a directory whose ``src`` is measured instead of this one.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ LIMITED = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')
 REQUESTS, MORE, BODIES, BODY = 1000, 1200, 100, 3 * 1024 * 1024
 TRIES = 20
 TIMEOUT = 5.0
-"""Seconds after which an answer is given up."""
+"""Timeout of a response in seconds."""
 
 _CHUNK_SIZE = 64 * 1024
 
@@ -78,7 +78,7 @@ async def body(address: Address, tls: ssl.SSLContext | None, token: str) -> asyn
 
 
 def memory(server: Server) -> float:
-    """MiB that the server has in memory."""
+    """Return the memory of the server in MiB."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -86,8 +86,8 @@ def memory(server: Server) -> float:
 def admin(server: Server) -> Credentials:
     """The administrator's credentials."""
     arguments = [str(each) for each in server.process.args]  # type: ignore[union-attr]
-    folder = arguments[arguments.index("--data-dir") + 1]
-    return load_credentials(str(DataDir(Path(folder)).kubeconfig))
+    directory = arguments[arguments.index("--data-dir") + 1]
+    return load_credentials(str(DataDir(Path(directory)).kubeconfig))
 
 
 async def request_latency(address: Address, tls: ssl.SSLContext) -> float:
@@ -105,7 +105,7 @@ async def request_latency(address: Address, tls: ssl.SSLContext) -> float:
 
 
 async def wait_times(address: Address, tls: ssl.SSLContext) -> str:
-    """How long another client waits, each time on a connection of its own."""
+    """Return the latencies of another client, each on a new connection."""
     taken, failed = [], 0
     for _ in range(TRIES):
         try:
@@ -120,7 +120,7 @@ async def wait_times(address: Address, tls: ssl.SSLContext) -> str:
 async def hostile_clients(
     number: int, hold: Callable[[], Awaitable[asyncio.StreamWriter]]
 ) -> AsyncIterator[int]:
-    """That many hostile clients for the length of the block, which gets how many came through."""
+    """Run that many hostile clients during the block; yield the number that connected."""
     writers: list[asyncio.StreamWriter] = []
     gate = asyncio.Semaphore(20)
 
@@ -152,16 +152,20 @@ async def measure(what: str, number: int, hold: HoldFunction, *, known: bool = F
         token = (credentials.token or "") if known else ""
         address, before = (host, int(port)), memory(server)
         alone = await wait_times(address, tls)
-        async with hostile_clients(number, lambda: hold(address, tls, token)) as came:
+        async with hostile_clients(number, lambda: hold(address, tls, token)) as connected:
             await asyncio.sleep(1)
             more = memory(server) - before
             among = await wait_times(address, tls)
-        print(f"| {what} | {came} | {before:.0f} | {more:+.0f} | {alone} | {among} |", flush=True)
+        print(
+            f"| {what} | {connected} | {before:.0f} | {more:+.0f} | {alone} | {among} |", flush=True
+        )
 
 
 async def main() -> None:
     """Print a table."""
-    print("| held | came | MiB before | more | wait alone | failed | wait among them | failed |")
+    print(
+        "| held | connected | MiB before | more | wait alone | failed | wait among them | failed |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     await measure(f"{REQUESTS} half-open requests", REQUESTS, half_open)
     await measure(f"{MORE} half-open requests", MORE, half_open)

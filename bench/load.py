@@ -1,4 +1,4 @@
-"""What the benchmarks submit, and how: the same jobs, at the same pace, in each of them."""
+"""Jobs of the benchmarks, and their submission at the same rate in each of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from batholith.model.names import JOBS
 T = TypeVar("T")
 
 IN_FLIGHT = 64
-"""Requests that the submitting client keeps under way."""
+"""Requests that the submitting client keeps in flight."""
 NAMESPACE = "default"
 
 
@@ -42,7 +42,7 @@ def job(
 async def in_parallel(
     items: Iterable[T], work: Callable[[T], Awaitable[object]], *, workers: int = IN_FLIGHT
 ) -> None:
-    """Do *work* for each of *items*, that many at a time."""
+    """Call *work* for each of *items*, with limited concurrency."""
     left = iter(items)
 
     async def worker() -> None:
@@ -55,7 +55,7 @@ async def in_parallel(
 
 
 async def submit(client: Client, jobs: Iterable[dict[str, Any]]) -> None:
-    """Create all *jobs*, as fast as IN_FLIGHT requests at a time go."""
+    """Create all *jobs*, with IN_FLIGHT concurrent requests."""
 
     async def create(body: dict[str, Any]) -> None:
         await client.create(JOBS, body, namespace=NAMESPACE)

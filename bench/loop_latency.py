@@ -1,10 +1,9 @@
-"""Measures how long the embedded API server holds its event loop: ``python -m bench.loop_latency``.
+"""Measure how long the embedded API server blocks its event loop: ``python -m bench.loop_latency``.
 
-The server runs in this process beside a probe that sleeps a millisecond again and again; requests
-come from a process of their own. Printed is, for each operation on OBJECTS objects (50,000 unless
-given), how long it took, and between two turns of the probe, at worst, how many milliseconds of CPU
-the loop's thread took and how many milliseconds the probe was late (on a busy machine, that counts
-what others did, too).
+The server runs in this process together with a probe that repeatedly sleeps a millisecond; a
+separate process sends the requests. Printed are, for each operation on OBJECTS objects (default
+50,000), its duration, and the maxima over the probe's iterations of the CPU milliseconds of the
+loop's thread and of the probe's delay (which on a busy machine includes other processes).
 """
 
 import asyncio
@@ -24,8 +23,8 @@ import uvloop
 
 from batholith.apiserver.http.auth import APISERVER_USER
 from batholith.apiserver.http.requests import ObjectPath
-from batholith.apiserver.server import GC_THRESHOLD, RunningServer, Settings, running
 from batholith.apiserver.verbs.writes import WriteRequest
+from batholith.local.apiserver import GC_THRESHOLD, RunningServer, Settings, running
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"
@@ -40,13 +39,13 @@ MEGABYTES = 3 * 2**20 - 1000
 
 
 class LoopLatencyProbe:
-    """How late the loop was."""
+    """Delays of the loop."""
 
     def __init__(self) -> None:
         self.max_delay = self.cpu = 0.0
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Measure for ever."""
         while True:
             before, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(0.001)
@@ -55,7 +54,7 @@ class LoopLatencyProbe:
 
 
 class LoopLatencyBench:
-    """One server, what is in it, and what is asked of it."""
+    """One server, its content, and the requests to it."""
 
     def __init__(self, server: RunningServer, count: int, probe: LoopLatencyProbe) -> None:
         self._server = server
@@ -80,7 +79,7 @@ class LoopLatencyBench:
         await written.committed()
 
     def secrets(self, **metadata: Any) -> Iterator[Json]:
-        """Small objects with a field that can be selected."""
+        """Small objects with a selectable field."""
         for number in range(self._count):
             labels = {"half": str(number % 2)}
             head = {"name": f"s{number:06d}", "labels": labels, **metadata}
@@ -89,17 +88,17 @@ class LoopLatencyBench:
     async def measure_request(
         self, name: str, *request: object, until: Callable[[], bool] | None = None
     ) -> None:
-        """Print what one request costs; *until* is how to see that its consequences are over."""
+        """Print the cost of one request; *until* reports whether its effects are complete."""
         probe = self._probe
         probe.max_delay, probe.cpu, begun = 0.0, 0.0, time.perf_counter()
-        told = {"url": self._server.url, "token": self._server.tokens.by_user["admin"]}
+        target = {"url": self._server.url, "token": self._server.tokens.by_user["admin"]}
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.loop_latency", "--client"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        out, _ = await process.communicate(json.dumps({**told, "request": request}).encode())
-        while until is not None and not until():  # noqa: ASYNC110 - nothing tells
+        out, _ = await process.communicate(json.dumps({**target, "request": request}).encode())
+        while until is not None and not until():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
         took = time.perf_counter() - begun
         worst = f"{probe.cpu * 1000:.0f} | {probe.max_delay * 1000:.0f}"
@@ -107,9 +106,9 @@ class LoopLatencyBench:
 
     def object_count(self, plural: str, namespace: str = "default") -> int:
         """How many objects of a kind a namespace has."""
-        for shelf in self._server.app.handlers.writer.store.resource_stores():
-            if shelf.resource.plural == plural:
-                return len(shelf.by_namespace.get(namespace, ()))
+        for store in self._server.app.handlers.writer.store.resource_stores():
+            if store.resource.plural == plural:
+                return len(store.by_namespace.get(namespace, ()))
         return 0
 
     async def run(self) -> None:
@@ -181,7 +180,7 @@ class LoopLatencyBench:
             await self._owner(policy)
         await self.measure_request("delete what is left", "DELETE", path)
         await self.measure_request(
-            "make a namespace",
+            "create a namespace",
             "POST",
             "/api/v1/namespaces",
             "application/json",
@@ -195,9 +194,9 @@ class LoopLatencyBench:
         )
 
     def _exists(self, namespace: str) -> bool:
-        for shelf in self._server.app.handlers.writer.store.resource_stores():
-            if shelf.resource.plural == "namespaces":
-                return shelf.get("", namespace) is not None
+        for store in self._server.app.handlers.writer.store.resource_stores():
+            if store.resource.plural == "namespaces":
+                return store.get("", namespace) is not None
         return False
 
     async def _owner(self, policy: str) -> None:
@@ -214,8 +213,8 @@ class LoopLatencyBench:
         )
 
         def is_collected() -> bool:
-            gone = maps.get("default", owner.name) is None
-            return gone and (policy == "Orphan" or not self.object_count("secrets"))
+            is_deleted = maps.get("default", owner.name) is None
+            return is_deleted and (policy == "Orphan" or not self.object_count("secrets"))
 
         await self.measure_request(
             f"collect, {policy}",
@@ -225,9 +224,14 @@ class LoopLatencyBench:
 
     async def _definitions(self) -> None:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        made = _definition({"size": {"type": "integer"}})
+        definition = _definition({"size": {"type": "integer"}})
         await self.measure_request(
-            "define", "POST", crds, "application/json", json.dumps(made), until=self._is_defined
+            "define",
+            "POST",
+            crds,
+            "application/json",
+            json.dumps(definition),
+            until=self._is_defined,
         )
         head = {"apiVersion": "ex.io/v1", "kind": "Foo"}
         await self.store_objects(
@@ -267,7 +271,7 @@ def _definition(fields: Json) -> Json:
 
 
 class RequestProcess:
-    """The other process: makes one request and tells the status and size of the answer."""
+    """The other process: sends one request and prints status and size of the response."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self._url = session, url
@@ -294,15 +298,15 @@ class RequestProcess:
         )
 
     async def _send(self, method: str, path: str, **options: Any) -> str:
-        async with self._session.request(method, self._url + path, **options) as answer:
+        async with self._session.request(method, self._url + path, **options) as response:
             size = 0
-            async for piece in answer.content.iter_any():
+            async for piece in response.content.iter_any():
                 size += len(piece)
-            return f"{answer.status}, {size} bytes"
+            return f"{response.status}, {size} bytes"
 
     async def _read(self, path: str) -> Json:
-        async with self._session.get(self._url + path) as answer:
-            read: Json = await answer.json()
+        async with self._session.get(self._url + path) as response:
+            read: Json = await response.json()
             return read
 
     async def _pages(self, path: str) -> str:
@@ -317,22 +321,22 @@ class RequestProcess:
 
 
 async def _client() -> None:
-    told = json.loads(sys.stdin.read())
+    task = json.loads(sys.stdin.read())
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=context),
-        headers={"Authorization": f"Bearer {told['token']}"},
+        headers={"Authorization": f"Bearer {task['token']}"},
         timeout=aiohttp.ClientTimeout(total=None),
     ) as session:
-        print(await RequestProcess(session, told["url"]).do(*told["request"]), end="")
+        print(await RequestProcess(session, task["url"]).do(*task["request"]), end="")
 
 
 @asynccontextmanager
 async def _started(count: int) -> AsyncIterator[LoopLatencyBench]:
     probe = LoopLatencyProbe()
-    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
-        async with running(Settings(data_dir=Path(folder), port=0)) as server:
+    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as directory:
+        async with running(Settings(data_dir=Path(directory), port=0)) as server:
             # As the server's own process does.
             gc.collect()
             gc.freeze()
@@ -344,7 +348,7 @@ async def _started(count: int) -> AsyncIterator[LoopLatencyBench]:
 
 async def main(count: int) -> None:
     """Print a row for each operation."""
-    print(f"| on {count} objects | seconds | CPU at worst, ms | late, ms | answer |")
+    print(f"| on {count} objects | seconds | CPU at worst, ms | late, ms | response |")
     print("| --- | ---: | ---: | ---: | --- |")
     async with _started(count) as bench:
         await bench.run()

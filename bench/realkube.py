@@ -1,8 +1,8 @@
-"""Measures Batholith on a real kube-apiserver: ``python -m bench.realkube [NAME ...] [--pods N]``.
+"""Measure Batholith on a real kube-apiserver: ``python -m bench.realkube [NAME ...] [--pods N]``.
 
 Names: ``shapes`` (the bare client among them), ``ratios`` (each shape right after the bare client,
-again and again), ``start``, ``storm``; none means all. Rows are in Markdown, for bench/README.md.
-Nothing is asserted: machines differ, so read ratios and counts.
+repeatedly), ``start``, ``storm``; none means all. Rows are in Markdown, for bench/README.md.
+Nothing is asserted: machines differ, so compare ratios and counts.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from bench.components import COMPONENTS, SIMULATED, SUBMITTER, Platform, Request
 from bench.load import NAMESPACE, in_parallel, job, pod_spec, submit
 
 TIMEOUT = 1200.0
-"""Seconds after which a run is given up."""
+"""Timeout of a run in seconds."""
 ROUNDS = 3
-"""How often a shape is measured against the bare client."""
+"""Rounds in which a shape is measured against the bare client."""
 SHAPES = ((20, 500), (500, 20), (10000, 1), (1, 10000))
 """Jobs, and pods of each."""
 COLUMNS = ("kube-apiserver", "etcd", *COMPONENTS, "bench")
@@ -57,7 +57,7 @@ class _Pod(ApiStruct, frozen=True):
 
 
 class Milestones:
-    """When the last pod was created, bound and running, and the last job Running."""
+    """Times at which the last pod was created, bound and running, and the last job Running."""
 
     def __init__(self, client: Client, *, pods: int, jobs: int) -> None:
         self._expected = {"created": pods, "bound": pods, "running": pods, "jobs": jobs}
@@ -71,7 +71,7 @@ class Milestones:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch for the length of the block."""
+        """Watch inside the block."""
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(cache.run()) for cache in (self._pods, self._jobs)]
             await self._pods.wait_synced()
@@ -105,7 +105,7 @@ class Milestones:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """So many gangs of so many pods each; ``jobs`` 0 is the bare client."""
+    """A number of gangs with the same number of pods; ``jobs`` 0 is the bare client."""
 
     jobs: int
     pods: int
@@ -121,24 +121,24 @@ class Shape:
 
 @contextmanager
 def platform() -> Iterator[Platform]:
-    """A server in a folder that goes away."""
+    """A server in a temporary directory."""
     with (
-        tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder,
-        Platform(Path(folder)) as made,
+        tempfile.TemporaryDirectory(prefix="batholith-bench-") as directory,
+        Platform(Path(directory)) as target,
     ):
-        yield made
+        yield target
 
 
 @asynccontextmanager
 async def submitter(platform: Platform) -> AsyncIterator[Client]:
-    """A client of the user that submits; the server has what a cluster has."""
+    """A client of the submitting user, on a server with the objects of a cluster."""
     credentials = load_credentials(str(platform.kube.kubeconfig_of(SUBMITTER)))
     async with Client(credentials, user_agent="bench", timeout=120) as client:
         yield client
 
 
 async def install_prerequisites(client: Client) -> None:
-    """Install the resource definitions and the namespace of a cluster with Batholith."""
+    """Install the CRDs and the namespace of a cluster with Batholith."""
     await client.create(NAMESPACES, {"metadata": {"name": "volcano-system"}})
     for definition in crds.load():
         await client.create(CRDS, definition)
@@ -147,13 +147,13 @@ async def install_prerequisites(client: Client) -> None:
 
 
 async def _retry_until_ready(request: Callable[[], Awaitable[Any]]) -> None:
-    """Repeat a request until the server can do it."""
+    """Repeat a request until it succeeds."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             try:
                 await request()
             except AlreadyExistsError:
-                return  # made, and the answer was lost
+                return  # created, and the response was lost
             except (ApiError, ConnectionLostError, ConnectionError):
                 await asyncio.sleep(0.1)
             else:
@@ -161,18 +161,18 @@ async def _retry_until_ready(request: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def _time_of(work: Awaitable[None]) -> float:
-    """Do *work*; when it was done."""
+    """Await *work*; return the time of its completion."""
     await work
     return time.perf_counter()
 
 
 def stamp() -> str:
-    """Now, as the audit log writes it."""
+    """Return the current time in the format of the audit log."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 async def bare(client: Client, pods: int) -> None:
-    """Create each pod and bind it, as the least that anybody can do."""
+    """Create and bind each pod, which is the minimum for any scheduler."""
 
     async def one(number: int) -> None:
         name = f"p{number}"
@@ -192,7 +192,7 @@ async def bare(client: Client, pods: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run of a shape gave."""
+    """Results of one run of a shape."""
 
     times: dict[str, float]
     """Seconds from the first submission to each milestone."""
@@ -202,15 +202,15 @@ class RunResult:
 
 
 async def measure(shape: Shape) -> RunResult:
-    """Run one shape on a server of its own."""
-    with platform() as made:
-        async with submitter(made) as client:
+    """Run one shape on a separate server."""
+    with platform() as target:
+        async with submitter(target) as client:
             await install_prerequisites(client)
-            parts = COMPONENTS if shape.jobs else ("agent",)
-            await made.start_components(client, *parts)
+            components = COMPONENTS if shape.jobs else ("agent",)
+            await target.start_components(client, *components)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
-                since, before, start = stamp(), made.cpu(), time.perf_counter()
+                since, before, start = stamp(), target.cpu(), time.perf_counter()
                 if shape.jobs:
                     bodies = (job(f"b{n}", shape.pods, cpu="1") for n in range(shape.jobs))
                     await submit(client, bodies)
@@ -218,12 +218,12 @@ async def measure(shape: Shape) -> RunResult:
                     await bare(client, shape.pods)
                 async with asyncio.timeout(TIMEOUT):
                     await seen.done.wait()
-                spent = Counter({name: now - before[name] for name, now in made.cpu().items()})
+                spent = Counter({name: now - before[name] for name, now in target.cpu().items()})
                 until = stamp()
         return RunResult(
             times={name: at - start for name, at in seen.times.items()},
             cpu_seconds=spent,
-            requests=RequestCounts.between(made.audit(), since, until),
+            requests=RequestCounts.between(target.audit(), since, until),
         )
 
 
@@ -236,14 +236,14 @@ def _row(shape: Shape, result: RunResult) -> str:
 
 
 def print_requests(shape: Shape, requests: RequestCounts) -> None:
-    """Print who wrote what, and how that compares with the aim."""
+    """Print the writes of each user, and compare them with the aim."""
     ours = requests.writes_of("controllers", "scheduler")
     counted = sum(number for what, number in ours.items() if not what.endswith(" events"))
     aim = 2.05 * shape.total + 6 * shape.jobs
     if shape.jobs:
         extra = (counted - 2 * shape.total) / shape.jobs
         print(f"  * writes until all ran: {counted} (aim {aim:.0f}); ", end="")
-        print(f"{counted / shape.total:.2f} a pod; beside two a pod {extra:.2f} a job")
+        print(f"{counted / shape.total:.2f} a pod; except two a pod {extra:.2f} a job")
     for user in (*COMPONENTS, SUBMITTER):
         listed = [f"{number} {what}" for what, number in requests.writes_of(user).most_common()]
         if listed:
@@ -262,13 +262,13 @@ async def shapes(pods: int) -> None:
     print("| --- | ---: | ---: | ---: | ---: | --- |")
     for jobs, size in ((0, pods), *SHAPES):
         shape = _scaled(jobs, size, pods)
-        figures = await measure(shape)
-        print(_row(shape, figures), flush=True)
-        print_requests(shape, figures.requests)
+        result = await measure(shape)
+        print(_row(shape, result), flush=True)
+        print_requests(shape, result.requests)
 
 
 async def ratios(pods: int) -> None:
-    """Each shape right after the bare client, several times: what they cost as multiples of it."""
+    """Each shape right after the bare client, several times: its cost as a multiple of that."""
     print("| shape | time until all ran | CPU of all processes | of the API server |")
     print("| --- | --- | --- | --- |")
     for jobs, size in SHAPES:
@@ -279,11 +279,11 @@ async def ratios(pods: int) -> None:
             rounds.append(
                 [one / other for one, other in zip(_cost(ours), _cost(least), strict=True)]
             )
-        told = (
+        cells = (
             f"{median(each):.2f} ({min(each):.2f}-{max(each):.2f})"
             for each in zip(*rounds, strict=True)
         )
-        print(f"| {shape} | {' | '.join(told)} |", flush=True)
+        print(f"| {shape} | {' | '.join(cells)} |", flush=True)
 
 
 def _cost(result: RunResult) -> tuple[float, float, float]:
@@ -292,7 +292,7 @@ def _cost(result: RunResult) -> tuple[float, float, float]:
 
 
 def _scaled(jobs: int, size: int, pods: int) -> Shape:
-    """The shape for *pods* pods in place of 10,000: fewer jobs, and smaller ones only then."""
+    """Return the shape for *pods* pods instead of 10,000: fewer jobs first, then smaller ones."""
     if not jobs:
         return Shape(jobs=0, pods=pods)
     fewer = max(round(jobs * pods / 10000), 1)
@@ -300,34 +300,34 @@ def _scaled(jobs: int, size: int, pods: int) -> Shape:
 
 
 async def start(pods: int) -> None:
-    """Controllers and scheduler that begin in a full cluster."""
-    with platform() as made:
-        async with submitter(made) as client:
+    """Start of controllers and scheduler in a full cluster."""
+    with platform() as target:
+        async with submitter(target) as client:
             await install_prerequisites(client)
-            await cluster_fill.fill(made, client, pods=pods)
-        print("| part | ready | CPU s | memory | most | writes |")
+            await cluster_fill.fill(target, client, pods=pods)
+        print("| component | ready | CPU s | memory | most | writes |")
         print("| --- | ---: | ---: | ---: | ---: | ---: |")
         for name in ("controllers", "scheduler"):
             since = stamp()
-            part = made.start(name)
-            seconds = await part.wait_ready()
-            spent, (now, most) = made.cpu()[name], memory(part.process.pid)
+            component = target.start(name)
+            seconds = await component.wait_ready()
+            spent, (now, most) = target.cpu()[name], memory(component.process.pid)
             cells = (f"{seconds:.1f} s", f"{spent:.1f}", f"{now:.0f} MiB", f"{most:.0f} MiB")
-            requests = RequestCounts.between(made.audit(), since, stamp())
+            requests = RequestCounts.between(target.audit(), since, stamp())
             writes = requests.writes_of(name).total()
             print(f"| {name}, {pods} pods | {' | '.join(cells)} | {writes} |", flush=True)
 
 
 async def storm(pods: int) -> None:
-    """The API server is killed and comes back while everything watches."""
-    with platform() as made:
-        async with submitter(made) as client:
+    """Kill and restart of the API server while all components watch."""
+    with platform() as target:
+        async with submitter(target) as client:
             await install_prerequisites(client)
-            await cluster_fill.fill(made, client, pods=pods)
-            await made.start_components(client, *COMPONENTS)
-            since, before, killed = stamp(), made.cpu(), time.perf_counter()
-            made.kube.kill_api()
-            starting = asyncio.create_task(_time_of(asyncio.to_thread(made.kube.start_api)))
+            await cluster_fill.fill(target, client, pods=pods)
+            await target.start_components(client, *COMPONENTS)
+            since, before, killed = stamp(), target.cpu(), time.perf_counter()
+            target.kube.kill_api()
+            starting = asyncio.create_task(_time_of(asyncio.to_thread(target.kube.start_api)))
             await _retry_until_ready(
                 lambda: client.create(JOBS, job("after", 1), namespace=NAMESPACE)
             )
@@ -335,13 +335,13 @@ async def storm(pods: int) -> None:
             await _retry_until_ready(lambda: cluster_fill.wait_running(client, "after"))
             runs = time.perf_counter()
             ready = await starting
-            spent = made.cpu() - before
-        await asyncio.to_thread(made.stop_components)  # only a watch that ended is in the log
+            spent = target.cpu() - before
+        await asyncio.to_thread(target.stop_components)  # only a watch that ended is in the log
         print(
             "| pods | a job is taken | and runs | server ready | user | lists | watches | refused |"
         )
         print("| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |")
-        requests = RequestCounts.between(made.audit(), since, "~")
+        requests = RequestCounts.between(target.audit(), since, "~")
         for user in COMPONENTS:
             cells = [f"{moment - killed:.1f} s" for moment in (taken, runs, ready)]
             cells.append(f"{user} ({spent[user]:.1f} CPU s)")
@@ -361,7 +361,7 @@ def main() -> None:
     """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench.realkube")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
-    parser.add_argument("--pods", type=int, help="how many, in place of the full number")
+    parser.add_argument("--pods", type=int, help="number of pods (default: the full number)")
     given = parser.parse_args()
     if unknown := set(given.names) - BENCHES.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")

@@ -42,7 +42,7 @@ def servers(request: pytest.FixtureRequest) -> ServerFactory:
 
 @pytest.fixture(autouse=True)
 def _logging_restored() -> Iterator[None]:
-    """Undo what a command that ran in this process did to the root logger."""
+    """Restore the root logger, which a command in this process may have configured."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

@@ -1,29 +1,34 @@
-"""The layout that makes platform/ importable as batholith, and the budgets of size."""
+"""The layout of platform/, which is imported as batholith; size limits; import contracts."""
 
 import ast
 import platform
+import re
 import sysconfig
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+PLATFORM = ROOT / "platform"
 
 
-def test_the_code_folder_is_not_a_package_of_its_own() -> None:
-    assert not (ROOT / "platform" / "__init__.py").exists()
+def test_platform_directory_is_not_a_package() -> None:
+    assert not (PLATFORM / "__init__.py").exists()
 
 
-def test_every_folder_below_it_is_a_package() -> None:
-    folders = {path.parent for path in (ROOT / "platform").glob("*/**/*.py")}
-    assert [f for f in sorted(folders) if not (f / "__init__.py").exists()] == []
+def test_directories_below_it_are_packages() -> None:
+    directories = {path.parent for path in PLATFORM.glob("*/**/*.py")}
+    assert [each for each in sorted(directories) if not (each / "__init__.py").exists()] == []
 
 
-def test_the_standard_library_wins() -> None:
+def test_standard_library_takes_precedence() -> None:
     assert Path(platform.__file__).parent == Path(sysconfig.get_path("stdlib"))
 
 
-def test_no_function_is_longer_than_sixty_lines_and_no_module_than_six_hundred() -> None:
+def test_functions_have_at_most_sixty_lines_and_modules_six_hundred() -> None:
     too_long = []
-    for path in sorted((ROOT / "platform").rglob("*.py")):
+    for path in sorted(PLATFORM.rglob("*.py")):
         text = path.read_text()
         if text.count("\n") > 600:
             too_long.append(f"{path.name}: {text.count(chr(10))} lines")
@@ -33,3 +38,26 @@ def test_no_function_is_longer_than_sixty_lines_and_no_module_than_six_hundred()
                 if length > 60:
                     too_long.append(f"{path.name}:{node.lineno} {node.name}: {length} lines")
     assert too_long == []
+
+
+def _contracted_packages(contract: dict[str, Any]) -> Iterator[str]:
+    """Yield the packages that one contract of import-linter names."""
+    for option in ("containers", "modules", "source_modules", "forbidden_modules"):
+        yield from contract.get(option, [])
+    prefixes = [f"{container}." for container in contract.get("containers", [])] or [""]
+    for layer in contract.get("layers", []):
+        for name in re.split(r"[|:]", layer):
+            yield from (f"{prefix}{name.strip(' ()')}" for prefix in prefixes)
+
+
+def test_every_package_is_in_an_import_contract() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracted = {
+        package for contract in settings["contracts"] for package in _contracted_packages(contract)
+    }
+    packages = {
+        ".".join(("batholith", *path.parent.relative_to(PLATFORM).parts))
+        for path in PLATFORM.glob("*/**/*.py")
+        if path.name != "__init__.py"
+    }
+    assert sorted(packages - contracted) == []

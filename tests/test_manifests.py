@@ -1,4 +1,4 @@
-"""What is deployed is what the package holds."""
+"""The deployed CRDs are those of the package."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from batholith.model import crds
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 
 
-def test_the_definitions_to_deploy_are_those_of_the_package() -> None:
+def test_deployed_crds_equal_packaged_crds() -> None:
     deployed = [yaml.safe_load(path.read_text()) for path in (MANIFESTS / "crds").glob("*.yaml")]
     packaged = crds.load()
     assert {one["metadata"]["name"]: one for one in deployed} == {

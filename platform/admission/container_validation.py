@@ -1,21 +1,24 @@
-"""Checks of one container of a pod template."""
+"""Validation of one container of a pod template."""
 
 import re
 from collections.abc import Mapping
 
 from ..model import quantity, validation
-from ..model.pod import VolumeMount
+from ..model.pod import (
+    IMAGE_PULL_POLICIES,
+    PROTOCOLS,
+    TERMINATION_MESSAGE_POLICIES,
+    VolumeMount,
+)
 from ..model.pod_resources import Resources
 from ..model.quantity import Quantity, QuantityError
 from ..model.resource_names import COMPUTE, may_overcommit
 from .field_errors import ErrorList
 from .pod_types import Amounts, Container, EnvVar, Probe
 
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 
-_REQUIRED_ENV_SOURCE_FIELDS = {  # what a source of an environment variable cannot do without
+_REQUIRED_ENV_SOURCE_FIELDS = {  # By source of an environment variable.
     "fieldRef": ("fieldPath",),
     "resourceFieldRef": ("resource",),
     "configMapKeyRef": ("key",),
@@ -27,22 +30,24 @@ _REQUIRED_ENV_SOURCE_FIELDS = {  # what a source of an environment variable cann
 def validate_container(
     container: Container, path: str, errors: ErrorList, *, volumes: frozenset[str]
 ) -> None:
-    """Check the container at *path*; *volumes* are the names that it may mount."""
+    """Validate the container at *path*; *volumes* are the names of the pod's volumes."""
     if not container.name:
         errors.required(f"{path}.name")
     else:
-        problem = validation.dns1123_label_error(container.name)
-        errors.invalid(f"{path}.name", container.name, problem)
+        error = validation.dns1123_label_error(container.name)
+        errors.invalid(f"{path}.name", container.name, error)
     if not container.image:
         errors.required(f"{path}.image")
     elif container.image != container.image.strip():
-        why = "must not have leading or trailing whitespace"
-        errors.invalid(f"{path}.image", container.image, why)
-    errors.not_supported(f"{path}.imagePullPolicy", container.image_pull_policy, _PULL_POLICIES)
+        detail = "must not have leading or trailing whitespace"
+        errors.invalid(f"{path}.image", container.image, detail)
+    errors.not_supported(
+        f"{path}.imagePullPolicy", container.image_pull_policy, IMAGE_PULL_POLICIES
+    )
     errors.not_supported(
         f"{path}.terminationMessagePolicy",
         container.termination_message_policy,
-        ("File", "FallbackToLogsOnError"),
+        TERMINATION_MESSAGE_POLICIES,
     )
     errors.not_supported(
         f"{path}.restartPolicy", container.restart_policy, ("Always", "Never", "OnFailure")
@@ -60,55 +65,55 @@ def validate_container(
 
 
 def validate_resources(resources: Resources, path: str, errors: ErrorList) -> None:
-    """Check requests, limits, and that no request is above its limit."""
+    """Validate requests and limits; a request must not exceed its limit."""
     requests = _validate_resource_list(resources.requests, f"{path}.requests", errors)
     limits = _validate_resource_list(resources.limits, f"{path}.limits", errors)
     for name, request in requests.items():
         limit = limits.get(name)
         if limit is None:
             if not may_overcommit(name) and name not in resources.limits:
-                why = "Limit must be set for non overcommitable resources"
-                errors.required(f"{path}.limits", why)
+                detail = "Limit must be set for non overcommitable resources"
+                errors.required(f"{path}.limits", detail)
         elif request > limit:
-            why = f"must be less than or equal to {name} limit of {limit}"
-            errors.invalid(f"{path}.requests", str(request), why)
+            detail = f"must be less than or equal to {name} limit of {limit}"
+            errors.invalid(f"{path}.requests", str(request), detail)
         elif request != limit and not may_overcommit(name):
-            why = f"must be equal to {name} limit of {limit}"
-            errors.invalid(f"{path}.requests", str(request), why)
+            detail = f"must be equal to {name} limit of {limit}"
+            errors.invalid(f"{path}.requests", str(request), detail)
 
 
-def validate_quantity(given: object, path: str, errors: ErrorList) -> Quantity | None:
-    """The quantity at *path*; ``None`` and a complaint where it is none or below zero."""
+def validate_quantity(value: object, path: str, errors: ErrorList) -> Quantity | None:
+    """Return the quantity at *path*; record an error and return ``None`` if invalid or negative."""
     try:
-        read = quantity.parse(given)  # type: ignore[arg-type]  # what it is not, it says itself
-    except QuantityError as wrong:
-        errors.invalid(path, given, str(wrong))
+        amount = quantity.parse(value)  # type: ignore[arg-type]  # It rejects other types.
+    except QuantityError as error:
+        errors.invalid(path, value, str(error))
         return None
-    if read < quantity.ZERO:
-        errors.invalid(path, str(read), "must be greater than or equal to 0")
+    if amount < quantity.ZERO:
+        errors.invalid(path, str(amount), "must be greater than or equal to 0")
         return None
-    return read
+    return amount
 
 
 def _validate_resource_list(
     amounts: Amounts, path: str, errors: ErrorList
 ) -> Mapping[str, Quantity]:
-    """Check names and quantities, and give the good ones."""
-    good = {}
-    for name, given in amounts.items():
+    """Validate names and quantities; return the valid ones."""
+    valid = {}
+    for name, value in amounts.items():
         where = f"{path}[{name}]"
-        problem = validation.qualified_name_error(name)
-        if not problem and "/" not in name and not _is_standard(name):
-            problem = "must be a standard resource for containers"
-        errors.invalid(where, name, problem)
-        read = validate_quantity(given, where, errors)
-        if read is None:
+        error = validation.qualified_name_error(name)
+        if not error and "/" not in name and not _is_standard(name):
+            error = "must be a standard resource for containers"
+        errors.invalid(where, name, error)
+        amount = validate_quantity(value, where, errors)
+        if amount is None:
             continue
-        if not _is_fractional(name) and not read.is_whole:
-            errors.invalid(where, str(read), "must be an integer")
+        if not _is_fractional(name) and not amount.is_whole:
+            errors.invalid(where, str(amount), "must be an integer")
         else:
-            good[name] = read
-    return good
+            valid[name] = amount
+    return valid
 
 
 def _is_standard(name: str) -> bool:
@@ -116,7 +121,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_fractional(name: str) -> bool:
-    """Whether less than one whole of it can be asked for: not so for devices."""
+    """Return whether fractional amounts are allowed: not for extended resources."""
     return may_overcommit(name) or name.startswith("hugepages-")
 
 
@@ -131,10 +136,10 @@ def _validate_ports(container: Container, path: str, errors: ErrorList) -> None:
             )
         if port.host_port:
             errors.out_of_range(f"{where}.hostPort", port.host_port, minimum=1, maximum=65535)
-        errors.not_supported(f"{where}.protocol", port.protocol, _PROTOCOLS)
+        errors.not_supported(f"{where}.protocol", port.protocol, PROTOCOLS)
         if port.name and (len(port.name) > 15 or not _PORT_NAME.fullmatch(port.name)):
-            why = "a port name has at most 15 of a-z, 0-9 and '-', one of them a letter"
-            errors.invalid(f"{where}.name", port.name, why)
+            detail = "a port name has at most 15 of a-z, 0-9 and '-', one of them a letter"
+            errors.invalid(f"{where}.name", port.name, detail)
     names = ((f"[{index}].name", port.name) for index, port in enumerate(container.ports))
     errors.duplicates(path, names)
 
@@ -143,18 +148,18 @@ def _validate_env(variable: EnvVar, path: str, errors: ErrorList) -> None:
     if not variable.name:
         errors.required(f"{path}.name")
     else:
-        problem = validation.env_name_error(variable.name)
-        errors.invalid(f"{path}.name", variable.name, problem)
+        error = validation.env_name_error(variable.name)
+        errors.invalid(f"{path}.name", variable.name, error)
     if variable.value_from is None:
         return
     if variable.value:
-        why = "may not be specified when `value` is not empty"
-        errors.invalid(f"{path}.valueFrom", "", why)
+        detail = "may not be specified when `value` is not empty"
+        errors.invalid(f"{path}.valueFrom", "", detail)
     errors.one_of(f"{path}.valueFrom", list(variable.value_from), what="source")
     for field, source in variable.value_from.items():
-        for needed in _REQUIRED_ENV_SOURCE_FIELDS.get(field, ()):
-            if not source.get(needed):
-                errors.required(f"{path}.valueFrom.{field}.{needed}")
+        for required in _REQUIRED_ENV_SOURCE_FIELDS.get(field, ()):
+            if not source.get(required):
+                errors.required(f"{path}.valueFrom.{field}.{required}")
 
 
 def _validate_mounts(
@@ -176,14 +181,14 @@ def _validate_mounts(
 
 
 def _validate_sub_path(mount: VolumeMount, where: str, errors: ErrorList) -> None:
-    for field, inside in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
-        if inside.startswith("/"):
-            errors.invalid(f"{where}.{field}", inside, "must be a relative path")
-        if ".." in inside.split("/"):
-            errors.invalid(f"{where}.{field}", inside, "must not contain '..'")
+    for field, path in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
+        if path.startswith("/"):
+            errors.invalid(f"{where}.{field}", path, "must be a relative path")
+        if ".." in path.split("/"):
+            errors.invalid(f"{where}.{field}", path, "must not contain '..'")
     if mount.sub_path and mount.sub_path_expr:
-        why = "subPathExpr and subPath are mutually exclusive"
-        errors.invalid(f"{where}.subPathExpr", mount.sub_path_expr, why)
+        detail = "subPathExpr and subPath are mutually exclusive"
+        errors.invalid(f"{where}.subPathExpr", mount.sub_path_expr, detail)
 
 
 def _validate_probes(container: Container, path: str, errors: ErrorList) -> None:

@@ -1,6 +1,6 @@
-"""From raw JSON objects to typed ones, for checking.
+"""Decode raw JSON objects to typed ones, for validation.
 
-Rules read typed objects, but hand back raw ones: so a field that we do not know survives.
+Rules validate typed objects, but return raw ones, so that unknown fields survive.
 """
 
 import re
@@ -17,19 +17,19 @@ _WHERE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`")
 
 
 def decode(obj: Json, view: type[T]) -> T:
-    """*obj* as a *view*; a null counts as a missing field, as in Go.
+    """Decode *obj* as *view*; a null counts as a missing field, as in Go.
 
     Raises:
         DeniedError: a field has another type; the text names its path and the expected type.
     """
     try:
         return msgspec.json.decode(msgspec.json.encode(without_nulls(obj)), type=view)
-    except msgspec.ValidationError as wrong:
-        raise DeniedError(describe_error(wrong)) from wrong
+    except msgspec.ValidationError as error:
+        raise DeniedError(describe_error(error)) from error
 
 
 def describe_error(error: msgspec.ValidationError, *, under: str = "") -> str:
-    """The complaint about a wrong type, led by the field's path below *under*."""
+    """Return the message for a wrong type, prefixed with the field's path below *under*."""
     match = _WHERE.fullmatch(str(error))
     if match is None:
         return f"{under}: {error}" if under else str(error)
@@ -38,7 +38,7 @@ def describe_error(error: msgspec.ValidationError, *, under: str = "") -> str:
 
 
 def without_nulls(value: Any) -> Any:
-    """A copy of *value* without the null members of objects."""
+    """Return a copy of *value* without the null members of objects."""
     if isinstance(value, dict):
         return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list):
@@ -47,12 +47,12 @@ def without_nulls(value: Any) -> Any:
 
 
 def nested_object(value: Any, name: str) -> Json:
-    """The object *name* within *value*; an empty one where there is none."""
+    """Return the object *name* in *value*, or an empty one."""
     inner = value.get(name) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
 
 def nested_list(value: Any, name: str) -> list[Any]:
-    """The list *name* within *value*; an empty one where there is none."""
+    """Return the list *name* in *value*, or an empty one."""
     inner = value.get(name) if isinstance(value, dict) else None
     return inner if isinstance(inner, list) else []

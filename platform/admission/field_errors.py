@@ -1,4 +1,4 @@
-"""What is wrong with the fields of one object, in the words of Kubernetes' own validation."""
+"""Field errors of one object, with the message formats of Kubernetes' ``field.ErrorList``."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -6,27 +6,27 @@ from typing import Any
 
 
 class ErrorList:
-    """A growing list of complaints, each led by the path of its field."""
+    """List of error messages, each prefixed with the path of its field."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
 
     def add(self, path: str, text: str) -> None:
-        """A complaint in free words; an empty *text* is none."""
+        """Add an error; an empty *text* is ignored."""
         if text:
             self.errors.append(f"{path}: {text}")
 
     def required(self, path: str, detail: str = "") -> None:
-        """The field is missing or empty."""
+        """Add an error for a missing or empty field."""
         self.add(path, f"Required value: {detail}" if detail else "Required value")
 
     def invalid(self, path: str, value: Any, detail: str) -> None:
-        """The value is wrong; an empty *why* means that it is not."""
+        """Add an error for an invalid value; an empty *detail* is ignored."""
         if detail:
             self.add(path, f"Invalid value: {quote(value)}: {detail}")
 
     def not_supported(self, path: str, value: str, allowed: Sequence[str]) -> None:
-        """The value must be one of *allowed*; an empty one is left to its default."""
+        """Add an error unless the value is one of *allowed* or empty."""
         if value and value not in allowed:
             choices = ", ".join(quote(each) for each in allowed)
             self.add(path, f"Unsupported value: {quote(value)}: supported values: {choices}")
@@ -34,7 +34,7 @@ class ErrorList:
     def out_of_range(
         self, path: str, value: int | None, *, minimum: int, maximum: int | None = None
     ) -> None:
-        """The number must not be smaller than *least* nor larger than *most*."""
+        """Add an error for a number below *minimum* or above *maximum*."""
         if value is None:
             return
         if maximum is not None and not minimum <= value <= maximum:
@@ -43,7 +43,7 @@ class ErrorList:
             self.invalid(path, value, f"must be greater than or equal to {minimum}")
 
     def duplicates(self, path: str, values: Iterable[tuple[str, str]]) -> None:
-        """No value may come twice; *values* gives each with the end of its path."""
+        """Add an error for each repeated value; *values* are pairs of path suffix and value."""
         seen = set()
         for where, value in values:
             if value and value in seen:
@@ -51,7 +51,7 @@ class ErrorList:
             seen.add(value)
 
     def one_of(self, path: str, given: Sequence[str], *, what: str) -> None:
-        """Exactly one of several fields must be there; *given* names those that are."""
+        """Add an error unless exactly one field is set; *given* names the fields that are."""
         if not given:
             self.required(path, f"must specify one {what}")
         elif len(given) > 1:
@@ -59,12 +59,12 @@ class ErrorList:
 
 
 def join_errors(errors: Iterable[str]) -> str:
-    """All *problems* but empty ones as one line; some end with a semicolon of their own."""
-    found = [each for each in errors if each]
-    *first, last = found or [""]
+    """Join non-empty *errors* to one line, separated by semicolons, which some end with already."""
+    non_empty = [each for each in errors if each]
+    *first, last = non_empty or [""]
     return " ".join((*(each.removesuffix(";") + ";" for each in first), last))
 
 
 def quote(value: Any) -> str:
-    """*value* as error texts quote it: text and numbers as JSON writes them."""
+    """Return *value* as JSON, for error texts."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,8 @@
-"""What a job gets that its author left out.
+"""Defaulting of Jobs.
 
-The rules and their order are Volcano's. Unlike there, the rest of the object stays exactly as
-it was sent, and the defaults also come back when an update leaves them out again, so that a
-manifest can be applied a second time. Fields of a wrong type are left alone: the schema refuses
-them and names them.
+The rules and their order are Volcano's. Unlike in Volcano, all other fields are preserved as sent,
+and defaults are also set on update, so that a manifest that omits them can be applied again.
+Fields of a wrong type are skipped: the schema rejects them.
 """
 
 from typing import Any
@@ -17,9 +16,9 @@ _PLUGINS_NEEDING_SVC = ("tensorflow", "mpi", "pytorch", "ray")
 
 
 def set_defaults(job: Json, *, scheduler_name: str, keep_zero: bool = False) -> Json:
-    """*job* with its defaults; the same object where nothing was missing.
+    """Return *job* with defaults; the same object if nothing was missing.
 
-    *keep_zero* says that a ``spec.minAvailable`` of 0 is meant, as it may be in an update.
+    *keep_zero*: keep an explicit ``spec.minAvailable`` of 0, which an update may set.
     """
     spec = job.get("spec") or {}
     if not isinstance(spec, dict):
@@ -33,12 +32,12 @@ def set_defaults(job: Json, *, scheduler_name: str, keep_zero: bool = False) -> 
         changed["maxRetry"] = DEFAULT_MAX_RETRY
     tasks = spec.get("tasks")
     if isinstance(tasks, list):
-        filled = [_set_task_defaults(task, index) for index, task in enumerate(tasks)]
-        if any(new is not old for new, old in zip(filled, tasks, strict=True)):
-            changed["tasks"] = filled
-        wanted = spec.get("minAvailable")
-        if wanted is None or (_is_zero(wanted) and not keep_zero):
-            changed["minAvailable"] = sum(map(_min_available, filled))
+        defaulted = [_set_task_defaults(task, index) for index, task in enumerate(tasks)]
+        if any(new is not old for new, old in zip(defaulted, tasks, strict=True)):
+            changed["tasks"] = defaulted
+        min_available = spec.get("minAvailable")
+        if min_available is None or (_is_zero(min_available) and not keep_zero):
+            changed["minAvailable"] = sum(map(_min_available, defaulted))
     if isinstance(plugins := spec.get("plugins"), dict) and (added := _implied_plugins(plugins)):
         changed["plugins"] = plugins | added
     return job | {"spec": spec | changed} if changed else job
@@ -57,16 +56,16 @@ def _set_task_defaults(task: Any, index: int) -> Any:
     template = nested_object(task, "template")
     pod = nested_object(template, "spec")
     if pod.get("hostNetwork") is True and not pod.get("dnsPolicy"):
-        # Names of services could not be resolved with the node's own DNS settings.
+        # The node's own DNS settings do not resolve service names.
         changed["template"] = template | {"spec": pod | {"dnsPolicy": "ClusterFirstWithHostNet"}}
     return task | changed if changed else task
 
 
 def _default_min_available(task: Json) -> int:
     partitions = nested_object(task, "partitionPolicy")
-    least = _number(partitions.get("minPartitions"))
-    if least > 0:
-        return least * _number(partitions.get("partitionSize"))
+    min_partitions = _number(partitions.get("minPartitions"))
+    if min_partitions > 0:
+        return min_partitions * _number(partitions.get("partitionSize"))
     return _number(task.get("replicas"))
 
 
@@ -75,7 +74,7 @@ def _min_available(task: Any) -> int:
 
 
 def _implied_plugins(plugins: Json) -> Json:
-    """Plugins that others cannot do without."""
+    """Return the plugins that the given plugins depend on."""
     added: Json = {}
     if "svc" not in plugins and any(name in plugins for name in _PLUGINS_NEEDING_SVC):
         added["svc"] = []

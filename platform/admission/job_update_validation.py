@@ -1,4 +1,4 @@
-"""What may change in a job that exists."""
+"""Validation of Job updates."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,27 +15,27 @@ _MUTABLE_IN_TASK = frozenset(("replicas", "minAvailable"))
 _ABSENT_MEANS_ZERO = frozenset(
     ("maxRetry", "minPartitions", "hostNetwork", "hostPID", "hostIPC", "stdin", "tty", "readOnly")
 )
-"""Fields that have no meaning of their own for "not set"."""
+"""Fields for which unset and zero mean the same."""
 
 _QUANTITY_MAPS = frozenset(("requests", "limits", "overhead"))
 _QUANTITIES = frozenset(("sizeLimit", "divisor"))
 _MAPS = frozenset(("plugins", "labels", "annotations", "nodeSelector", "matchLabels"))
-"""Objects whose keys are the user's: a key counts even when it stands for nothing."""
+"""Maps with user-defined keys: a key is significant even if its value is empty."""
 
 
 def validate_job_update(job: Job, new: Json, old: Json) -> None:
-    """Check a change from *old* to *new*, which is *job* as a raw object.
+    """Validate the update of *old* to *new*; *job* is *new* decoded.
 
-    A write that leaves the spec alone is always right: what has come to be there in another way
-    must not keep anybody from writing labels, or the last finalizer.
+    An update that leaves the spec unchanged is always valid: a job stored without validation must
+    not block updates of labels or finalizers.
 
     Raises:
-        DeniedError: with the first rule that the change breaks.
+        DeniedError: with the first error.
     """
     if nested_object(new, "spec") == nested_object(old, "spec"):
         return
-    for problem in _update_errors(job, nested_object(new, "spec"), nested_object(old, "spec")):
-        raise DeniedError(problem)
+    for error in _update_errors(job, nested_object(new, "spec"), nested_object(old, "spec")):
+        raise DeniedError(error)
 
 
 def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:
@@ -51,8 +51,8 @@ def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:
         yield from partition_errors(task, job.metadata.name)
     if job.spec.min_available > sum(task.replicas for task in job.spec.tasks):  # U4
         yield "job 'minAvailable' must not be greater than total replicas"
-    if problem := topology_error(job.spec.network_topology):  # U6
-        yield problem
+    if error := topology_error(job.spec.network_topology):  # U6
+        yield error
     if len(nested_list(new, "tasks")) != len(nested_list(old, "tasks")):  # U7
         yield "job updates may not add or remove tasks"
     if changed := list(changed_fields(new, old)):  # U8
@@ -64,7 +64,7 @@ def _update_errors(job: Job, new: Json, old: Json) -> Iterator[str]:
 
 
 def changed_fields(new: Json, old: Json) -> Iterator[str]:
-    """The paths of the fields that differ and may not; *new* and *old* are specs."""
+    """Yield the paths of immutable fields that differ; *new* and *old* are specs."""
     for name in sorted((new.keys() | old.keys()) - _MUTABLE):
         if _normalize_field(new, name) != _normalize_field(old, name):
             yield f"spec.{name}"
@@ -78,7 +78,7 @@ def changed_fields(new: Json, old: Json) -> Iterator[str]:
 def _normalize_field(spec: Json, name: str) -> Any:
     if name != "volumes":
         return _normalize(spec.get(name), name)
-    # The controller writes the names of the claims that it made.
+    # The controller sets the names of the PVCs that it creates.
     return [
         _normalize({field: value for field, value in volume.items() if field != "volumeClaimName"})
         if volume.get("volumeClaim")
@@ -88,7 +88,7 @@ def _normalize_field(spec: Json, name: str) -> Any:
 
 
 def _normalize(value: Any, name: str = "") -> Any:
-    """*value* in the one form that all equal values have: what is empty becomes ``None``."""
+    """Return *value* in a form that compares equal for equivalent values; empty is ``None``."""
     if isinstance(value, dict):
         if name in _QUANTITY_MAPS:
             return {key: _normalize_quantity(inner) for key, inner in value.items()} or None

@@ -1,4 +1,4 @@
-"""What a new job must fulfil; the numbers of Volcano's rules stand at each check."""
+"""Validation of new Jobs; comments give the numbers of Volcano's rules."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -26,16 +26,16 @@ from .task_validation import (
 
 
 def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSettings) -> None:
-    """Check a job that is to be created.
+    """Validate a new job.
 
     Raises:
-        DeniedError: with everything that is wrong, in one line.
+        DeniedError: with all errors, in one line.
     """
     if not job.spec.tasks:  # C1
         raise DeniedError("No task specified in job spec")
-    if problem := _mpi_error(job):  # C2
-        raise DeniedError(problem)
-    found = [
+    if error := _mpi_error(job):  # C2
+        raise DeniedError(error)
+    errors = [
         topology_error(job.spec.network_topology),  # C3
         *negative_errors(job),
         *_task_errors(job),  # C4 to C10
@@ -48,8 +48,8 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
         *_queue_errors(job.spec.queue, reader),  # C16 to C19
         dependency_error(job.spec.tasks),  # C20
     ]
-    if problems := join_errors(found):
-        raise DeniedError(problems)
+    if message := join_errors(errors):
+        raise DeniedError(message)
 
 
 def _mpi_error(job: Job) -> str:
@@ -71,7 +71,7 @@ def _task_errors(job: Job) -> Iterator[str]:
     seen = set()
     for index, task in enumerate(job.spec.tasks):
         if task.min_available is not None and task.min_available > task.replicas:  # C4
-            # Volcano's words at an update, and those at a creation: both are looked for.
+            # Volcano's messages on update and on create: clients match both.
             yield (
                 f"'minAvailable' must be <= 'replicas' in task: {task.name}:"
                 f" 'minAvailable' is greater than 'replicas' in task: {task.name}, job: {name}"
@@ -81,27 +81,27 @@ def _task_errors(job: Job) -> Iterator[str]:
             continue
         seen.add(task.name)
         yield policy_validation.policies_error(task.policies, f"spec.tasks[{index}].policies")  # C6
-        pod = f"{name}-{task.name}-{max(task.replicas - 1, 0)}"  # the longest of its pods' names
-        if problem := validation.name_error(pod):  # C7
-            yield f"create pod with name {pod} validate failed [{problem}]"
+        pod = f"{name}-{task.name}-{max(task.replicas - 1, 0)}"  # The longest pod name.
+        if error := validation.name_error(pod):  # C7
+            yield f"create pod with name {pod} validate failed [{error}]"
         yield from _template_errors(task, index)  # C8, C9
         yield from partition_errors(task, name)  # C10
 
 
 def _template_errors(task: TaskSpec, index: int) -> list[str]:
-    problems = ErrorList()
+    errors = ErrorList()
     path = f"spec.task[{index}].template"
     raw = msgspec.json.decode(task.template)
-    template = decode_template(raw, path, problems)
+    template = decode_template(raw, path, errors)
     if template is not None:
-        validate_template(template, path, problems)
-        if not problems.errors and task.topology_policy not in ("", "none"):
+        validate_template(template, path, errors)
+        if not errors.errors and task.topology_policy not in ("", "none"):
             return list(_whole_cpu_errors(template, index))
-    return problems.errors
+    return errors.errors
 
 
 def _whole_cpu_errors(template: PodTemplate, task: int) -> Iterator[str]:
-    """CPUs can only be pinned to a socket whole."""
+    """Check that CPU requests are integers: a topology policy pins whole CPUs."""
     containers = (*template.spec.containers, *template.spec.init_containers)
     for index, container in enumerate(containers):
         if not _requests_whole_cpus(container):
@@ -109,35 +109,35 @@ def _whole_cpu_errors(template: PodTemplate, task: int) -> Iterator[str]:
 
 
 def _requests_whole_cpus(container: Container) -> bool:
-    asked = container.resources.requests or container.resources.limits
+    requests = container.resources.requests or container.resources.limits
     try:
-        cpus = quantity.parse(asked.get("cpu", 0))
+        cpus = quantity.parse(requests.get("cpu", 0))
     except QuantityError:
         return False
     return bool(cpus) and cpus.is_whole
 
 
 def _name_errors(job: Job) -> Iterator[str]:
-    """The job's name must also do for what is named after it."""
+    """Check that the job's name is valid for the objects named after it."""
     name, plugins = job.metadata.name, job.spec.plugins
-    if problem := validation.name_error(name):
-        yield f"create job with name {name} validate failed [{problem}]"
+    if error := validation.name_error(name):
+        yield f"create job with name {name} validate failed [{error}]"
         return
     if "svc" in plugins and (not name[0].isalpha() or validation.dns1123_label_error(name)):
         yield (
-            f"metadata.name: Invalid value: {quote(name)}: plugin svc makes a Service of this name,"
-            " so it has only a-z, 0-9 and '-', and starts with a letter"
+            f"metadata.name: Invalid value: {quote(name)}: plugin svc creates a Service of this"
+            " name, so it must consist of a-z, 0-9 and '-' and start with a letter"
         )
     elif (job.spec.volumes or "ssh" in plugins) and validation.dns1123_label_error(name):
         yield (
-            f"metadata.name: Invalid value: {quote(name)}: volumes of the pods take this name,"
-            f" so {validation.dns1123_label_error(name)}"
+            f"metadata.name: Invalid value: {quote(name)}: pod volumes are named after the job:"
+            f" {validation.dns1123_label_error(name)}"
         )
 
 
 def _min_available_error(job: Job) -> str:
     if sum(task.replicas for task in job.spec.tasks) < job.spec.min_available:
-        # Volcano's words at an update, and those at a creation: both are looked for.
+        # Volcano's messages on update and on create: clients match both.
         return (
             "job 'minAvailable' must not be greater than total replicas:"
             " job 'minAvailable' should not be greater than total replicas in tasks"
@@ -155,12 +155,12 @@ def _estimate_error(job: Job) -> Iterator[str]:
     estimate = job.spec.running_estimate
     try:
         durations.parse("0" if estimate is None else estimate)
-    except durations.DurationError as wrong:
-        yield f"spec.runningEstimate: Invalid value: {quote(estimate)}: {wrong}"
+    except durations.DurationError as error:
+        yield f"spec.runningEstimate: Invalid value: {quote(estimate)}: {error}"
 
 
 def volume_error(volumes: tuple[VolumeSpec, ...]) -> str:
-    """The first thing that is wrong with the job's volumes, or ``""``."""
+    """Return the first error of the job's volumes, or ``""``."""
     seen = set()
     for index, volume in enumerate(volumes):
         name = volume.volume_claim_name
@@ -178,8 +178,8 @@ def volume_error(volumes: tuple[VolumeSpec, ...]) -> str:
                 " For a new one just specify VolumeClaim:"
                 f" mountPath {volume.mount_path} has both, at spec.volumes[{index}]"
             )
-        if name and (problem := validation.dns1123_subdomain_error(name)):
-            return f"invalid VolumeClaimName {name} : [{problem}]"
+        if name and (error := validation.dns1123_subdomain_error(name)):
+            return f"invalid VolumeClaimName {name} : [{error}]"
     return ""
 
 
@@ -188,13 +188,13 @@ def _queue_errors(name: str, reader: ObjectReader) -> Iterator[str]:
     if raw is None:
         yield f'unable to find job queue: queue.scheduling.volcano.sh "{name}" not found'
         return
-    if problem := queue_state_error(raw, name):
-        yield f"can only submit job to queue with state `Open`, {problem}"
+    if error := queue_state_error(raw, name):
+        yield f"can only submit job to queue with state `Open`, {error}"
     yield leaf_error(name, reader, kind="job")
 
 
 def leaf_error(name: str, reader: ObjectReader, *, kind: str) -> str:
-    """Why the queue takes no *what* itself, as it is for other queues, or ``""``."""
+    """Return why a *kind* cannot be submitted to a queue that is not a leaf, or ``""``."""
     if name == ROOT_QUEUE:
         return f"can not submit {kind} to root queue"
     children = sum(
@@ -206,9 +206,9 @@ def leaf_error(name: str, reader: ObjectReader, *, kind: str) -> str:
 
 
 def queue_state_error(queue: Json, name: str) -> str:
-    """Why the queue takes nothing, or ``""``.
+    """Return why the queue is not open, or ``""``.
 
-    A queue that is so new that nobody has written its state yet is open.
+    A new queue whose state is not written yet counts as open.
     """
     state = decode(queue, Queue).status.state
     if state in ("", QueueState.OPEN):

@@ -1,23 +1,20 @@
-"""Checks of a pod template: what would keep an API server from making pods of it.
+"""Validation of pod templates.
 
-The faults that people make are found here, when the job is submitted, and not by its controller
-later. Rarer ones are left to the API server that stores the pods.
+Common errors are denied when the job is submitted, not when its controller creates pods. Rarer ones
+are left to the API server's own validation of pods.
 """
 
 import msgspec
 
 from ..model import validation
 from ..model.admission import Json
+from ..model.pod import DNS_POLICIES, PREEMPTION_POLICIES, RESTART_POLICIES, TAINT_EFFECTS
 from .container_validation import validate_container, validate_quantity
 from .decoding import describe_error, without_nulls
 from .field_errors import ErrorList
 from .pod_types import PodSpec, PodTemplate
 
-_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
-_RESTART_POLICIES = ("Always", "OnFailure", "Never")
-_TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-
-_REQUIRED_VOLUME_FIELDS = {  # what a source of a volume cannot do without
+_REQUIRED_VOLUME_FIELDS = {  # By volume source.
     "configMap": ("name",),
     "secret": ("secretName",),
     "persistentVolumeClaim": ("claimName",),
@@ -28,22 +25,22 @@ _REQUIRED_VOLUME_FIELDS = {  # what a source of a volume cannot do without
 
 
 def decode_template(template: Json, path: str, errors: ErrorList) -> PodTemplate | None:
-    """The template as a typed object; ``None`` and a complaint where a field has a wrong type."""
+    """Return the decoded template; record an error and return ``None`` on a wrong type."""
     try:
         text = msgspec.json.encode(without_nulls(template))
         return msgspec.json.decode(text, type=PodTemplate)
-    except msgspec.ValidationError as wrong:
-        errors.errors.append(describe_error(wrong, under=path))
+    except msgspec.ValidationError as error:
+        errors.errors.append(describe_error(error, under=path))
         return None
 
 
 def validate_template(template: PodTemplate, path: str, errors: ErrorList) -> None:
-    """Check the template at *path*, e.g. ``spec.task[0].template``."""
+    """Validate the template at *path*, e.g. ``spec.task[0].template``."""
     for key, value in template.metadata.labels.items():
         errors.invalid(f"{path}.labels", key, validation.qualified_name_error(key))
         errors.invalid(f"{path}.labels", value, validation.label_value_error(value))
     for key in template.metadata.annotations:
-        lowered = key.lower()  # only the letters' case is free in annotations
+        lowered = key.lower()  # Annotation keys are case-insensitive.
         errors.invalid(f"{path}.annotations", key, validation.qualified_name_error(lowered))
     _validate_pod(template.spec, f"{path}.spec", errors)
 
@@ -70,11 +67,9 @@ def _validate_pod(pod: PodSpec, path: str, errors: ErrorList) -> None:
 
 
 def _validate_enums_and_ranges(pod: PodSpec, path: str, errors: ErrorList) -> None:
-    errors.not_supported(f"{path}.restartPolicy", pod.restart_policy, _RESTART_POLICIES)
-    errors.not_supported(f"{path}.dnsPolicy", pod.dns_policy, _DNS_POLICIES)
-    errors.not_supported(
-        f"{path}.preemptionPolicy", pod.preemption_policy, ("PreemptLowerPriority", "Never")
-    )
+    errors.not_supported(f"{path}.restartPolicy", pod.restart_policy, RESTART_POLICIES)
+    errors.not_supported(f"{path}.dnsPolicy", pod.dns_policy, DNS_POLICIES)
+    errors.not_supported(f"{path}.preemptionPolicy", pod.preemption_policy, PREEMPTION_POLICIES)
     grace = pod.termination_grace_period_seconds
     errors.out_of_range(f"{path}.terminationGracePeriodSeconds", grace, minimum=0)
     deadline = pod.active_deadline_seconds
@@ -97,31 +92,31 @@ def _validate_names(pod: PodSpec, path: str, errors: ErrorList) -> None:
         errors.invalid(f"{path}.nodeSelector", value, validation.label_value_error(value))
     for index, gate in enumerate(pod.scheduling_gates):
         name = gate.get("name", "")
-        problem = validation.qualified_name_error(name)
-        errors.invalid(f"{path}.schedulingGates[{index}]", name, problem)
+        error = validation.qualified_name_error(name)
+        errors.invalid(f"{path}.schedulingGates[{index}]", name, error)
 
 
 def _validate_tolerations(pod: PodSpec, path: str, errors: ErrorList) -> None:
     for index, toleration in enumerate(pod.tolerations):
         where = f"{path}.tolerations[{index}]"
         errors.not_supported(f"{where}.operator", toleration.operator, ("Equal", "Exists"))
-        errors.not_supported(f"{where}.effect", toleration.effect, _TAINT_EFFECTS)
+        errors.not_supported(f"{where}.effect", toleration.effect, TAINT_EFFECTS)
         if toleration.key:
-            problem = validation.qualified_name_error(toleration.key)
-            errors.invalid(f"{where}.key", toleration.key, problem)
+            error = validation.qualified_name_error(toleration.key)
+            errors.invalid(f"{where}.key", toleration.key, error)
         elif toleration.operator != "Exists":
-            why = "operator must be Exists when `key` is empty"
-            errors.invalid(f"{where}.operator", toleration.operator, why)
+            detail = "operator must be Exists when `key` is empty"
+            errors.invalid(f"{where}.operator", toleration.operator, detail)
         if toleration.operator == "Exists" and toleration.value:
-            why = "value must be empty when `operator` is 'Exists'"
-            errors.invalid(f"{where}.operator", toleration.operator, why)
+            detail = "value must be empty when `operator` is 'Exists'"
+            errors.invalid(f"{where}.operator", toleration.operator, detail)
         if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
-            why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            errors.invalid(f"{where}.effect", toleration.effect, why)
+            detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+            errors.invalid(f"{where}.effect", toleration.effect, detail)
 
 
 def _validate_volumes(pod: PodSpec, path: str, errors: ErrorList) -> frozenset[str]:
-    """Check the volumes and give their names."""
+    """Validate the volumes; return their names."""
     names = []
     for index, volume in enumerate(pod.volumes):
         where = f"{path}[{index}]"
@@ -137,7 +132,7 @@ def _validate_volumes(pod: PodSpec, path: str, errors: ErrorList) -> frozenset[s
 
 
 def _validate_volume_source(volume: Json, where: str, errors: ErrorList) -> None:
-    """Check where a volume's content comes from; without a source it is an empty folder."""
+    """Validate a volume's source; without a source it is an ``emptyDir``."""
     sources = [field for field in volume if field != "name"]
     if len(sources) > 1:
         errors.one_of(where, sources, what="volume type")
@@ -146,18 +141,18 @@ def _validate_volume_source(volume: Json, where: str, errors: ErrorList) -> None
         if not isinstance(source, dict):
             errors.add(f"{where}.{field}", f"expected object, got {type(source).__name__}")
             continue
-        for needed in _REQUIRED_VOLUME_FIELDS.get(field, ()):
-            if not source.get(needed):
-                errors.required(f"{where}.{field}.{needed}")
+        for required in _REQUIRED_VOLUME_FIELDS.get(field, ()):
+            if not source.get(required):
+                errors.required(f"{where}.{field}.{required}")
         if "sizeLimit" in source:
             validate_quantity(source["sizeLimit"], f"{where}.{field}.sizeLimit", errors)
 
 
 def _validate_host_ports(pod: PodSpec, path: str, errors: ErrorList) -> None:
-    """On the node's network a port of the container is a port of the node."""
+    """Check that host ports equal container ports, as ``hostNetwork`` requires."""
     for index, container in enumerate(pod.containers):
         for number, port in enumerate(container.ports):
             if port.host_port not in (0, port.container_port):
                 where = f"{path}.containers[{index}].ports[{number}].containerPort"
-                why = "must match `hostPort` when `hostNetwork` is true"
-                errors.invalid(where, port.container_port, why)
+                detail = "must match `hostPort` when `hostNetwork` is true"
+                errors.invalid(where, port.container_port, detail)

@@ -1,4 +1,4 @@
-"""The parts of a pod template that admission looks at, as typed objects."""
+"""Typed fields of a pod template that admission validates."""
 
 from typing import Any
 
@@ -108,7 +108,7 @@ class PodSpec(ApiStruct, frozen=True):
 
 
 class TemplateMeta(ApiStruct, frozen=True):
-    """``template.metadata``: what of it reaches the pods."""
+    """``template.metadata``: the fields copied to pods."""
 
     labels: Text = {}
     annotations: Text = {}

@@ -1,4 +1,4 @@
-"""What a PodGroup must fulfil when it is created; changes are not checked."""
+"""Validation of new PodGroups; updates are not validated."""
 
 from ..model.admission import AdmissionRequest, DeniedError, ObjectReader
 from ..model.names import QUEUES
@@ -10,19 +10,19 @@ from .task_validation import topology_error
 
 
 def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
-    """Check a PodGroup that is to be created.
+    """Validate a new PodGroup.
 
     Raises:
-        DeniedError: with everything that is wrong, in one line.
+        DeniedError: with all errors, in one line.
     """
     spec = decode(request.object or {}, PodGroup).spec
-    found = [_queue_error(spec.queue, reader), topology_error(spec.network_topology)]
+    errors = [_queue_error(spec.queue, reader), topology_error(spec.network_topology)]
     for policy in spec.sub_group_policy:
-        if problem := topology_error(policy.network_topology):
-            found.append(f"in subGroupPolicy '{policy.name}': {problem}.")
+        if error := topology_error(policy.network_topology):
+            errors.append(f"in subGroupPolicy '{policy.name}': {error}.")
             break
-    if problems := join_errors(found):
-        raise DeniedError(problems)
+    if message := join_errors(errors):
+        raise DeniedError(message)
 
 
 def _queue_error(name: str, reader: ObjectReader) -> str:
@@ -31,7 +31,7 @@ def _queue_error(name: str, reader: ObjectReader) -> str:
     queue = reader.get(QUEUES, "", name)
     if queue is None:
         return f'unable to find queue: queue.scheduling.volcano.sh "{name}" not found'
-    if problem := queue_state_error(queue, name):
-        return f"can only submit PodGroup to queue with state `Open`, {problem}"
-    # Volcano lets a gang in that it refuses as a job.
+    if error := queue_state_error(queue, name):
+        return f"can only submit PodGroup to queue with state `Open`, {error}"
+    # Volcano checks this for Jobs only.
     return leaf_error(name, reader, kind="PodGroup")

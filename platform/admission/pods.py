@@ -1,4 +1,4 @@
-"""What the annotations of a pod of ours mean when it is created, and must fulfil."""
+"""Defaulting and validation of pod annotations on create."""
 
 from ..model.admission import AdmissionRequest, DeniedError, Json
 from ..model.names import QUEUE_GATE
@@ -7,16 +7,16 @@ from .field_errors import quote
 from .settings import AdmissionSettings
 
 JDB_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
-"""How many pods of a job must stay up, or may go down, when others need their room."""
+"""Disruption budget of a job: pods that must stay available, or may be unavailable."""
 
 
 def validate(request: AdmissionRequest, settings: AdmissionSettings) -> None:
-    """Check a pod that is to be created; pods of other schedulers pass.
+    """Validate a new pod; pods of other schedulers are allowed.
 
-    Pods come by the thousand, so this reads the raw object.
+    Reads the raw object, since pods are created in large numbers.
 
     Raises:
-        DeniedError: an annotation is neither a number above 0 nor a percentage, or both are there.
+        DeniedError: an annotation is neither a positive number nor a percentage, or both are set.
     """
     pod = request.object or {}
     if nested_object(pod, "spec").get("schedulerName") not in settings.scheduler_names:
@@ -24,24 +24,27 @@ def validate(request: AdmissionRequest, settings: AdmissionSettings) -> None:
     annotations = nested_object(nested_object(pod, "metadata"), "annotations")
     given = [key for key in JDB_ANNOTATIONS if key in annotations]
     for key in given:
-        if problem := _amount_error(key, str(annotations[key])):
-            raise DeniedError(problem)
+        if error := _amount_error(key, str(annotations[key])):
+            raise DeniedError(error)
     if len(given) > 1:
         both = f"[{' '.join(given)}]"
         raise DeniedError(f"not allow configure multiple annotations <{both}> at same time")
 
 
 def with_queue_gate(pod: Json, settings: AdmissionSettings) -> Json:
-    """*pod* with the gate of its queue, if its annotation asks for it.
+    """Return *pod* with the queue's scheduling gate if its annotation requests it.
 
-    Only if one of our schedulers places it: nobody else would ever lift the gate.
+    Only for pods of Batholith's schedulers: other schedulers would never remove the gate.
     """
     spec = nested_object(pod, "spec")
-    asks = nested_object(nested_object(pod, "metadata"), "annotations").get(QUEUE_GATE) == "true"
-    if not asks or spec.get("schedulerName") not in settings.scheduler_names:
+    annotations = nested_object(nested_object(pod, "metadata"), "annotations")
+    if (
+        annotations.get(QUEUE_GATE) != "true"
+        or spec.get("schedulerName") not in settings.scheduler_names
+    ):
         return pod
-    gate, there = {"name": QUEUE_GATE}, nested_list(spec, "schedulingGates")
-    return pod if gate in there else pod | {"spec": spec | {"schedulingGates": [*there, gate]}}
+    gate, gates = {"name": QUEUE_GATE}, nested_list(spec, "schedulingGates")
+    return pod if gate in gates else pod | {"spec": spec | {"schedulingGates": [*gates, gate]}}
 
 
 def _amount_error(key: str, text: str) -> str:

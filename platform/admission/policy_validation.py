@@ -1,63 +1,39 @@
-"""Checks of lifecycle policies: the list of a job, and that of each task."""
+"""Validation of the lifecycle policies of a Job and its tasks."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from ..model import durations
-from ..model.job import Action, JobEvent, LifecyclePolicy
+from ..model.job import POLICY_ACTIONS, POLICY_EVENTS, JobEvent, LifecyclePolicy
 from .field_errors import quote
-
-EVENTS = (
-    JobEvent.ANY,
-    JobEvent.POD_FAILED,
-    JobEvent.POD_EVICTED,
-    JobEvent.POD_PENDING,
-    JobEvent.JOB_UNKNOWN,
-    JobEvent.TASK_COMPLETED,
-    JobEvent.TASK_FAILED,
-    JobEvent.JOB_UPDATED,
-)
-"""Events that a policy may wait for; the others are the controller's own."""
-
-ACTIONS = (
-    Action.ABORT_JOB,
-    Action.RESTART_JOB,
-    Action.RESTART_TASK,
-    Action.RESTART_POD,
-    Action.RESTART_PARTITION,
-    Action.TERMINATE_JOB,
-    Action.COMPLETE_JOB,
-    Action.RESUME_JOB,
-)
-"""Actions that a policy may ask for."""
 
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
-    """The first thing that is wrong with the list at *path*, or ``""``."""
-    problem = next(filter(None, (_policy_error(each, path) for each in policies)), "")
-    problem = problem or _conflict_error(policies, path)
-    if not problem:
+    """Return the first error of the policies at *path*, or ``""``."""
+    error = next(filter(None, (_policy_error(each, path) for each in policies)), "")
+    error = error or _conflict_error(policies, path)
+    if not error:
         return ""
-    valid = f"valid events are [{' '.join(EVENTS)}], valid actions are [{' '.join(ACTIONS)}]"
-    return f"{problem}; {valid}"
+    events, actions = " ".join(POLICY_EVENTS), " ".join(POLICY_ACTIONS)
+    return f"{error}; valid events are [{events}], valid actions are [{actions}]"
 
 
 def policy_events(policy: LifecyclePolicy) -> list[str]:
-    """The distinct events of a policy, in the order in which they are written."""
+    """Return the distinct events of a policy, in order."""
     return list(dict.fromkeys(filter(None, (policy.event, *policy.events))))
 
 
 def _policy_error(policy: LifecyclePolicy, path: str) -> str:
-    """What is wrong with one policy by itself."""
+    """Return the error of a single policy, or ``""``."""
     events = policy_events(policy)
     if events and policy.exit_code is not None:
         return f"{path}: must not specify event and exitCode simultaneously"
     if not events and policy.exit_code is None:
         return f"{path}: either event and exitCode should be specified"
     for event in events:
-        if event not in EVENTS:
+        if event not in POLICY_EVENTS:
             return f"{path}: Invalid value: {quote(event)}: invalid policy event"
-    if policy.action not in ACTIONS:
+    if policy.action not in POLICY_ACTIONS:
         return f"{path}: Invalid value: {quote(policy.action)}: invalid policy action"
     if policy.exit_code == 0:
         return f"{path}: 0 is not a valid error code"
@@ -67,13 +43,13 @@ def _policy_error(policy: LifecyclePolicy, path: str) -> str:
 def _timeout_error(policy: LifecyclePolicy, path: str) -> str:
     try:
         durations.parse(policy.timeout if policy.timeout is not None else "0")
-    except durations.DurationError as wrong:
-        return f"{path}: Invalid value: {quote(policy.timeout)}: invalid timeout: {wrong}"
+    except durations.DurationError as error:
+        return f"{path}: Invalid value: {quote(policy.timeout)}: invalid timeout: {error}"
     return ""
 
 
 def _conflict_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
-    """Where the policies of one list get in each other's way."""
+    """Return the conflict between policies of one list, or ``""``."""
     events = Counter(event for policy in policies for event in policy_events(policy))
     codes = Counter(policy.exit_code for policy in policies if policy.exit_code is not None)
     for event, times in events.items():

@@ -1,6 +1,6 @@
-"""How queues fit together: depth of the tree, limits of ancestors, shares of siblings.
+"""Validation of the queue hierarchy: depth, parents, and resources of ancestors and siblings.
 
-The root queue is above all limits: its capability is that of the cluster.
+The root queue has no limits: its capability is the cluster's capacity.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,67 +19,68 @@ Amounts = Mapping[str, Quantity]
 
 
 class QueueTree:
-    """The queues that are stored, by name and by parent; read when first asked."""
+    """Stored queues by name and by parent, read on first use."""
 
     def __init__(self, reader: ObjectReader) -> None:
-        self._lookup = reader
+        self._reader = reader
 
     @cached_property
     def _by_name(self) -> dict[str, Queue]:
-        queues = (decode(queue, Queue) for queue in self._lookup.list(QUEUES))
+        queues = (decode(queue, Queue) for queue in self._reader.list(QUEUES))
         return {queue.metadata.name: queue for queue in queues}
 
     @cached_property
     def _by_parent(self) -> dict[str, list[Queue]]:
-        families: dict[str, list[Queue]] = {}
+        children: dict[str, list[Queue]] = {}
         for queue in self._by_name.values():
-            families.setdefault(queue.spec.parent, []).append(queue)
-        return families
+            children.setdefault(queue.spec.parent, []).append(queue)
+        return children
 
     def get(self, name: str) -> Queue | None:
-        """One queue, or ``None``."""
+        """Return one queue, or ``None``."""
         return self._by_name.get(name)
 
     def children(self, name: str) -> list[Queue]:
-        """The queues directly below *name*."""
+        """Return the children of *name*."""
         return self._by_parent.get(name, [])
 
     def ancestors(self, queue: Queue) -> Iterator[Queue]:
-        """The queues above *queue* and below root, the nearest first.
+        """Yield the ancestors of *queue* below root, nearest first.
 
-        Ends where a parent is missing or a circle closes.
+        Stops at a missing parent or a cycle.
         """
         seen = {queue.metadata.name}
         parent = queue.spec.parent
         while parent not in ("", ROOT_QUEUE) and parent not in seen:
-            above = self.get(parent)
-            if above is None:
+            ancestor = self.get(parent)
+            if ancestor is None:
                 return
-            yield above
+            yield ancestor
             seen.add(parent)
-            parent = above.spec.parent
+            parent = ancestor.spec.parent
 
     def subtree(self, name: str) -> Iterator[tuple[Queue, int]]:
-        """Every queue below *name*, with its depth below it; each once, even in a circle."""
+        """Yield every descendant of *name* with its relative depth; once each, even in a cycle."""
         seen, level, depth = {name}, [name], 0
         while level:
             depth += 1
-            below = [child for above in level for child in self.children(above)]
-            fresh = [child for child in below if child.metadata.name not in seen]
-            yield from ((child, depth) for child in fresh)
-            level = [child.metadata.name for child in fresh]
+            children = [child for parent in level for child in self.children(parent)]
+            unseen = [child for child in children if child.metadata.name not in seen]
+            yield from ((child, depth) for child in unseen)
+            level = [child.metadata.name for child in unseen]
             seen.update(level)
 
 
 def validate_parent(queue: Queue, tree: QueueTree, settings: AdmissionSettings) -> None:
-    """Check the parent that a queue has been given.
+    """Validate the parent of a queue.
 
     Raises:
-        DeniedError: the parent is missing, busy, the queue itself or below it, or too deep.
+        DeniedError: the parent is missing, has allocated pods, or is the queue or its
+            descendant; or the tree is too deep.
     """
     name, parent = queue.metadata.name, queue.spec.parent
     if name == ROOT_QUEUE and parent:
-        raise DeniedError(f"queue {name} has no parent, {parent} cannot be it")
+        raise DeniedError(f"queue {name} has no parent, cannot set it to {parent}")
     if parent in ("", ROOT_QUEUE):
         return
     if parent == name:
@@ -101,19 +102,19 @@ def validate_parent(queue: Queue, tree: QueueTree, settings: AdmissionSettings) 
 
 
 def _validate_ancestor_chain(queue: Queue, ancestors: list[Queue]) -> None:
-    """Every ancestor must exist, and none be the queue itself."""
+    """Check that every ancestor exists and none is the queue itself."""
     name, last = queue.metadata.name, queue
-    for above in ancestors:
-        if above.spec.parent == name:
+    for ancestor in ancestors:
+        if ancestor.spec.parent == name:
             raise DeniedError(
-                f"queue {name} cannot have parent {queue.spec.parent}, which lies below it"
+                f"queue {name} cannot have parent {queue.spec.parent}, its descendant"
             )
-        last = above
+        last = ancestor
     missing = last.spec.parent
     if missing in ("", ROOT_QUEUE):
         return
-    if any(missing == above.metadata.name for above in ancestors):
-        raise DeniedError(f"the parents of queue {name} form a circle at {missing}")
+    if any(missing == ancestor.metadata.name for ancestor in ancestors):
+        raise DeniedError(f"the parents of queue {name} form a cycle at {missing}")
     raise _parent_not_found(missing, last.metadata.name)
 
 
@@ -125,27 +126,27 @@ def _parent_not_found(parent: str, name: str) -> DeniedError:
 
 
 def validate_resources(queue: Queue, tree: QueueTree) -> None:
-    """Check what a queue claims against its ancestors, siblings and children.
+    """Validate a queue's resources against its ancestors, siblings and children.
 
     Raises:
-        DeniedError: some amount is more than there is above, or less than was given below.
+        DeniedError: an amount exceeds a limit of an ancestor or is below those of descendants.
     """
     name, parent = queue.metadata.name, queue.spec.parent
     capability = _counted_resources(queue.spec.capability)
     if parent not in ("", ROOT_QUEUE):
-        above = tree.get(parent)
-        if above is None:
+        parent_queue = tree.get(parent)
+        if parent_queue is None:
             raise _parent_not_found(parent, name)
         _validate_capability(name, capability, list(tree.ancestors(queue)))
         siblings = [child for child in tree.children(parent) if child.metadata.name != name]
-        _validate_sums((*siblings, queue), above)
+        _validate_sums((*siblings, queue), parent_queue)
     children = tree.children(name)
     for resource, amount in capability.items():
-        most = _max_descendant_capability(name, resource, tree)
-        if amount < most:
+        maximum = _max_descendant_capability(name, resource, tree)
+        if amount < maximum:
             raise DeniedError(
                 f"queue {name} capability[{resource}]={amount} is smaller than"
-                f" its descendants' max capability={most}"
+                f" its descendants' max capability={maximum}"
             )
     if children:
         _validate_sums(children, queue)
@@ -153,7 +154,7 @@ def validate_resources(queue: Queue, tree: QueueTree) -> None:
 
 def _validate_capability(name: str, capability: Amounts, ancestors: list[Queue]) -> None:
     for resource, amount in capability.items():
-        limits = (_counted_resources(above.spec.capability).get(resource) for above in ancestors)
+        limits = (_counted_resources(each.spec.capability).get(resource) for each in ancestors)
         nearest = next(filter(None, limits), None)
         if nearest is not None and amount > nearest:
             raise DeniedError(
@@ -163,10 +164,10 @@ def _validate_capability(name: str, capability: Amounts, ancestors: list[Queue])
 
 
 def _max_descendant_capability(name: str, resource: str, tree: QueueTree) -> Quantity:
-    """The largest capability below *name*; what limits itself hides what is below it."""
+    """Return the largest capability below *name*; a queue with one hides its descendants."""
     largest, level, seen = quantity.ZERO, [name], {name}
     while level:
-        children = [child for above in level for child in tree.children(above)]
+        children = [child for parent in level for child in tree.children(parent)]
         level = []
         for child in children:
             own = _counted_resources(child.spec.capability).get(resource, quantity.ZERO)
@@ -178,9 +179,9 @@ def _max_descendant_capability(name: str, resource: str, tree: QueueTree) -> Qua
 
 
 def _validate_sums(children: Iterable[Queue], parent: Queue) -> None:
-    """What all children are promised, the parent must have been promised."""
+    """Check that the parent's guarantee and deserved cover the sums of its children's."""
     children = tuple(children)
-    for what, limit, parts in (
+    for field, limit, amounts in (
         (
             "guarantee",
             parent.spec.guarantee.resource,
@@ -188,43 +189,43 @@ def _validate_sums(children: Iterable[Queue], parent: Queue) -> None:
         ),
         ("deserved", parent.spec.deserved, [child.spec.deserved for child in children]),
     ):
-        promised = _counted_resources(limit)
-        for resource, total in _sum(parts).items():
-            most = promised.get(resource)
-            if most is None and not total and resource in ("cpu", "memory"):
+        limits = _counted_resources(limit)
+        for resource, total in _sum(amounts).items():
+            maximum = limits.get(resource)
+            if maximum is None and not total and resource in ("cpu", "memory"):
                 continue
-            if most is None or total > most:
+            if maximum is None or total > maximum:
                 raise DeniedError(
-                    f"sum of children's {what} ({resource} {total}) exceeds parent's {what} limit"
-                    f" ({resource} {most or 'not set'}): the parent is {parent.metadata.name}"
+                    f"sum of children's {field} ({resource} {total}) exceeds parent's {field} limit"
+                    f" ({resource} {maximum or 'not set'}): the parent is {parent.metadata.name}"
                 )
 
 
-def _sum(parts: Iterable[Quantities]) -> dict[str, Quantity]:
+def _sum(lists: Iterable[Quantities]) -> dict[str, Quantity]:
     total: dict[str, Quantity] = {}
-    for amounts in parts:
+    for amounts in lists:
         for resource, amount in _counted_resources(amounts).items():
             total[resource] = total.get(resource, quantity.ZERO) + amount
     return total
 
 
 def _counted_resources(amounts: Quantities) -> dict[str, Quantity]:
-    """The amounts of those resources that a scheduler counts."""
-    read = {}
-    for resource, given in amounts.items():
+    """Return the amounts of resources that schedulers count."""
+    counted = {}
+    for resource, value in amounts.items():
         if is_counted(resource):
             try:
-                read[resource] = quantity.parse(given)
-            except QuantityError:  # of another queue, which the schema has let in
+                counted[resource] = quantity.parse(value)
+            except QuantityError:  # Of a stored queue that the schema allowed.
                 continue
-    return read
+    return counted
 
 
 def validate_delete(name: str, tree: QueueTree, settings: AdmissionSettings) -> None:
-    """Check that a queue may go.
+    """Validate the deletion of a queue.
 
     Raises:
-        DeniedError: it is one of the two that must stay, or something depends on it.
+        DeniedError: the queue is ``default`` or ``root``, or has children or allocated pods.
     """
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         raise DeniedError(f"`{name}` queue can not be deleted")
@@ -241,6 +242,6 @@ def validate_delete(name: str, tree: QueueTree, settings: AdmissionSettings) -> 
 
 
 def _allocated_pods(queue: Queue) -> str:
-    """The number of pods that hold resources of the queue, or ``""``."""
+    """Return the number of pods allocated to the queue, or ``""``."""
     pods = _counted_resources(queue.status.allocated).get("pods")
     return str(pods) if pods else ""

@@ -1,6 +1,6 @@
-"""What a queue gets, and what it must fulfil by itself.
+"""Defaulting of Queues, and validation of their fields.
 
-How it fits among the other queues is in :mod:`.queue_tree`.
+Rules that relate queues to each other are in :mod:`.queue_tree`.
 """
 
 import math
@@ -37,7 +37,7 @@ _INTEGER_RESOURCES = frozenset(
 
 
 def set_defaults(queue: Json) -> Json:
-    """*queue* with its defaults; the same object where nothing was missing.
+    """Return *queue* with defaults; the same object if nothing was missing.
 
     Fields of a wrong type are left to the schema.
     """
@@ -61,10 +61,10 @@ def set_defaults(queue: Json) -> Json:
 
 
 def validate(request: AdmissionRequest, reader: ObjectReader, settings: AdmissionSettings) -> None:
-    """Check the creation, change or deletion of a queue.
+    """Validate the create, update or delete of a queue.
 
     Raises:
-        DeniedError: the queue must not be so, or must not go.
+        DeniedError: the queue is invalid, or must not be deleted.
     """
     tree = QueueTree(reader)
     if request.object is None:
@@ -89,23 +89,23 @@ def validate(request: AdmissionRequest, reader: ObjectReader, settings: Admissio
 def _resource_attributes(queue: Queue) -> tuple[dict[str, Quantity], ...]:
     spec = queue.spec
     amounts = (spec.capability, spec.deserved, spec.guarantee.resource)
-    return tuple({name: quantity.parse(given) for name, given in each.items()} for each in amounts)
+    return tuple({name: quantity.parse(value) for name, value in each.items()} for each in amounts)
 
 
 def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> None:
-    problems = ErrorList()
-    _validate_amounts(queue, problems)
+    errors = ErrorList()
+    _validate_amounts(queue, errors)
     state = queue.status.state
-    # The controller's Closing and Unknown must not keep anybody from changing the rest.
+    # Closing and Unknown, set by the controller, must not block other changes.
     if (old is None or old.status.state != state) and state not in ("", *_STATES):
-        why = f"queue state must be in [{' '.join(_STATES)}]"
-        problems.invalid("requestBody.spec.state", state, why)
+        detail = f"queue state must be in [{' '.join(_STATES)}]"
+        errors.invalid("requestBody.spec.state", state, detail)
     if text := _hierarchy_error(queue, old, reader):
-        problems.add("requestBody.metadata.annotations", text)
-    if len(problems.errors) == 1:
-        raise DeniedError(problems.errors[0])
-    if problems.errors:
-        raise DeniedError(f"[{', '.join(problems.errors)}]")
+        errors.add("requestBody.metadata.annotations", text)
+    if len(errors.errors) == 1:
+        raise DeniedError(errors.errors[0])
+    if errors.errors:
+        raise DeniedError(f"[{', '.join(errors.errors)}]")
 
 
 def _validate_amounts(queue: Queue, errors: ErrorList) -> None:
@@ -114,52 +114,52 @@ def _validate_amounts(queue: Queue, errors: ErrorList) -> None:
     capability = _parse_amounts(spec.capability, f"{path}.capability", errors)
     deserved = _parse_amounts(spec.deserved, f"{path}.deserved", errors)
     guarantee = _parse_amounts(spec.guarantee.resource, f"{path}.guarantee.resource", errors)
-    for name, least in guarantee.items():
-        share = deserved.get(name)
-        if share is None or share < least:
-            given = "<nil>" if share is None else str(share)
-            amount = "" if share is None else f"={share}"
-            why = f"deserved[{name}]{amount} must be >= guarantee[{name}]={least}"
-            errors.invalid(f"{path}.deserved.{name}", given, why)
-    for name, share in deserved.items():
-        most = capability.get(name)
-        if most is not None and share > most:
-            why = f"deserved[{name}]={share} must be <= capability[{name}]={most}"
-            errors.invalid(f"{path}.deserved.{name}", str(share), why)
+    for name, minimum in guarantee.items():
+        amount = deserved.get(name)
+        if amount is None or amount < minimum:
+            value = "<nil>" if amount is None else str(amount)
+            suffix = "" if amount is None else f"={amount}"
+            detail = f"deserved[{name}]{suffix} must be >= guarantee[{name}]={minimum}"
+            errors.invalid(f"{path}.deserved.{name}", value, detail)
+    for name, amount in deserved.items():
+        maximum = capability.get(name)
+        if maximum is not None and amount > maximum:
+            detail = f"deserved[{name}]={amount} must be <= capability[{name}]={maximum}"
+            errors.invalid(f"{path}.deserved.{name}", str(amount), detail)
 
 
 def _parse_amounts(amounts: Quantities, path: str, errors: ErrorList) -> dict[str, Quantity]:
-    read = {}
-    for name, given in amounts.items():
+    parsed = {}
+    for name, value in amounts.items():
         where = f"{path}.{name}"
         try:
-            amount = quantity.parse(given)
-        except QuantityError as wrong:
-            errors.invalid(where, given, str(wrong))
+            amount = quantity.parse(value)
+        except QuantityError as error:
+            errors.invalid(where, value, str(error))
             continue
-        read[name] = amount
+        parsed[name] = amount
         if amount < quantity.ZERO:
             errors.invalid(where, str(amount), "must be greater than or equal to 0")
         elif not amount.is_whole and (name in _INTEGER_RESOURCES or is_extended(name)):
             errors.invalid(where, str(amount), "must be an integer")
-    return read
+    return parsed
 
 
 def _hierarchy_error(queue: Queue, old: Queue | None, reader: ObjectReader) -> str:
-    """What is wrong with the annotations of the older kind of hierarchy, or ``""``."""
+    """Return the error of the legacy hierarchy annotations, or ``""``."""
     annotations = queue.metadata.annotations
     path, weights = annotations.get(HIERARCHY, ""), annotations.get(HIERARCHY_WEIGHTS, "")
     if not path and not weights:
         return ""
-    steps, shares = path.split("/"), weights.split("/")
-    if not path or not weights or len(steps) != len(shares):
+    names, weight_list = path.split("/"), weights.split("/")
+    if not path or not weights or len(names) != len(weight_list):
         return (
             f"{HIERARCHY} must have the same length with {HIERARCHY_WEIGHTS}:"
             f" {quote(path)}, {quote(weights)}"
         )
-    for share in shares:
-        if problem := _weight_error(share, weights):
-            return f"{HIERARCHY_WEIGHTS}: {problem}"
+    for weight in weight_list:
+        if error := _weight_error(weight, weights):
+            return f"{HIERARCHY_WEIGHTS}: {error}"
     is_new = old is None or old.metadata.annotations.get(HIERARCHY) != path
     for name, other in _other_hierarchy_paths(queue.metadata.name, reader.list(QUEUES)):
         if other.startswith(f"{path}/"):
@@ -167,7 +167,7 @@ def _hierarchy_error(queue: Queue, old: Queue | None, reader: ObjectReader) -> s
                 f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
                 " a path ends at a leaf"
             )
-        # Volcano lets such paths in; a queue that has one already can still be changed.
+        # Volcano allows such paths; a queue that has one can still be updated.
         if is_new and other != ROOT_QUEUE and path.startswith(f"{other}/"):
             return (
                 f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
@@ -177,7 +177,7 @@ def _hierarchy_error(queue: Queue, old: Queue | None, reader: ObjectReader) -> s
 
 
 def _weight_error(weight: str, weights: str) -> str:
-    """Why *weight*, one of the hierarchy *weights*, is no weight, or ``""``."""
+    """Return the error of *weight*, one of the hierarchy *weights*, or ``""``."""
     try:
         number = float(weight)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an administrator can set about admission."""
+"""Settings of the admission rules."""
 
 from dataclasses import dataclass
 
@@ -11,25 +11,25 @@ JOB_PLUGINS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSettings:
-    """The flags of the admission server that its rules depend on."""
+    """Flags of the admission server that its rules depend on."""
 
     scheduler_names: tuple[str, ...] = ("volcano",)
-    """Schedulers whose pods are checked; a job without one gets the first."""
+    """Schedulers whose pods are validated; the first is the default of Jobs."""
 
     max_queue_depth: int = 5
-    """Queues between the root queue and a leaf, the leaf counted."""
+    """Maximum depth of a leaf queue below root."""
 
     root_queue_protection: bool = True
-    """Whether the resources of the root queue are fixed."""
+    """Whether to deny changes of the root queue's resources."""
 
     queue_allocated_pods_check: bool = False
-    """Whether a queue whose pods hold resources can be kept from deletion."""
+    """Whether to deny the deletion of a queue with allocated pods."""
 
     job_plugins: frozenset[str] = JOB_PLUGINS
-    """Job plugins that the controllers know; the commands add those of other packages."""
+    """Available job plugins; the CLI adds those of entry points."""
 
     queue_gates: bool = False
-    """Whether pods that ask for it get the gate of their queue when they are created."""
+    """Whether to add the queue's scheduling gate to new pods that request it."""
 
     resource_groups: tuple[ResourceGroup, ...] = ()
-    """What pods are given when they are created; the first group that takes a pod counts."""
+    """Fields set on new pods; the first matching group applies."""

@@ -1,4 +1,4 @@
-"""How the tasks of a job relate: their order, their partitions."""
+"""Validation of tasks on create and update: dependencies, numbers, partitions, topology."""
 
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -9,15 +9,15 @@ NO_DAG = "job has dependencies between tasks, but doesn't form a directed acycli
 
 
 def dependency_error(tasks: Sequence[TaskSpec]) -> str:
-    """Why the tasks cannot be started one after another, or ``""``."""
+    """Return why the task dependencies are not a DAG, or ``""``."""
     names = {task.name for task in tasks}
     for task in tasks:
-        awaited = task.depends_on.name if task.depends_on else ()
-        for name in awaited:
+        dependencies = task.depends_on.name if task.depends_on else ()
+        for name in dependencies:
             if name not in names:
-                return f"{NO_DAG}: task {task.name} depends on {name}, which is no task"
-            if awaited.count(name) > 1:
-                return f"{NO_DAG}: task {task.name} names {name} twice"
+                return f"{NO_DAG}: task {task.name} depends on {name}, which is not a task"
+            if dependencies.count(name) > 1:
+                return f"{NO_DAG}: task {task.name} has duplicate dependency {name}"
     graph = {task.name: task.depends_on.name for task in tasks if task.depends_on}
     try:
         TopologicalSorter(graph).prepare()
@@ -27,7 +27,7 @@ def dependency_error(tasks: Sequence[TaskSpec]) -> str:
 
 
 def negative_errors(job: Job) -> Iterator[str]:
-    """Which numbers of *job* are below zero, where no schema has refused them."""
+    """Yield errors for negative numbers of *job*, which the schema may not have rejected."""
     if job.spec.min_available < 0:
         yield "job 'minAvailable' must be >= 0"
     for task in job.spec.tasks:
@@ -38,28 +38,28 @@ def negative_errors(job: Job) -> Iterator[str]:
 
 
 def partition_errors(task: TaskSpec, job: str) -> list[str]:
-    """What is wrong with the partitions of *task*."""
+    """Return the errors of the partitions of *task*."""
     policy = task.partition_policy
     if policy is None:
         return []
     where = f"in task: {task.name}, job: {job}"
-    least = policy.min_partitions * policy.partition_size
-    problems = []
+    min_available = policy.min_partitions * policy.partition_size
+    errors = []
     if policy.total_partitions <= 0:
-        problems.append(f"'TotalPartitions' must be greater than 0 {where}")
+        errors.append(f"'TotalPartitions' must be greater than 0 {where}")
     elif policy.partition_size <= 0:
-        problems.append(f"'PartitionSize' must be greater than 0 {where}")
+        errors.append(f"'PartitionSize' must be greater than 0 {where}")
     elif task.replicas != policy.total_partitions * policy.partition_size:
-        problems.append(f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}")
-    elif task.min_available is not None and 0 < least != task.min_available:
-        problems.append(f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}")
-    if problem := topology_error(policy.network_topology):
-        problems.append(f"{problem} {where}")
-    return problems
+        errors.append(f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}")
+    elif task.min_available is not None and 0 < min_available != task.min_available:
+        errors.append(f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}")
+    if error := topology_error(policy.network_topology):
+        errors.append(f"{error} {where}")
+    return errors
 
 
 def topology_error(topology: NetworkTopology | None) -> str:
-    """Why the wish for nearness contradicts itself, or ``""``."""
+    """Return why the network topology is contradictory, or ``""``."""
     if topology and topology.highest_tier_allowed is not None and topology.highest_tier_name:
         return (
             "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology"

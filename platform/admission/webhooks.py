@@ -1,4 +1,4 @@
-"""The admission paths of Volcano, each with its rules."""
+"""Volcano's admission paths with their rules."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ _WRITE = frozenset(("CREATE", "UPDATE"))
 
 
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
-    """All admission paths under *settings*, in the order in which they are asked."""
+    """Return all webhooks under *settings*, in call order."""
 
     def mutate_job(request: AdmissionRequest, reader: ObjectReader) -> Json:
         job = job_defaults.set_defaults(
@@ -27,7 +27,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             scheduler_name=settings.scheduler_names[0],
             keep_zero=request.operation == "UPDATE",
         )
-        # Volcano redirects only the PodGroup, and the job and its pods show another queue.
+        # Volcano sets only the PodGroup's queue, so that Job and pods name another one.
         return namespaces.set_namespace_queue(job, request, reader)
 
     def mutate_queue(request: AdmissionRequest, reader: ObjectReader) -> Json:
@@ -47,7 +47,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         if request.old_object is None:
             validate_job_create(job, reader, settings)
         else:
-            # It may be from a time without webhooks: what /jobs/mutate fills in is no change.
+            # The stored job may lack defaults: adding them in /jobs/mutate is not a change.
             names = settings.scheduler_names
             old = job_defaults.set_defaults(
                 request.old_object, scheduler_name=names[0], keep_zero=True
@@ -61,8 +61,8 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         pods.validate(request, settings)
 
     return (
-        # Volcano fills in a job at its creation only; then a manifest that leaves a default
-        # out cannot be applied again. Filling in at each write cures that.
+        # Volcano sets defaults of a Job on create only; then a manifest that omits a default
+        # cannot be applied again. Defaulting on update, too, avoids that.
         _mutating(JOBS, _WRITE, mutate_job),
         _mutating(QUEUES, _CREATE, mutate_queue),
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
@@ -95,4 +95,4 @@ def _validating(resource: Resource, operations: frozenset[str], validate: Valida
 
 
 WEBHOOKS = webhooks(AdmissionSettings())
-"""All admission paths with default settings."""
+"""All webhooks with default settings."""

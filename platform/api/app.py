@@ -1,4 +1,4 @@
-"""The routes of the REST API; each is a few lines over :mod:`.commands` and the cluster."""
+"""Routes of the REST API, over :mod:`.commands` and the Kubernetes API."""
 
 import html
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
 from ..model.job import Job
 from ..model.names import COMMANDS, JOBS
+from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandRecord, CommandStore
 from . import problems
 from .auth import AccessAttributes, AccessReviewer, UserInfo
@@ -21,18 +22,17 @@ from .problems import ProblemError
 from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOut, Problem
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {"application/problem+json": {}}}
+    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
     for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
 }
-_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-Namespace = Annotated[str, Path(max_length=63, pattern=f"^{_DNS_LABEL}$")]
-Name = Annotated[str, Path(max_length=253, pattern=rf"^{_DNS_LABEL}(\.{_DNS_LABEL})*$")]
+Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
+Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppState:
-    """What the routes work with."""
+    """Dependencies of the routes."""
 
     client: Client
     reviewer: AccessReviewer
@@ -41,8 +41,8 @@ class AppState:
 
 
 def _app_state(request: Request) -> AppState:
-    parts: AppState = request.app.state.parts
-    return parts
+    state: AppState = request.app.state.dependencies
+    return state
 
 
 async def _caller(
@@ -61,12 +61,12 @@ async def _job(state: AppState, namespace: str, name: str) -> Job:
     try:
         return await state.client.get(JOBS, name, namespace=namespace, view=Job)
     except NotFoundError:
-        raise ProblemError(404, f"there is no job {name!r} in namespace {namespace!r}") from None
+        raise ProblemError(404, f"job {name!r} not found in namespace {namespace!r}") from None
 
 
 @router.get("/jobs", summary="Jobs of all namespaces")
 async def list_all_jobs(state: State, caller: Caller) -> JobList:
-    """Every job that the cluster holds."""
+    """List the jobs of all namespaces."""
     await state.reviewer.authorize(
         caller, AccessAttributes(verb="list", resource=JOBS, namespace="")
     )
@@ -76,7 +76,7 @@ async def list_all_jobs(state: State, caller: Caller) -> JobList:
 
 @router.get("/namespaces/{namespace}/jobs", summary="Jobs of one namespace")
 async def list_jobs(namespace: Namespace, state: State, caller: Caller) -> JobList:
-    """Jobs in key order; an unknown namespace has none."""
+    """List the jobs of a namespace in key order; an unknown namespace has none."""
     await state.reviewer.authorize(
         caller, AccessAttributes(verb="list", resource=JOBS, namespace=namespace)
     )
@@ -86,7 +86,7 @@ async def list_jobs(namespace: Namespace, state: State, caller: Caller) -> JobLi
 
 @router.get("/namespaces/{namespace}/jobs/{name}", summary="One job")
 async def get_job(namespace: Namespace, name: Name, state: State, caller: Caller) -> JobOut:
-    """Phase and counts of a job."""
+    """Return phase and counts of a job."""
     act = AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
     await state.reviewer.authorize(caller, act)
     return JobOut.of(await _job(state, namespace, name))
@@ -98,7 +98,7 @@ async def get_job(namespace: Namespace, name: Name, state: State, caller: Caller
     summary="Suspend, resume, restart, abort, terminate or complete a job",
     responses={400: {"model": Problem}},
 )
-async def command_job(  # a route's arguments are its parts of the request
+async def command_job(  # Parameters of a route are the request's inputs.
     namespace: Namespace,
     name: Name,
     body: CommandIn,
@@ -106,7 +106,7 @@ async def command_job(  # a route's arguments are its parts of the request
     caller: Caller,
     response: Response,
 ) -> CommandOut:
-    """Make a Command for the job controller; its outcome is at the answer's Location."""
+    """Create a Command for the job controller; the Location header refers to its outcome."""
     await state.reviewer.authorize(
         caller, AccessAttributes(verb="create", resource=COMMANDS, namespace=namespace)
     )
@@ -124,7 +124,7 @@ async def list_commands(
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> CommandList:
-    """Who commanded what, newest first; the history outlives the job."""
+    """List a job's commands, newest first; the history outlives the job."""
     await state.reviewer.authorize(
         caller, AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
     )
@@ -136,7 +136,7 @@ async def list_commands(
 async def get_command(
     namespace: Namespace, name: Name, id_: CommandId, state: State, caller: Caller
 ) -> CommandOut:
-    """What has come of one command."""
+    """Return state and outcome of a command."""
     await state.reviewer.authorize(
         caller, AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
     )
@@ -147,13 +147,13 @@ async def get_command(
 
 
 def _location(record: CommandRecord) -> str:
-    """Where a command's outcome is found."""
+    """Return the path of a command."""
     namespace, job, id_ = (quote(it, safe="") for it in (record.namespace, record.job, record.id))
     return f"/v1/namespaces/{namespace}/jobs/{job}/commands/{id_}"
 
 
 def _docs_page(app: FastAPI) -> str:
-    """The API as one HTML page that loads nothing from elsewhere."""
+    """Return the API description as one HTML page without external resources."""
     rows = []
     for path, operations in app.openapi()["paths"].items():
         for verb, operation in operations.items():
@@ -170,18 +170,18 @@ def _docs_page(app: FastAPI) -> str:
 
 
 async def _readiness_errors(state: AppState) -> list[str]:
-    """What keeps requests from being answered."""
-    wrong = [] if state.commands.synced else ["commands: not followed yet"]
+    """Return why the API is not ready; empty if it is."""
+    errors = [] if state.commands.synced else ["commands: informers not synced"]
     if not await state.store.ping():
-        wrong.append("store: does not answer")
-    return wrong
+        errors.append("store: not reachable")
+    return errors
 
 
 def create_app(state: AppState) -> FastAPI:
-    """The ASGI application over *parts*."""
-    # FastAPI's own pages load scripts from elsewhere; ours must work on a closed network.
+    """Create the ASGI application."""
+    # FastAPI's own pages load external scripts, which fail on isolated networks.
     app = FastAPI(title="Batholith", docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.parts = state
+    app.state.dependencies = state
     app.include_router(router)
     app.add_middleware(BodyLimitMiddleware)
     problems.add_exception_handlers(app)
@@ -193,9 +193,9 @@ def create_app(state: AppState) -> FastAPI:
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> Response:
-        wrong = await _readiness_errors(state)
-        text = "".join(f"[-]{line}\n" for line in wrong) or "ok"
-        return Response(text, status_code=503 if wrong else 200, media_type="text/plain")
+        errors = await _readiness_errors(state)
+        text = "".join(f"[-]{line}\n" for line in errors) or "ok"
+        return Response(text, status_code=503 if errors else 200, media_type="text/plain")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -1,7 +1,7 @@
-"""Who calls, by TokenReview, and whether the cluster lets them, by SubjectAccessReview.
+"""Authentication by TokenReview and authorization by SubjectAccessReview.
 
-The REST API acts with rights of its own, so it asks the cluster before each act whether the
-caller could have done the same with kubectl.
+The REST API acts under its own ServiceAccount, so it checks before each request that the caller may
+do the same with kubectl.
 """
 
 import hashlib
@@ -22,19 +22,19 @@ SUBJECTACCESSREVIEWS = Resource(
     namespaced=False,
 )
 TOKEN_CACHE_SIZE = 1024
-"""Callers remembered at most."""
+"""Maximum number of cached tokens."""
 TOKEN_CACHE_TTL = 10.0
-"""Seconds for which an answered TokenReview is believed: a withdrawn token works no longer."""
+"""Seconds for which a TokenReview is cached, and thus a revoked token still accepted."""
 
 
 class UserInfo(ApiStruct, frozen=True):
-    """The caller as the cluster knows them."""
+    """The authenticated caller (``UserInfo`` of a TokenReview)."""
 
     username: str = ""
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, tuple[str, ...]] = {}
-    """What else the authenticator knows, such as the pod of a ServiceAccount's token."""
+    """Further attributes, e.g. the pod of a ServiceAccount token."""
 
 
 class _TokenStatus(ApiStruct, frozen=True):
@@ -57,7 +57,7 @@ class _AccessReview(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessAttributes:
-    """What a caller wants to do to which object."""
+    """Verb and object of a request."""
 
     verb: str
     resource: Resource
@@ -66,7 +66,7 @@ class AccessAttributes:
 
 
 class AccessReviewer:
-    """Lets callers in, or raises ProblemError 401 or 403."""
+    """Authenticates and authorizes callers, or raises ProblemError 401 or 403."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
@@ -74,20 +74,20 @@ class AccessReviewer:
         self._token_cache: OrderedDict[bytes, tuple[float, UserInfo]] = OrderedDict()
 
     async def authenticate(self, authorization: str | None) -> UserInfo:
-        """Whose bearer token *authorization* (the header's text) holds.
+        """Return the user of the bearer token in *authorization*, the header's value.
 
         Raises:
-            ProblemError: 401 when there is none or the cluster does not know it.
+            ProblemError: 401 if there is no token or the cluster rejects it.
         """
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             raise ProblemError(401, "send a bearer token in the Authorization header")
-        # Looked up by digest: no comparison of secret text, and no token kept in memory.
+        # Keyed by digest: no comparison of secret text, and no token kept in memory.
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._token_cache.get(digest)
-        if known is not None and known[0] > self._clock.monotonic():
-            return known[1]
+        cached = self._token_cache.get(digest)
+        if cached is not None and cached[0] > self._clock.monotonic():
+            return cached[1]
         user = await self._review_token(token)
         self._token_cache[digest] = (self._clock.monotonic() + TOKEN_CACHE_TTL, user)
         self._token_cache.move_to_end(digest)
@@ -96,10 +96,10 @@ class AccessReviewer:
         return user
 
     async def authorize(self, user: UserInfo, attributes: AccessAttributes) -> None:
-        """Ask the cluster whether *user* may do *act*.
+        """Check that *user* may do what *attributes* describe.
 
         Raises:
-            ProblemError: 403 when not.
+            ProblemError: 403 if not.
         """
         body = {
             "apiVersion": SUBJECTACCESSREVIEWS.api_version,
@@ -121,10 +121,10 @@ class AccessReviewer:
         }
         review = await self._client.create(SUBJECTACCESSREVIEWS, body, view=_AccessReview)
         if not review.status.allowed:
-            what = f"{attributes.resource.plural}.{attributes.resource.group}"
+            resource = f"{attributes.resource.plural}.{attributes.resource.group}"
             raise ProblemError(
                 403,
-                f"user {user.username!r} cannot {attributes.verb} {what} "
+                f"user {user.username!r} cannot {attributes.verb} {resource} "
                 f"in namespace {attributes.namespace!r}",
             )
 
@@ -136,5 +136,5 @@ class AccessReviewer:
         }
         review = await self._client.create(TOKENREVIEWS, body, view=_TokenReview)
         if not review.status.authenticated:
-            raise ProblemError(401, "the cluster does not know this token")
+            raise ProblemError(401, "the cluster rejects this token")
         return review.status.user

@@ -1,6 +1,5 @@
-"""uvicorn behind a listener that limits what clients may take."""
+"""uvicorn behind a listener that limits connections and requests."""
 
-import json
 import socket
 from http import HTTPStatus
 
@@ -11,15 +10,16 @@ from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
-from .limits import MAX_BODY
+from .limits import MAX_BODY, TOO_LARGE
+from .problems import MEDIA_TYPE, encode_problem
 
 
 class LimitedServer(uvicorn.Server):
-    """A uvicorn server that reads each request to its end before it is served."""
+    """A uvicorn server that buffers each request before serving it."""
 
     def __init__(self, config: uvicorn.Config, *, limits: Limits, metrics: ListenerMetrics) -> None:
         super().__init__(config)
-        # The listener's own limit is to be the first.
+        # The listener's own timeout must fire first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
         self._listener = BufferingListener(
             name="api",
@@ -31,20 +31,20 @@ class LimitedServer(uvicorn.Server):
         self._listener.backend_factory = lambda: _Protocol(self, self._listener)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on *sockets* in the place of uvicorn."""
+        """Listen on *sockets* with the buffering listener."""
         await super().startup(sockets=[])
-        for listening in sockets or ():
-            self._listener.listen(listening, tls=self.config.ssl)
+        for listen_socket in sockets or ():
+            self._listener.listen(listen_socket, tls=self.config.ssl)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and let answers under way finish."""
+        """Stop accepting connections and drain requests in flight."""
         self._listener.stop()
         await super().shutdown(sockets)
         self._listener.abort_all()
 
 
 class _Protocol(HttpToolsProtocol):
-    """Tells when a request is answered."""
+    """Notifies the listener of completed responses."""
 
     def __init__(self, server: LimitedServer, listener: BufferingListener) -> None:
         super().__init__(
@@ -60,12 +60,6 @@ class _Protocol(HttpToolsProtocol):
 
 
 def _describe(status: int) -> tuple[str, bytes]:
-    """A problem as the API's own."""
-    text = f"the body is larger than {MAX_BODY} bytes" if status == 413 else explain(status)
-    problem = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": text,
-    }
-    return "application/problem+json", json.dumps(problem).encode()
+    """Return an error body in the API's format."""
+    is_too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    return MEDIA_TYPE, encode_problem(status, TOO_LARGE if is_too_large else explain(status))

@@ -1,28 +1,30 @@
-"""What a request body may be, held before anything is parsed or kept."""
+"""Limit of request bodies, enforced before parsing."""
+
+from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_BODY = 64 * 1024
-"""Bytes; a command is some fifty."""
+from .problems import MEDIA_TYPE, encode_problem
 
-_TOO_LARGE_BODY = (
-    b'{"type":"about:blank","title":"Content Too Large","status":413,'
-    b'"detail":"the body is larger than 65536 bytes"}'
-)
+MAX_BODY = 64 * 1024
+"""Bytes; a command has about fifty."""
+
+TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
+"""Detail of the error response."""
 
 
 class BodyLimitMiddleware:
-    """ASGI middleware: bodies are JSON, and 413 answers one that is, or turns out, too large.
+    """ASGI middleware: treats bodies as JSON and rejects too large ones with status 413.
 
-    The content type is not asked: `curl -d` calls everything a form, and with bearer tokens, which
-    no browser sends by itself, there is nothing for a foreign page to forge.
+    The content type is ignored: `curl -d` declares a form, and bearer tokens, which browsers do not
+    send automatically, rule out cross-site request forgery.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body up to the ceiling, then hand it on in one piece."""
+        """Read the body up to the limit, then pass it on as one message."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -34,18 +36,18 @@ class BodyLimitMiddleware:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return  # the rest of the body will not come: nothing is carried out
+                return  # Incomplete body: nothing is executed.
             body += message.get("body", b"")
             if len(body) > MAX_BODY:
                 await _reject(send)
                 return
             if not message.get("more_body"):
                 break
-        whole: Message = {"type": "http.request", "body": body, "more_body": False}
-        parts = [whole]
+        buffered: Message = {"type": "http.request", "body": body, "more_body": False}
+        messages = [buffered]
 
         async def replay() -> Message:
-            return parts.pop() if parts else await receive()
+            return messages.pop() if messages else await receive()
 
         others = [header for header in scope["headers"] if header[0] != b"content-type"]
         headers = [*others, (b"content-type", b"application/json")]
@@ -53,6 +55,7 @@ class BodyLimitMiddleware:
 
 
 async def _reject(send: Send) -> None:
-    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": _TOO_LARGE_BODY})
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": encode_problem(status, TOO_LARGE)})

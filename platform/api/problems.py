@@ -1,5 +1,6 @@
-"""Errors as RFC 9457 ``application/problem+json``, made in one place."""
+"""Error responses as RFC 9457 ``application/problem+json``."""
 
+import json
 import logging
 import math
 from http import HTTPStatus
@@ -14,15 +15,17 @@ from ..store.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
+MEDIA_TYPE = "application/problem+json"
+
 RETRY_AFTER = 2.0
-"""Seconds after which a caller may try again what the cluster or the database could not do."""
+"""``Retry-After`` in seconds while the Kubernetes API or the database is unavailable."""
 
 
 class ProblemError(Exception):
-    """Answer the request with *status* and say why.
+    """An error response with *status* and *detail*.
 
-    *errors* names the fields of a body that are wrong, as ``{"field", "message"}``; *retry_after*
-    is the number of seconds after which the caller may try again.
+    *errors* lists invalid fields of the body as ``{"field", "message"}``; *retry_after* is the
+    ``Retry-After`` header in seconds.
     """
 
     def __init__(
@@ -40,13 +43,18 @@ class ProblemError(Exception):
         self.retry_after = retry_after
 
 
+def encode_problem(status: int, detail: str) -> bytes:
+    """Encode a problem for responses outside of FastAPI."""
+    return json.dumps(_problem_body(status, detail)).encode()
+
+
+def _problem_body(status: int, detail: str) -> dict[str, object]:
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
 def _problem_response(problem: ProblemError) -> JSONResponse:
-    body: dict[str, object] = {
-        "type": "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-    }
+    body = _problem_body(problem.status, problem.detail)
     if problem.errors:
         body["errors"] = list(problem.errors)
     headers = {}
@@ -54,9 +62,7 @@ def _problem_response(problem: ProblemError) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if problem.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(problem.retry_after))
-    return JSONResponse(
-        body, problem.status, headers=headers, media_type="application/problem+json"
-    )
+    return JSONResponse(body, problem.status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def _from_validation_error(error: RequestValidationError) -> ProblemError:
@@ -65,7 +71,7 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
         return ProblemError(400, "the body is not JSON")
     fields = tuple(
         {
-            "field": ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0]),
+            "field": ".".join(str(each) for each in item["loc"][1:]) or str(item["loc"][0]),
             "message": item["msg"],
         }
         for item in found
@@ -75,14 +81,14 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
 
 
 def _from_api_error(error: ApiError) -> ProblemError:
-    # What the cluster refuses is the caller's business; what it cannot do is not.
+    # Rejections concern the caller and keep their status; other errors are a bad gateway.
     if error.status in {403, 404, 409, 422, 429}:
         return ProblemError(error.status, error.message, retry_after=error.retry_after)
-    return ProblemError(502, f"the Kubernetes API answered {error.status}: {error.message}")
+    return ProblemError(502, f"the Kubernetes API returned {error.status}: {error.message}")
 
 
 def add_exception_handlers(app: FastAPI) -> None:
-    """Make *app* answer every error as a problem."""
+    """Register handlers that convert every error to a problem response."""
 
     @app.exception_handler(ProblemError)
     async def _problem(_: Request, error: ProblemError) -> JSONResponse:
@@ -102,16 +108,16 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ConnectionLostError)
     async def _connection_lost(_: Request, error: ConnectionLostError) -> JSONResponse:
-        detail = f"the Kubernetes API cannot be reached: {error}"
+        detail = f"cannot reach the Kubernetes API: {error}"
         return _problem_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(StoreUnavailableError)
     async def _store_unavailable(request: Request, error: StoreUnavailableError) -> JSONResponse:
-        # The reason names hosts and folders, which are no caller's business.
-        log.warning("store not available", extra={"path": request.url.path, "error": str(error)})
-        detail = "the database of commands does not answer; nothing was asked of the job"
+        # The error names hosts and paths, which callers must not see.
+        log.warning("store unavailable", extra={"path": request.url.path, "error": str(error)})
+        detail = "the command database is unavailable; no command was issued"
         return _problem_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(Exception)
     async def _internal_error(_: Request, error: Exception) -> JSONResponse:
-        return _problem_response(ProblemError(500, "the server failed; its log says how"))
+        return _problem_response(ProblemError(500, "internal error; see the server's log"))

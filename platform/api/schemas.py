@@ -1,4 +1,4 @@
-"""What goes in and out of the REST API, as its OpenAPI page shows it."""
+"""Request and response bodies of the REST API, as in its OpenAPI document."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ from ..store.commands import CommandRecord
 
 
 class CommandAction(StrEnum):
-    """What can be asked of a job."""
+    """Action on a job."""
 
     SUSPEND = "suspend"
     RESUME = "resume"
@@ -30,7 +30,7 @@ ACTIONS = {
 
 
 class CommandIn(BaseModel):
-    """An order to a job."""
+    """A command for a job."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class CommandIn(BaseModel):
 
 
 class CommandOut(BaseModel):
-    """An order and what has come of it."""
+    """A command with its state and outcome."""
 
     id: str
     namespace: str
@@ -57,18 +57,18 @@ class CommandOut(BaseModel):
 
     @classmethod
     def of(cls, record: CommandRecord) -> "CommandOut":
-        """As the store holds it."""
+        """Convert a row of the store."""
         return cls.model_validate(record, from_attributes=True)
 
 
 class CommandList(BaseModel):
-    """Orders to one job, newest first."""
+    """Commands of one job, newest first."""
 
     items: list[CommandOut]
 
 
 class JobOut(BaseModel):
-    """A job in short."""
+    """Summary of a job."""
 
     namespace: str
     name: str
@@ -92,7 +92,7 @@ class JobOut(BaseModel):
 
     @classmethod
     def of(cls, job: Job) -> "JobOut":
-        """As the cluster holds it."""
+        """Convert a Job."""
         status = job.status
         return cls(
             namespace=job.metadata.namespace,

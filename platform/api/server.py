@@ -1,4 +1,4 @@
-"""The process ``batholith api``: the application on uvicorn, and the task that follows Commands."""
+"""The REST API server: the application on uvicorn, and the task that watches Commands."""
 
 import asyncio
 import contextlib
@@ -30,19 +30,19 @@ from .limited_server import LimitedServer
 log = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT = 5
-"""How long a stop waits for answers that are under way."""
+"""Shutdown timeout for requests in flight, in seconds."""
 
 STORE_RETRY_INTERVAL = 1.0
-"""Seconds between two attempts to bring the schema up to date."""
+"""Seconds between attempts to migrate the schema."""
 
 
 class CertificateFilesError(ValueError):
-    """The files of the certificate cannot be served; the text names them and says why."""
+    """The certificate files cannot be served; the text names them and the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPairFiles:
-    """Paths of PEM files: a certificate, or a chain of them, and the key of the first."""
+    """Paths of PEM files: a certificate or chain, and its key."""
 
     certificate: Path
     key: Path
@@ -50,28 +50,28 @@ class KeyPairFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """Where the REST API listens and keeps its history."""
+    """Settings of the REST API server."""
 
     store_url: str
-    """An SQLAlchemy URL; each replica of one installation takes the same."""
+    """SQLAlchemy URL; the same for all replicas of an installation."""
 
     listener: socket.socket
-    """A bound socket; its owner chose the address (loopback unless asked)."""
+    """A bound socket."""
 
     certificate: KeyPairFiles | None = None
-    """Served by HTTPS and read again when it changes; without it the API is plain HTTP."""
+    """Serving certificate, reloaded when it changes; without it the API serves plain HTTP."""
 
     limits: Limits = field(default_factory=Limits)
-    """What clients may take of the listener."""
+    """Limits of the listener."""
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
-    """Counts what is refused."""
+    """Counters of rejected connections and requests."""
 
 
 class _Server(LimitedServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # The process stops by cancelling its tasks; a server that takes the signals hides them.
+        # The process handles signals and stops by cancelling its tasks.
         yield
 
 
@@ -82,31 +82,32 @@ async def serve(
     clock: Clock,
     ready: asyncio.Event | None = None,
 ) -> None:
-    """Serve until cancelled; *ready* is set when requests are answered and Commands followed.
+    """Serve until cancelled; set *ready* once the store is migrated and the informers are synced.
 
     Raises:
         CertificateFilesError: the certificate cannot be served.
-        StoreError: the store's URL cannot be used, or its schema is that of a newer version.
+        StoreError: the store's URL cannot be used, or its schema version is too new.
     """
-    presenter, files = ServingCertificate(), None
+    serving_certificate, files = ServingCertificate(), None
     if settings.certificate is not None:
-        files = _load_certificate(settings.certificate, presenter)
+        files = _load_certificate(settings.certificate, serving_certificate)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
         commands = CommandService(client, store, clock=clock)
-        parts = AppState(
+        state = AppState(
             client=client,
             reviewer=AccessReviewer(client, clock=clock),
             commands=commands,
             store=store,
         )
-        server = _new_server(parts, settings, None if files is None else presenter.context)
-        following = asyncio.Event()
+        tls = None if files is None else serving_certificate.context
+        server = _new_server(state, settings, tls)
+        synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            work = partial(commands.run, ready=following)
+            work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
-            prepare = partial(_migrate_store, database, clock, following=following, ready=ready)
+            prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
@@ -116,29 +117,29 @@ async def serve(
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
                 await asyncio.shield(serving)
-                raise RuntimeError("the HTTP server ended by itself")
+                raise RuntimeError("the HTTP server exited unexpectedly")
             finally:
-                # Answers under way are finished before the listener goes.
+                # Drain requests in flight before closing the listener.
                 server.should_exit = True
                 await serving
     except ExceptionGroup as group:
-        newer = group.subgroup(SchemaTooNewError)
-        if newer is None:
+        too_new = group.subgroup(SchemaTooNewError)
+        if too_new is None:
             raise
-        raise newer.exceptions[0] from None
+        raise too_new.exceptions[0] from None
     finally:
         await database.close()
 
 
 async def _migrate_store(
-    database: Database, clock: Clock, *, following: asyncio.Event, ready: asyncio.Event | None
+    database: Database, clock: Clock, *, synced: asyncio.Event, ready: asyncio.Event | None
 ) -> None:
-    """Bring the schema up to date, however long the database takes to answer; then tell *ready*.
+    """Migrate the schema, retrying until the database is available; then set *ready* once *synced*.
 
     Raises:
-        SchemaTooNewError: the database was written by a newer version.
+        SchemaTooNewError: the schema is of a newer version.
     """
-    complaint = ""
+    last_error = ""
     while True:
         try:
             await database.migrate(MIGRATIONS)
@@ -146,20 +147,20 @@ async def _migrate_store(
         except SchemaTooNewError:
             raise
         except StoreError as error:
-            if str(error) != complaint:
-                log.warning("not ready yet", extra={"error": str(error)})
-            complaint = str(error)
+            if str(error) != last_error:
+                log.warning("cannot migrate the store, will retry", extra={"error": str(error)})
+            last_error = str(error)
         await clock.sleep(STORE_RETRY_INTERVAL)
-    await following.wait()
+    await synced.wait()
     if ready is not None:
         ready.set()
 
 
 def _load_certificate(pair: KeyPairFiles, serving_certificate: ServingCertificate) -> FileWatcher:
-    """Have *presenter* serve *pair*; the files to follow.
+    """Load *pair* into *serving_certificate*; return the watcher of its files.
 
     Raises:
-        CertificateFilesError: it cannot.
+        CertificateFilesError: the files cannot be served.
     """
     files = key_pair_watcher(serving_certificate, certificate=pair.certificate, key=pair.key)
     try:
@@ -174,12 +175,12 @@ def _load_certificate(pair: KeyPairFiles, serving_certificate: ServingCertificat
 def _log_address(settings: ApiSettings) -> None:
     host, port = settings.listener.getsockname()[:2]
     scheme = "http" if settings.certificate is None else "https"
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    log.info("listening", extra={"serves": "rest", "address": where, "scheme": scheme})
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
 def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
-    """The HTTP server over *parts*."""
+    """Create the HTTP server."""
     config = uvicorn.Config(
         create_app(state),
         log_level="warning",

@@ -1,6 +1,6 @@
-"""The application: HTTP in, HTTP out, nothing of Kubernetes' objects in between.
+"""The application: handles HTTP requests.
 
-Every request is authenticated, handed to the handler of its path, and every refusal becomes a
+Every request is authenticated and passed to the handler of its path; every error becomes a
 ``Status`` here and only here.
 """
 
@@ -25,8 +25,9 @@ from .errors.status import (
 from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous, impersonation_header
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
 from .http.negotiation import wants_aggregated, wants_pretty
-from .http.requests import JSON, TEXT, Request, Response, parse_query
+from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
+from .media_types import JSON, TEXT
 from .metrics import CONTENT_TYPE, ServerMetrics
 from .storage.stored_objects import new_uid
 from .verbs.handlers import Handlers
@@ -37,11 +38,11 @@ NOT_MODIFIED = 304
 _JSON_TYPES = (JSON, AGGREGATED_TYPE)
 
 _MAX_WARNINGS_LENGTH = 4096
-"""Characters of all warnings of an answer; if there are more, each is cut short."""
+"""Total characters of the warnings of one response; beyond it, each is truncated."""
 
 _MAX_WARNING_LENGTH = 256
 _MAX_WARNINGS = 50
-"""Some clients refuse an answer of more than a hundred headers."""
+"""Some clients reject a response with more than a hundred headers."""
 
 VERSION = {
     "major": "1",
@@ -58,36 +59,36 @@ VERSION = {
     "compiler": "cpython",
     "platform": "linux",
 }
-"""Which Kubernetes we behave like."""
+"""Kubernetes version that the server implements."""
 
 _NOT_FOUND = Response(status=404, body=b"404 page not found\n", content_type=TEXT)
 
 
 @dataclass(slots=True, kw_only=True)
 class App:
-    """Everything that answers requests."""
+    """Request handler of the server."""
 
     catalog: Catalog
     handlers: Handlers
     authenticator: Authenticator
     metrics: ServerMetrics
     address: str
-    """``host:port`` at which we are reached."""
+    """``host:port`` at which clients reach the server."""
 
     writable: Callable[[], bool]
-    """Whether the store takes writes."""
+    """Whether the store accepts writes."""
 
     ready: bool = False
 
     def is_authenticated(self, http_request: HttpRequest) -> bool:
-        """Whether a request, whose body has not come yet, brings a token that is known."""
+        """Return whether a request, whose body is not received yet, has a known token."""
         return (
             self.authenticator.authenticate_header(http_request.headers.get("authorization", ""))
             is not None
         )
 
     async def __call__(self, http_request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
+        """Handle one request."""
         warnings: list[str] = []
         indented = wants_pretty(http_request.query, http_request.headers.get("user-agent", ""))
         try:
@@ -97,7 +98,7 @@ class App:
         except StatusError as error:
             response = _error_response(error)
         except Exception:
-            log.exception("a request failed", extra={"path": http_request.path})
+            log.exception("cannot handle a request", extra={"path": http_request.path})
             response = _error_response(internal("see the server's log"))
         self.metrics.requests[http_request.method, response.status] += 1
         if indented and response.body and response.content_type in _JSON_TYPES:
@@ -108,7 +109,7 @@ class App:
         path, headers = http_request.path, http_request.headers
         user = self._authenticate(headers.get("authorization", ""), path)
         if header := impersonation_header(headers):
-            # Never as the caller: that could do what the other user may not.
+            # Never handled as the caller, who may have more permissions than the impersonated user.
             raise impersonation_unsupported(user.name, header)
         if http_request.too_large:
             raise too_large(MAX_BODY_SIZE)
@@ -121,18 +122,18 @@ class App:
             user=user,
             warnings=warnings,
         )
-        place = parse_path(path)
-        if place is None:
+        request_info = parse_path(path)
+        if request_info is None:
             return self._handle_non_resource(request)
-        kind = self.catalog.get(place.group, place.version, place.plural)
+        kind = self.catalog.get(request_info.group, request_info.version, request_info.plural)
         if kind is None:
-            if self._is_built_in(place):
+            if self._is_built_in(request_info):
                 raise path_not_found()
             return _NOT_FOUND
-        return await self.handlers.handle(request, kind, place)
+        return await self.handlers.handle(request, kind, request_info)
 
     def _is_built_in(self, request_info: RequestInfo) -> bool:
-        """Whether *place* is of a group of Kubernetes, in a version that we serve."""
+        """Whether the path is in a group and version of Kubernetes that is served."""
         if "." in request_info.group and not request_info.group.endswith(".k8s.io"):
             return False
         path = (
@@ -152,7 +153,7 @@ class App:
         raise unauthorized()
 
     def _handle_non_resource(self, request: Request) -> Response:
-        """Discovery, health, figures, version."""
+        """Serve discovery, health, metrics and version."""
         path = request.path.rstrip("/") or "/"
         if request.method not in ("GET", "HEAD"):
             raise method_not_allowed()
@@ -167,14 +168,14 @@ class App:
         return _NOT_FOUND
 
     def _health(self, request: Request, path: str) -> Response:
-        well = not path.startswith("/readyz") or (self.ready and self.writable())
+        healthy = not path.startswith("/readyz") or (self.ready and self.writable())
         name = path.strip("/").split("/")[0]
         if "verbose" in request.query:
-            mark = "[+]ping ok\n[+]store ok\n" if well else "[-]store failed: reason withheld\n"
-            text = f"{mark}{name} check {'passed' if well else 'failed'}\n"
+            mark = "[+]ping ok\n[+]store ok\n" if healthy else "[-]store failed: reason withheld\n"
+            text = f"{mark}{name} check {'passed' if healthy else 'failed'}\n"
         else:
-            text = "ok" if well else "not ready"
-        return Response(status=200 if well else 500, body=text.encode(), content_type=TEXT)
+            text = "ok" if healthy else "not ready"
+        return Response(status=200 if healthy else 500, body=text.encode(), content_type=TEXT)
 
     def _document(self, request: Request, path: str) -> Response:
         aggregated = path in ("/api", "/apis") and wants_aggregated(
@@ -205,13 +206,13 @@ def _to_http_response(response: Response, warnings: list[str]) -> HttpResponse:
     for text in _truncate_warnings(warnings):
         lines += b"warning: %b\r\n" % _warning_header(text)
     if response.status != NOT_MODIFIED:
-        # A cache takes over the headers of "not modified" for the body that it has.
+        # A client's cache keeps the headers of a 304 for the body that it has.
         lines += b"content-type: %b\r\n" % response.content_type.encode()
     return HttpResponse(response.status, lines, response.body, response.stream)
 
 
 def _truncate_warnings(warnings: list[str]) -> list[str]:
-    """What of *warnings* fits into the headers of an answer; each of them once."""
+    """Return the distinct warnings that fit into the headers of a response."""
     if not warnings:
         return warnings
     texts = list(dict.fromkeys(warnings))
@@ -224,7 +225,7 @@ def _truncate_warnings(warnings: list[str]) -> list[str]:
 
 
 async def _buffer_stream(response: Response) -> None:
-    """Have a long list in one piece."""
+    """Replace the stream of a long list by one body."""
     if response.stream is not None and response.content_type == JSON:
         response.body = b"".join([piece async for piece in response.stream])
         response.stream = None
@@ -232,6 +233,6 @@ async def _buffer_stream(response: Response) -> None:
 
 def _warning_header(text: str) -> bytes:
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    # A header is one line of Latin-1; what a client sent may be neither.
+    # A header is one line of Latin-1; text from a client may be neither.
     plain = "".join(sign if sign.isprintable() else " " for sign in quoted)
     return f'299 - "{plain}"'.encode("latin-1", errors="replace")

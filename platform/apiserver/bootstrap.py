@@ -1,4 +1,4 @@
-"""What is there before the first user comes: namespaces, priority classes, definitions."""
+"""Objects that exist from the start: namespaces, priority classes, custom resource definitions."""
 
 import logging
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from .verbs.writes import Writer, WriteRequest, WriteResult
 log = logging.getLogger(__name__)
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-"""Those of any cluster."""
+"""Namespaces of every cluster."""
 
 NAMESPACES = (*SYSTEM_NAMESPACES, "volcano-system")
 
@@ -31,27 +31,27 @@ PRIORITY_CLASSES = {
 
 
 async def ensure_defaults(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) -> None:
-    """Make whatever is missing, and bring the given definitions up to date.
+    """Create missing default objects, and update *definitions* to the given content.
 
     Raises:
-        StatusError: a definition is refused.
+        StatusError: a definition is rejected.
     """
-    made = [
+    writes = [
         _create(writer, catalog, names.NAMESPACES, {"metadata": {"name": name}})
         for name in NAMESPACES
     ]
     for name, (value, description) in PRIORITY_CLASSES.items():
         body = {"metadata": {"name": name}, "value": value, "description": description}
-        made.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
-    made.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
-    made += [_apply_crd(writer, catalog, definition) for definition in definitions]
-    for written in made:
+        writes.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
+    writes.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
+    writes += [_apply_crd(writer, catalog, definition) for definition in definitions]
+    for written in writes:
         if written is not None:
             await written.committed()
 
 
 def _dir_storage_class() -> Json:
-    """The class that serves claims which name none."""
+    """The default storage class."""
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
     metadata = {"name": names.DIR_STORAGE_CLASS, "annotations": annotations}
     return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}

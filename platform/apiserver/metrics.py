@@ -1,6 +1,6 @@
-"""What the server shows of itself at ``/metrics``, under Kubernetes' names where it has them.
+"""Metrics of the server at ``/metrics``, under the names that Kubernetes uses if there are any.
 
-Requests are counted in plain integers; Prometheus' library is loaded by whoever asks first.
+Requests are counted in plain integers; the Prometheus library is imported on the first scrape.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..httpserver.metrics import ListenerMetrics
 from ..kube.supervision import TaskMetrics
-from .storage.object_store import ResourceStore
+from .storage.resource_store import ResourceStore
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -18,19 +18,19 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServerMetrics:
-    """Of one server."""
+    """Metrics of one server."""
 
     def __init__(
         self, resource_stores: Callable[[], Iterable[ResourceStore]], failures: Mapping[str, int]
     ) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
-        """Answers by method and status; watches count when they begin."""
+        """Responses by method and status; watches are counted when they start."""
         self.listeners = ListenerMetrics()
         self._resource_stores = resource_stores
         self._failures = failures
 
     def render(self) -> bytes:
-        """All figures as they are now."""
+        """Render the current values."""
         from prometheus_client import (
             CollectorRegistry,
             GCCollector,
@@ -46,7 +46,7 @@ class ServerMetrics:
         return generate_latest(registry)
 
     def collect(self) -> "Iterator[Metric]":
-        """Requests, and for each resource the objects and those who watch them."""
+        """Yield requests, and objects and watchers by resource."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         requests = CounterMetricFamily(
@@ -58,10 +58,10 @@ class ServerMetrics:
         watchers = GaugeMetricFamily(
             "apiserver_registered_watchers", "Watches that are open.", labels=_RESOURCE
         )
-        for shelf in self._resource_stores():
-            named = [shelf.resource.group, shelf.resource.plural]
-            objects.add_metric(named, len(shelf))
-            watchers.add_metric(named, len(shelf.broadcaster))
+        for resource_store in self._resource_stores():
+            named = [resource_store.resource.group, resource_store.resource.plural]
+            objects.add_metric(named, len(resource_store))
+            watchers.add_metric(named, len(resource_store.broadcaster))
         failures = CounterMetricFamily(
             "apiserver_store_failures", "What the store could not do.", labels=["operation"]
         )

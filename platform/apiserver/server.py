@@ -1,23 +1,20 @@
-"""The server as a whole: put together, started, stopped."""
+"""Assemble the embedded API server and run it on a listening socket.
+
+Local files are the caller's business (``local.apiserver``): the server gets their paths, the users
+by bearer token and the socket in :class:`Config`.
+"""
 
 import asyncio
-import errno
-import gc
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..httpserver.limits import Limits
-from ..kube.private_files import ensure_private_dir
 from ..kube.supervision import supervise
-from ..local import kubeconfig, pki, tokens
-from ..local.kubeconfig import ClusterAccess
-from ..local.pki import Pki
-from ..local.tokens import USERS, Tokens
 from ..model import names
 from ..model.admission import Webhook
 from . import bootstrap
@@ -49,217 +46,165 @@ from .verbs.writes import Writer
 log = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT = 5.0
-"""How long a stop waits for answers that are under way."""
+"""Seconds that shutdown waits for requests in flight."""
 
 START_TIMEOUT = 30.0
-"""How long a start waits for the next thing that it needs."""
+"""Seconds that start waits for each write of the server's controllers."""
 
 BOOTSTRAP_RETRY_INTERVAL = 2.0
-"""Seconds after which a start that a full disk cut short is tried again."""
-
-GC_THRESHOLD = 50_000
-"""New objects between two looks for cycles: our own data have none."""
+"""Seconds between attempts to create the default objects on a full disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How the embedded API server runs."""
+class Config:
+    """Configuration of one API server; options of kube-apiserver have its flags' names."""
 
-    data_dir: Path
-    """Folder of all that lasts: ``cluster.db``, ``pki/``, ``tokens.json``, ``kubeconfig``."""
+    database: Path
+    """SQLite file of all objects; created if it does not exist."""
 
-    host: str = "127.0.0.1"
-    port: int = 7443
-    """0 takes a free one."""
+    listener: socket.socket
+    """Listening socket."""
 
-    listener: socket.socket | None = None
-    """A socket that listens already, in the place of *host* and *port*."""
+    address: str
+    """``host:port`` at which clients reach the server."""
+
+    ca: bytes
+    """CA bundle of the cluster, PEM: published to pods, and verifies the agents' certificates."""
+
+    tls_cert_file: Path
+    tls_private_key_file: Path
+
+    kubelet_client_certificate: Path
+    """With its key, authenticates the log proxy to agents."""
+    kubelet_client_key: Path
+
+    users_by_token: Mapping[str, User]
 
     webhooks: Sequence[Webhook] = ()
-    """Admission rules, called in this process."""
+    """Admission webhooks, called in this process."""
 
     crds: Sequence[Json] = ()
-    """Custom resource definitions that are installed at start."""
-
-    extra_cert_names: Sequence[str] = ()
-    """More host names and addresses for the certificates."""
+    """Custom resource definitions to install at start."""
 
     limits: Limits = field(default_factory=Limits)
-    """What clients may take of the listener."""
+    """Limits per client of the listener."""
 
     collect_garbage: bool = True
-    """Whether objects whose owners are gone are deleted."""
+    """Whether dependents of deleted owners are deleted."""
 
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningServer:
-    """A server that answers."""
-
-    url: str
-    """``https://host:port``."""
-
-    port: int
-    pki: Pki
-    tokens: Tokens
-    kubeconfig: Path
-    """Of the user ``admin``."""
-
-    app: App
-
-
-async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> None:
-    """Run the API server until cancelled; *ready* is set when it answers.
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[App]:
+    """Run an API server for the duration of the block.
 
     Raises:
-        OSError: the port is taken, or the data folder cannot be used.
+        OSError: a file cannot be used.
     """
-    async with running(settings):
-        # What was loaded stays: the collector of cycles need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 50, 50)
-        if ready is not None:
-            ready.set()
-        await asyncio.get_running_loop().create_future()
-
-
-@asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[RunningServer]:
-    """The API server, for the length of the block."""
-    ensure_private_dir(settings.data_dir)
-    made = pki.ensure(settings.data_dir / "pki", names=(settings.host, *settings.extra_cert_names))
-    owned = tokens.ensure(settings.data_dir / "tokens.json")
-    listener = settings.listener or socket.create_server(
-        (settings.host, settings.port), backlog=2048
-    )
-    port = listener.getsockname()[1]
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"https://{host}:{port}"
-    path = settings.data_dir / "kubeconfig"
-    access = ClusterAccess(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
-    _write_kubeconfig(path, access)
-    engine = _ServerCore(settings, made, owned, f"{host}:{port}")
-    try:
-        async with engine.running(), _listening(listener, engine.app, made, settings):
-            yield RunningServer(
-                url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
-            )
-    finally:
-        listener.close()
-
-
-def _write_kubeconfig(path: Path, access: ClusterAccess) -> None:
-    try:
-        kubeconfig.write(path, access)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        log.exception("cannot write the kubeconfig", extra={"path": str(path)})
+    core = _ServerCore(config)
+    async with core.running(), _listening(core.app, config):
+        yield core.app
 
 
 class _ServerCore:
-    """Everything behind the HTTP side."""
+    """Store, controllers and application: all but the listener."""
 
-    def __init__(self, settings: Settings, certs: Pki, token_set: Tokens, address: str) -> None:
-        self._settings = settings
-        self._store = ObjectStore(SqliteStore(settings.data_dir / "cluster.db"))
+    def __init__(self, config: Config) -> None:
+        self._crds = config.crds
+        self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
-        admission = Admission(lookup, settings.webhooks)
+        admission = Admission(lookup, config.webhooks)
         self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
-        self._log_proxy = LogProxy(_client_context(certs))
-        tools = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._log_proxy = LogProxy(_kubelet_client_context(config))
+        context = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
         self._kubernetes_service = KubernetesServiceController(
-            tools, address=address, namespaces=bootstrap.SYSTEM_NAMESPACES
+            context, address=config.address, namespaces=bootstrap.SYSTEM_NAMESPACES
         )
         self._controllers: list[Controller] = [
-            CrdController(tools),
-            NamespaceController(tools, ca=certs.ca_data),
+            CrdController(context),
+            NamespaceController(context, ca=config.ca),
             self._kubernetes_service,
-            EventTtlController(tools),
-            PersistentVolumeController(tools),
-            DisruptionController(tools),
+            EventTtlController(context),
+            PersistentVolumeController(context),
+            DisruptionController(context),
         ]
-        if settings.collect_garbage:
-            self._controllers.append(GarbageCollector(tools))
-        known = Authenticator(
-            {
-                token_set[user]: User(name=user, uid=user, groups=groups)
-                for user, groups in USERS.items()
-            }
-        )
+        if config.collect_garbage:
+            self._controllers.append(GarbageCollector(context))
+        authenticator = Authenticator(config.users_by_token)
         handlers = Handlers(
             reader=Reader(self._store),
             writer=self._writer,
             deleter=deleter,
             pods=PodSubresources(self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy),
-            authenticator=known,
+            authenticator=authenticator,
         )
         self.app = App(
             catalog=self._catalog,
             handlers=handlers,
-            authenticator=known,
+            authenticator=authenticator,
             metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
-            address=address,
+            address=config.address,
             writable=lambda: self._store.writable,
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        registry = self._store
-        for keeper in self._controllers:
-            # The definer comes first: what it serves has its objects loaded for the others.
+        store = self._store
+        for controller in self._controllers:
+            # The CRD controller is first: the stores of custom kinds exist for those after it.
             for kind in self._catalog.stored_kinds():
-                registry.resource_store(kind)
-            keeper.enqueue_all()
-            registry.listeners.append(keeper.handle_event)
-        registry.replay()
+                store.resource_store(kind)
+            controller.enqueue_all()
+            store.listeners.append(controller.handle_event)
+        store.replay()
         committing = asyncio.create_task(
-            supervise("store", registry.run, may_end=lambda: registry.stopping)
+            supervise("store", store.run, may_end=lambda: store.stopping)
         )
-        keeping = [asyncio.create_task(keeper.run()) for keeper in self._controllers]
+        tasks = [asyncio.create_task(controller.run()) for controller in self._controllers]
         try:
             try:
                 await self._bootstrap()
             except StatusError:
-                if registry.writable:
+                if store.writable:
                     raise
-                # What is there can be read, and deleted to make space.
-                log.exception("cannot make what every cluster has")
-                filling = supervise("fill", self._retry_bootstrap, may_end=lambda: self.app.ready)
-                keeping.append(asyncio.create_task(filling))
+                # Serve anyway: clients can read, and delete objects to free space.
+                log.exception("cannot create the default objects, retrying")
+                retrying = supervise(
+                    "bootstrap", self._retry_bootstrap, may_end=lambda: self.app.ready
+                )
+                tasks.append(asyncio.create_task(retrying))
             yield
         finally:
             self.app.ready = False
-            for task in keeping:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
-            registry.stop()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            store.stop()
             await committing
-            await registry.close()
+            await store.close()
             await self._log_proxy.close()
 
     async def _bootstrap(self) -> None:
-        await bootstrap.ensure_defaults(self._writer, self._catalog, self._settings.crds)
+        await bootstrap.ensure_defaults(self._writer, self._catalog, self._crds)
         await self._wait_bootstrapped()
         self.app.ready = True
 
     async def _retry_bootstrap(self) -> None:
-        """Try again until there is space."""
+        """Retry until the disk has space."""
         while not self.app.ready:
             await asyncio.sleep(BOOTSTRAP_RETRY_INTERVAL)
             try:
                 await self._bootstrap()
             except StatusError:
-                log.warning("still cannot make what every cluster has", exc_info=True)
+                log.warning("cannot create the default objects, retrying", exc_info=True)
 
     async def _wait_bootstrapped(self) -> None:
-        """Wait until the definitions are served, and what every cluster has is there."""
-        for definition in self._settings.crds:
+        """Wait until the custom kinds are served and the ``kubernetes`` Service exists."""
+        for definition in self._crds:
             while not self._catalog.crd_kinds(definition["metadata"]["name"]):
                 await self._next_version()
         while not self._kubernetes_service.is_synced:
@@ -277,31 +222,29 @@ def _pod_kinds(catalog: Catalog) -> PodKinds:
     )
 
 
-def _client_context(certs: Pki) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(certs.ca))
-    context.load_cert_chain(certs.client.certificate, certs.client.key)
-    # Agents are reached by addresses that their certificates may not name; the authority decides.
+def _kubelet_client_context(config: Config) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=config.ca.decode())
+    context.load_cert_chain(config.kubelet_client_certificate, config.kubelet_client_key)
+    # An agent's address may not be in its certificate; a certificate of the CA is enough.
     context.check_hostname = False
     return context
 
 
 @asynccontextmanager
-async def _listening(
-    listener: socket.socket, app: App, certs: Pki, settings: Settings
-) -> AsyncIterator[None]:
-    """Serve *app* on *listener*."""
+async def _listening(app: App, config: Config) -> AsyncIterator[None]:
+    """Serve *app* on the listener."""
     handler: RequestHandler = app
-    if settings.wrap_handler is not None:
-        handler = settings.wrap_handler(app)
+    if config.wrap_handler is not None:
+        handler = config.wrap_handler(app)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certs.server.certificate, certs.server.key)
+    context.load_cert_chain(config.tls_cert_file, config.tls_private_key_file)
     connections = Connections(
         handler,
         is_authenticated=app.is_authenticated,
-        limits=settings.limits,
+        limits=config.limits,
         metrics=app.metrics.listeners,
     )
-    connections.listen(listener, tls=context)
+    connections.listen(config.listener, tls=context)
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""The command line; it assembles everything and nothing imports it."""
+"""Command-line interface: assembles the other packages; none of them imports it."""

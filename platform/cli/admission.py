@@ -1,4 +1,4 @@
-"""``batholith admission``: the admission rules as webhooks, for real API servers."""
+"""``batholith admission``: the admission webhook server."""
 
 import asyncio
 import logging
@@ -20,6 +20,7 @@ from .flag_groups import (
     ClusterFlags,
     EndpointFlags,
     FlagError,
+    HealthzFlags,
     HttpLimits,
     LogFlags,
 )
@@ -43,152 +44,155 @@ ENABLED = (
     "/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
     "/queues/mutate,/queues/validate"
 )
-"""Without those of pods: no pod should have to wait for us."""
+"""Without the paths of pods, so that creating pods does not depend on the webhooks."""
 
 UNSUPPORTED_PATHS = frozenset(("/jobflows/validate", "/cronjobs/validate", "/hypernodes/validate"))
-"""Paths that Volcano's chart enables, for kinds that nobody looks after here."""
+"""Paths of Volcano's chart for kinds that are not supported."""
 
 
 SHUTDOWN_DELAY = 3.0
-"""Seconds after SIGTERM until the last node knows that a Service does not lead here any more."""
+"""Seconds after SIGTERM until all nodes have removed the pod from the Service's endpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookFlags:
-    """Where reviews are taken, and how API servers find us."""
+    """Listen address, serving certificate and webhook configurations."""
 
     listen_address: Annotated[
         str | None,
         typer.Option(
-            help="Address to take reviews at; empty: all.",
-            show_default=f"all of a pod, {LOOPBACK} elsewhere",
+            help="Address to listen on; empty means all addresses.",
+            show_default=f"all addresses in a pod, {LOOPBACK} elsewhere",
         ),
     ] = None
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 means a free one.")] = 8443
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 means any free port.")
+    ] = 8443
     webhook_url: Annotated[
-        str, typer.Option(help="Where API servers reach us, if not by a Service.")
+        str, typer.Option(help="URL of the webhooks for API servers, if not by a Service.")
     ] = ""
     webhook_namespace: Annotated[
         str, typer.Option(help="Namespace of the Service, the Secret and the Lease.")
     ] = ""
-    webhook_service_name: Annotated[str, typer.Option(help="The Service.")] = ""
+    webhook_service_name: Annotated[str, typer.Option(help="Service of the webhooks.")] = ""
     enabled_admission: Annotated[str, typer.Option(help="Comma-separated paths to serve.")] = (
         ENABLED
     )
     webhook_configuration_prefix: Annotated[
-        str, typer.Option(help="What the names of our webhook configurations begin with.")
+        str, typer.Option(help="Name prefix of the webhook configurations.")
     ] = "batholith"
     register: Annotated[
         bool,
-        typer.Option("--register", help="Create webhook configurations that are missing."),
+        typer.Option("--register", help="Create missing webhook configurations."),
     ] = False
     graceful_shutdown_time: Annotated[
         str,
-        typer.Option(help="What reviews in hand have at the end, of ten seconds in all."),
+        typer.Option(help="Shutdown timeout for in-flight reviews; the process exits after 9s."),
     ] = "30s"
     tls_cert_file: Annotated[
         str,
         typer.Option(
-            help="Certificate to serve; read again when it changes.",
-            show_default="made, and kept in the Secret batholith-admission-secret",
+            help="Serving certificate; reloaded when it changes.",
+            show_default="generated, in Secret batholith-admission-secret",
         ),
     ] = ""
-    tls_private_key_file: Annotated[str, typer.Option(help="Its key.")] = ""
-    ca_cert_file: Annotated[
-        str, typer.Option(help="Its authority, for the webhook configurations.")
-    ] = ""
+    tls_private_key_file: Annotated[str, typer.Option(help="Private key of that certificate.")] = ""
+    ca_cert_file: Annotated[str, typer.Option(help="CA bundle for the webhook configurations.")] = (
+        ""
+    )
 
     @property
     def host(self) -> str:
-        """The address to listen at; empty for all."""
+        """Return the address to listen on; empty for all addresses."""
         if self.listen_address is not None:
             return self.listen_address
         return "" if "KUBERNETES_SERVICE_HOST" in os.environ else LOOPBACK
 
     @property
     def namespace(self) -> str:
-        """Where Secret and Lease are."""
+        """Return the namespace of Service, Secret and Lease."""
         return self.webhook_namespace or "volcano-system"
 
     @property
     def service(self) -> str:
-        """The Service that API servers call."""
+        """Return the name of the Service."""
         return self.webhook_service_name or "batholith-admission"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names that the certificate is for."""
+        """Return the DNS names of the certificate."""
         if self.webhook_url:
             return (urlsplit(self.webhook_url).hostname or "",)
         service = f"{self.service}.{self.namespace}"
         return (self.service, service, f"{service}.svc")
 
     def validate(self) -> None:
-        """Check what typer cannot.
+        """Check combinations of flags.
 
         Raises:
-            FlagError: something is missing or contradicts something else.
+            FlagError: a flag is missing or invalid.
         """
         if not (self.webhook_url or self.webhook_namespace or self.webhook_service_name):
             raise FlagError(
-                "one of --webhook-url, --webhook-namespace and --webhook-service-name must say"
-                " how API servers reach the webhooks"
+                "one of --webhook-url, --webhook-namespace and --webhook-service-name is required:"
+                " it is the address of the webhooks for API servers"
             )
         if self.webhook_url and not self.webhook_url.startswith("https://"):
-            raise FlagError("--webhook-url must begin with https://")
+            raise FlagError("--webhook-url must start with https://")
         if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
-            raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
+            raise FlagError("--tls-cert-file and --tls-private-key-file require each other")
         if self.ca_cert_file and not self.tls_cert_file:
-            raise FlagError("--ca-cert-file needs --tls-cert-file and --tls-private-key-file")
+            raise FlagError("--ca-cert-file requires --tls-cert-file and --tls-private-key-file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionElectionFlags(ElectionFlags):
-    """Which replica renews the certificate and keeps the webhook configurations."""
+    """Election of the replica that rotates certificates and updates webhook configurations."""
 
     leader_elect_resource_name: Annotated[str, typer.Option(help="Name of the Lease.")] = (
         "batholith-admission"
     )
     leader_elect_resource_namespace: Annotated[
-        str, typer.Option(help="Namespace of the Lease.", show_default="that of the webhooks")
+        str, typer.Option(help="Namespace of the Lease.", show_default="--webhook-namespace")
     ] = ""
 
     def settings_in(self, namespace: str) -> "LeaderElectionConfig | None":
-        """What to contend for, in *namespace* unless flags say otherwise.
+        """Return the configuration; *namespace* is the default namespace of the Lease.
 
         Raises:
-            ValueError: that cannot work; the text names the flag.
+            ValueError: a flag is invalid; the text names it.
         """
-        own = self.leader_elect_resource_namespace or namespace
-        return replace(self, leader_elect_resource_namespace=own).settings()
+        lease_namespace = self.leader_elect_resource_namespace or namespace
+        return replace(self, leader_elect_resource_namespace=lease_namespace).settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionFlags:
-    """What the rules depend on."""
+    """Settings of the admission rules."""
 
     scheduler_name: Annotated[
-        list[str], typer.Option(help="Schedulers that are ours, the first by default; repeatable.")
-    ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
+        list[str],
+        typer.Option(help="Batholith's schedulers; the first is the default; may be repeated."),
+    ] = ("volcano",)  # type: ignore[assignment]  # typer converts it to a list
     max_queue_depth: Annotated[
-        int, typer.Option(min=1, help="Queues between the root queue and a leaf, that counted.")
+        int, typer.Option(min=1, help="Maximum depth of leaf queues below the root queue.")
     ] = 5
     enable_root_queue_protection: Annotated[
-        bool, typer.Option(help="The resources of the root queue are fixed.")
+        bool, typer.Option(help="Deny changes of the root queue's resources.")
     ] = True
     enable_queue_allocated_pods_check: Annotated[
-        bool, typer.Option(help="A queue whose pods hold resources cannot be deleted.")
+        bool, typer.Option(help="Deny the deletion of queues with allocated pods.")
     ] = False
     admission_conf: Annotated[
         Path | None,
-        typer.Option(help="resourceGroups for /pods/mutate; read again when it changes."),
+        typer.Option(help="File with resourceGroups for /pods/mutate; reloaded when it changes."),
     ] = None
     feature_gates: Annotated[
-        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
 
     def settings(self) -> "AdmissionSettings":
-        """As the rules want them."""
+        """Return the settings of the rules."""
         from ..admission.settings import JOB_PLUGINS, AdmissionSettings
         from ..job_ctrl.plugins import entry_points
 
@@ -203,23 +207,17 @@ class AdmissionFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFlags:
-    """Where health and metrics are served. An address alone says that they are wanted."""
+class HealthFlags(HealthzFlags):
+    """Endpoints of health and metrics; setting an address enables them."""
 
-    enable_healthz: Annotated[
-        bool | None, typer.Option(help="Serve health.", show_default="if addressed")
-    ] = None
-    healthz_address: Annotated[
-        str | None, typer.Option(help="[HOST]:PORT of /healthz, /livez and /readyz.")
-    ] = None
     enable_metrics: Annotated[
-        bool | None, typer.Option(help="Serve /metrics.", show_default="if addressed")
+        bool | None, typer.Option(help="Serve /metrics.", show_default="if an address is set")
     ] = None
     metrics_address: Annotated[str | None, typer.Option(help="[HOST]:PORT of /metrics.")] = None
     http_limits: HttpLimits = ""
 
     def endpoint_flags(self) -> EndpointFlags:
-        """The same in the words of other parts, whose --listen-address is that of metrics."""
+        """Convert to the group of other commands, whose --listen-address is that of metrics."""
         return EndpointFlags(
             enable_healthz=self.enable_healthz,
             healthz_address=self.healthz_address,
@@ -244,25 +242,25 @@ def _admission(
     from .health import serve_endpoints
 
     logging_.configure()
-    instruments, clock = Telemetry(), SystemClock()
+    telemetry, clock = Telemetry(), SystemClock()
     with exit_on_error(OSError, ValueError):
         options = _build_options(web, rules)
         election = election_flags.settings_in(web.namespace)
         _warn_ineffective_gates(rules.feature_gates, options)
-        doors = instruments.endpoints(health_flags.endpoint_flags(), metrics_port=METRICS_PORT)
+        endpoints = telemetry.endpoints(health_flags.endpoint_flags(), metrics_port=METRICS_PORT)
         limits = parse_http_limits(health_flags.http_limits)
 
     async def main(ready: asyncio.Event) -> None:
-        registry = instruments.registry
+        registry = telemetry.registry
         async with (
-            serve_endpoints(doors),
-            new_client(cluster, COMPONENT, metrics=instruments.client_metrics) as client,
-            _elector_factory(election, cluster, instruments) as elector,
+            serve_endpoints(endpoints),
+            new_client(cluster, COMPONENT, metrics=telemetry.client_metrics) as client,
+            _elector_factory(election, cluster, telemetry) as elector,
         ):
-            place = replace(options.listen, limits=limits, metrics=instruments.listener_metrics)
-            made = replace(options, new_elector=elector, listen=place)
-            service = AdmissionService(client, made, clock=clock, registry=registry)
-            _add_health_checks(service, instruments.health)
+            listen = replace(options.listen, limits=limits, metrics=telemetry.listener_metrics)
+            service_options = replace(options, new_elector=elector, listen=listen)
+            service = AdmissionService(client, service_options, clock=clock, registry=registry)
+            _add_health_checks(service, telemetry.health)
             await service.run(ready=ready)
 
     with exit_on_error(OSError, ValueError, ConfigError):
@@ -270,10 +268,10 @@ def _admission(
 
 
 def _build_options(web: WebhookFlags, rules: AdmissionFlags) -> "AdmissionOptions":
-    """As the service wants them.
+    """Return the options of the service.
 
     Raises:
-        FlagError, DurationError, UnknownPathsError: a flag cannot be used.
+        FlagError, DurationError, UnknownPathsError: a flag is invalid.
     """
     from ..admission.serving.cert_files import CertificateFiles
     from ..admission.serving.cert_secret import SecretSettings
@@ -291,7 +289,7 @@ def _build_options(web: WebhookFlags, rules: AdmissionFlags) -> "AdmissionOption
         )
     else:
         certificates = SecretSettings(namespace=web.namespace, hosts=web.hosts)
-    grace = durations.parse(web.graceful_shutdown_time).total_seconds()
+    timeout = durations.parse(web.graceful_shutdown_time).total_seconds()
     options = AdmissionOptions(
         paths=_parse_paths(web.enabled_admission),
         endpoint=WebhookEndpoint(url=web.webhook_url, service=web.service, namespace=web.namespace),
@@ -300,8 +298,8 @@ def _build_options(web: WebhookFlags, rules: AdmissionFlags) -> "AdmissionOption
         listen=ListenOptions(
             address=web.host,
             port=web.port,
-            shutdown_delay=0 if web.webhook_url else min(SHUTDOWN_DELAY, grace),
-            shutdown_timeout=grace,
+            shutdown_delay=0 if web.webhook_url else min(SHUTDOWN_DELAY, timeout),
+            shutdown_timeout=timeout,
         ),
         resource_groups=rules.admission_conf,
         exempt_namespaces=("kube-system", web.namespace),
@@ -316,25 +314,26 @@ def _warn_ineffective_gates(text: str, options: "AdmissionOptions") -> None:
     for gate in featuregate.ineffective_gates(text, supported=[featuregate.QUEUE_GATES]):
         log.warning("feature gate without effect", extra={"gate": gate})
     if options.settings.queue_gates and "/pods/mutate" not in options.paths:
-        why = "--enabled-admission is without /pods/mutate"
-        log.warning(
-            "feature gate without effect", extra={"gate": featuregate.QUEUE_GATES, "why": why}
-        )
+        log_fields = {
+            "gate": featuregate.QUEUE_GATES,
+            "reason": "--enabled-admission does not include /pods/mutate",
+        }
+        log.warning("feature gate without effect", extra=log_fields)
 
 
 def _parse_paths(text: str) -> tuple[str, ...]:
-    """The paths to serve, each once; what Volcano has and we don't is warned about."""
-    asked = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
-    for path in UNSUPPORTED_PATHS & asked.keys():
-        log.warning("asked for admission that there is not", extra={"path": path})
-    return tuple(path for path in asked if path not in UNSUPPORTED_PATHS)
+    """Return the distinct paths to serve; log a warning for unsupported paths of Volcano."""
+    requested = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
+    for path in UNSUPPORTED_PATHS & requested.keys():
+        log.warning("unsupported admission path ignored", extra={"path": path})
+    return tuple(path for path in requested if path not in UNSUPPORTED_PATHS)
 
 
 @asynccontextmanager
 async def _elector_factory(
     settings: "LeaderElectionConfig | None", cluster: ClusterFlags, telemetry: Telemetry
 ) -> "AsyncIterator[Callable[[], LeaderElector] | None]":
-    """What makes a candidate for the office each time that we stand for it."""
+    """Yield a factory of leader electors."""
     from ..machinery.clock import BoottimeClock
     from ..machinery.leader_election import LeaderElectionMetrics, LeaderElector
 
@@ -347,9 +346,9 @@ async def _elector_factory(
 
 
 def _add_health_checks(service: "AdmissionService", health: "Health") -> None:
-    # Old news are better than no reviews: without those nothing can be written at all.
+    # Serve reviews from stale informers: without reviews, API servers reject all writes.
     health.add_informer_check(lambda: service.informers, max_staleness=math.inf)
-    health.readyz["webhooks"] = lambda: None if service.url else "no reviews are taken yet"
+    health.readyz["webhooks"] = lambda: None if service.url else "not serving reviews yet"
 
 
 _admission.__name__ = "admission"

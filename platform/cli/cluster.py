@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ import typer
 
 from ..agent.runtime.process_id import terminate
 from ..kube.private_files import GROUP_OTHER_WRITE, open_private
+from ..local.child_process import Entry
 from ..local.datadir import DataDir, DataDirLockedError, NotADataDirError
 from ..local.supervisor import (
     ComponentFailedError,
@@ -28,20 +30,18 @@ from .manager import exit_on_error, parse_http_limits
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Where the cluster keeps its state.", show_default="$XDG_DATA_HOME/batholith"
-    ),
+    typer.Option(help="Data directory of the cluster.", show_default="$XDG_DATA_HOME/batholith"),
 ]
 DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
-"""What holding a data folder, and working in it, may fail with."""
+"""Errors of locking and using a data directory."""
 DETACH_TIMEOUT = 60.0
-"""Seconds that ``up --detach`` waits for the cluster to be ready."""
+"""Seconds for which ``up --detach`` waits until the cluster is ready."""
 DOWN_TIMEOUT = 120.0
-"""Seconds that ``down`` waits for pods to end within their grace."""
+"""Seconds for which ``down`` waits until pods have terminated."""
 
 
 def resolve_data_dir(data_dir: Path | None) -> DataDir:
-    """The data folder that the option, or its default, names."""
+    """Return the data directory of the option, or the default."""
     return DataDir.default() if data_dir is None else DataDir(data_dir)
 
 
@@ -49,12 +49,12 @@ def _lock_data_dir(data: DataDir) -> None:
     try:
         data.lock()
     except DataDirLockedError:
-        read_state(data)  # has more to say where it cannot be read
+        read_state(data)  # Raises a more specific error if the state is damaged.
         raise
 
 
 def _read_state(data: DataDir, command: str) -> UpState | None:
-    """What `read_state` tells; where that is unknown, *command* says so and ends with 1."""
+    """Return the stored state; on errors print a message for *command* and exit with 1."""
     try:
         return read_state(data)
     except DATA_DIR_ERRORS as error:
@@ -62,33 +62,48 @@ def _read_state(data: DataDir, command: str) -> UpState | None:
         raise typer.Exit(1) from None
 
 
+def _entry(context: typer.Context) -> Entry:
+    """Return a function that runs the ``batholith`` command with given arguments."""
+    command = context.find_root().command
+
+    def run_command(arguments: Sequence[str]) -> None:
+        command.main(list(arguments))
+
+    return run_command
+
+
 def version() -> None:
     """Print the version."""
     typer.echo(f"batholith {metadata.version('batholith')}")
 
 
-def demo() -> None:
-    """Run a gang job on a cluster of its own: suspend it, resume it, see it end."""
+def demo(context: typer.Context) -> None:
+    """Run a gang job on a temporary cluster: suspend it, resume it, wait for completion."""
     from .demo import run
 
-    run()
+    run(_entry(context))
 
 
 def up(
+    context: typer.Context,
     data_dir: DataDirOption = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the cluster is ready.")
+    ] = False,
     simulate: Annotated[
-        int, typer.Option(min=0, help="Pretend this many nodes; their pods run no processes.")
+        int, typer.Option(min=0, help="Number of simulated nodes; their pods run no processes.")
     ] = 0,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Kubernetes API; 0 means any free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the Kubernetes API; 0 means any free port."),
     ] = None,
     api_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="REST API; 0 means any free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the REST API; 0 means any free port."),
     ] = None,
     cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
+        typer.Option(min=1, help="CPU capacity of the node.", show_default="at least 16"),
     ] = None,
     http_limits: HttpLimits = "",
 ) -> None:
@@ -102,7 +117,7 @@ def up(
     )
     data = resolve_data_dir(data_dir)
     try:
-        # Held before the split: the lock goes with the child, and a busy folder stays untouched.
+        # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
         if detach and not _detach(data):
             return
@@ -111,7 +126,7 @@ def up(
         with EmbeddedCluster(data, options) as embedded:
             for line in embedded.notices:
                 typer.echo(line)
-            supervisor = embedded.start_supervisor()
+            supervisor = embedded.start_supervisor(_entry(context))
             asyncio.run(_supervise(supervisor, usage=embedded.usage()))
     except (*DATA_DIR_ERRORS, ComponentFailedError) as error:
         typer.echo(f"batholith up: {error}", err=True)
@@ -131,23 +146,23 @@ async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
 
 
 def _stop_once(work: asyncio.Task[None]) -> None:
-    """Cancel *work*, which then stops all parts in order; later calls don't cut that short."""
+    """Cancel *work*, which stops all components in order; later calls have no effect."""
     if not work.cancelling():
-        typer.echo("stopping: pods end within their grace")
+        typer.echo("stopping: waiting for pods to terminate")
         work.cancel()
 
 
 def _detach(data: DataDir) -> bool:
-    """Split in two: the child (True) becomes the supervisor, its output in ``up.log``.
+    """Fork: the child (True) becomes the supervisor, with its output in ``up.log``.
 
-    The parent (False) has waited until the cluster was ready, and shown that output.
+    The parent (False) returns once the cluster is ready, and prints that output.
 
     Raises:
-        typer.Exit: in the parent, with 1, when the cluster did not become ready.
+        typer.Exit: in the parent, with 1, if the cluster does not become ready.
     """
     log_file = data.root / "up.log"
     output = open_private(log_file, os.O_WRONLY | os.O_CREAT, forbidden=GROUP_OTHER_WRITE)
-    # Forked, not started anew: importing everything a second time takes a third of a second.
+    # Forked, since importing all modules again takes a third of a second.
     child = os.fork()
     if child:
         os.close(output)
@@ -155,10 +170,10 @@ def _detach(data: DataDir) -> bool:
         return False
     os.setsid()
     os.ftruncate(output, 0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((devnull, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    os.close(nothing)
+    os.close(devnull)
     os.close(output)
     return True
 
@@ -172,7 +187,7 @@ def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
             return
         if os.waitpid(child, os.WNOHANG)[0]:
             break
-        time.sleep(0.02)  # another process: its file is all that tells
+        time.sleep(0.02)  # The state file is the only signal from the other process.
     else:
         os.kill(child, signal.SIGTERM)
     text = log_file.read_text().rstrip() if log_file.exists() else ""
@@ -181,7 +196,7 @@ def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
 
 
 def down(data_dir: DataDirOption = None) -> None:
-    """Stop the cluster of a data folder: pods end within their grace, then all parts."""
+    """Stop the cluster: terminate its pods gracefully, then all components."""
     data = resolve_data_dir(data_dir)
     state = _read_state(data, "down")
     if state is not None and state.supervisor.is_alive:
@@ -189,23 +204,23 @@ def down(data_dir: DataDirOption = None) -> None:
         os.kill(state.supervisor.pid, signal.SIGTERM)
         _wait_stopped(data, state)
         return
-    ended = _kill_leftovers(data)
-    typer.echo(f"ended what was left: {', '.join(ended)}" if ended else "nothing is running")
+    killed = _kill_leftovers(data)
+    typer.echo(f"killed orphans: {', '.join(killed)}" if killed else "nothing is running")
 
 
 def _wait_stopped(data: DataDir, state: UpState) -> None:
     deadline = time.monotonic() + DOWN_TIMEOUT
     while state.supervisor.is_alive:
         if time.monotonic() > deadline:
-            typer.echo("some pods did not end in time; killing what is left", err=True)
+            typer.echo("timeout: some pods did not terminate; killing the rest", err=True)
             terminate(state.supervisor, timeout=0)
             _kill_leftovers(data)
             return
-        time.sleep(0.02)  # not our child: there is nothing to wait on
+        time.sleep(0.02)  # Not a child process: it can only be polled.
 
 
 def _kill_leftovers(data: DataDir) -> list[str]:
-    """End parts and pods of a supervisor that was killed; returns their names."""
+    """Kill components and pods of a supervisor that was killed; return their names."""
     from ..agent.pods.orphans import stop_all_pods
 
     if not data.root.exists():
@@ -216,15 +231,15 @@ def _kill_leftovers(data: DataDir) -> list[str]:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
-        ended = kill_leftovers(data) + stop_all_pods(data.root)
+        killed = kill_leftovers(data) + stop_all_pods(data.root)
         data.up_json.unlink(missing_ok=True)
-        return ended
+        return killed
     finally:
         data.unlock()
 
 
 def status(data_dir: DataDirOption = None) -> None:
-    """Show the parts of the cluster; exits 3 when it is not up."""
+    """Show the components of the cluster; exit with 3 if it is not up."""
     data = resolve_data_dir(data_dir)
     state = _read_state(data, "status")
     if state is None or not state.supervisor.is_alive:
@@ -233,9 +248,10 @@ def status(data_dir: DataDirOption = None) -> None:
     typer.echo(f"{'up' if state.ready else 'starting'} ({data.root}), version {state.version}")
     for name, port in state.ports.items():
         typer.echo(f"  {name}: port {port}")
-    typer.echo(f"  {'PART':<12} {'PID':>8} {'STATE':<9} RESTARTS")
-    for name, part in state.components.items():
-        running = part.process is not None and part.process.is_alive
-        word = "ready" if part.ready and running else "starting" if running else "down"
-        pid = part.process.pid if part.process is not None else "-"
-        typer.echo(f"  {name:<12} {pid:>8} {word:<9} {part.restarts}")
+    typer.echo(f"  {'COMPONENT':<12} {'PID':>8} {'STATE':<9} RESTARTS")
+    for name, component in state.components.items():
+        process = component.process
+        running = process is not None and process.is_alive
+        condition = "ready" if component.ready and running else "starting" if running else "down"
+        pid = process.pid if process is not None else "-"
+        typer.echo(f"  {name:<12} {pid:>8} {condition:<9} {component.restarts}")

@@ -1,6 +1,6 @@
-"""Parts without many flags as commands of their own: the API server, the agent, the REST API.
+"""Commands of components with few flags: API server, agent, REST API.
 
-Every command imports its part when it runs, so that none pays for the others at start.
+Each command imports its component when it runs, to start fast.
 """
 
 import asyncio
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="Credentials.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"),
+    typer.Option(
+        help="Path of the kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"
+    ),
 ]
 ListenFd = Annotated[
-    int | None, typer.Option(help="A listening socket that the parent process hands down.")
+    int | None, typer.Option(help="File descriptor of an inherited listening socket.")
 ]
 Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
 MetricsAddress = Annotated[
@@ -45,7 +47,7 @@ MetricsAddress = Annotated[
 
 
 def _bind_or_inherit(fd: int | None, address: str) -> socket.socket:
-    """The socket that is handed down, or one at *address*; else the command ends with a line."""
+    """Return the inherited socket, or bind one at *address*; exit the command on errors."""
     from .health import split_host_port
 
     if fd is not None:
@@ -59,18 +61,18 @@ def _bind_or_inherit(fd: int | None, address: str) -> socket.socket:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; of IPv4 and IPv6 where *host* is empty or ``::``, as Go programs do."""
+    """Create a listening socket; dual-stack if *host* is empty or ``::``, as in Go programs."""
     if host in ("", "::") and socket.has_dualstack_ipv6():
         return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
     if not host:
         return socket.create_server(("", port))
-    found = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    family = socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
+    families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
     return socket.create_server((host, port), family=family)
 
 
 def _is_loopback(listener: socket.socket) -> bool:
-    """Whether only processes of this machine can reach *listener*."""
+    """Return whether only local processes can connect to *listener*."""
     if listener.family == socket.AF_UNIX:
         return True
     address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
@@ -79,7 +81,7 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 
 def apiserver(
-    data_dir: Annotated[Path, typer.Option(help="Keeps everything that lasts.")],
+    data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
     http_limits: HttpLimits = "",
@@ -90,8 +92,8 @@ def apiserver(
     """Run the embedded Kubernetes API server."""
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
-    from ..apiserver.server import Settings, serve
     from ..job_ctrl.plugins import entry_points
+    from ..local.apiserver import Settings, serve
     from ..model import crds
 
     logs.configure(log_format=log_format, level=log_level)
@@ -120,27 +122,31 @@ def apiserver(
 def _endpoints(
     telemetry: Telemetry, metrics_address: str, http_limits: str
 ) -> "tuple[list[Endpoint], Limits]":
-    """Where metrics are served, and the limits of all listeners; or the command ends."""
+    """Return the metrics endpoint and the listener limits; exit the command on errors."""
     with exit_on_error(ValueError):
         flags = EndpointFlags(listen_address=metrics_address, http_limits=http_limits)
         return telemetry.endpoints(flags, metrics_port=0), parse_http_limits(http_limits)
 
 
 def agent(
-    data_dir: Annotated[Path, typer.Option(help="Keeps pods and their logs.")],
+    data_dir: Annotated[Path, typer.Option(help="Directory of pods and their logs.")],
     kubeconfig: Kubeconfig = None,
-    simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
+    simulate: Annotated[int, typer.Option(min=0, help="Number of simulated nodes.")] = 0,
     cpus: Annotated[
         int | None,
         typer.Option(
-            min=1, help="CPUs that each node offers.", show_default="at least 16; simulated: 32"
+            min=1, help="CPU capacity of each node.", show_default="at least 16; simulated: 32"
         ),
     ] = None,
     pki_dir: Annotated[
-        Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")
+        Path | None,
+        typer.Option(help="Directory of agent.crt, agent.key and ca.crt for the log server."),
     ] = None,
     end_pods: Annotated[
-        bool, typer.Option("--end-pods", help="End all pods at SIGTERM; else they run on.")
+        bool,
+        typer.Option(
+            "--end-pods", help="Stop all pods at SIGTERM; by default they continue to run."
+        ),
     ] = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
@@ -148,7 +154,7 @@ def agent(
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
-    """Run pods as processes of this machine, or pretend to."""
+    """Run pods as processes of this machine, or simulate nodes."""
     from ..agent.service import Agent
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
@@ -156,40 +162,39 @@ def agent(
     from .health import CannotListenError, serve_endpoints
 
     logs.configure(log_format=log_format, level=log_level)
-    instruments = Telemetry()
-    doors, limits = _endpoints(instruments, metrics_address, http_limits)
+    telemetry = Telemetry()
+    endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
-    settings = replace(settings, limits=limits, listener_metrics=instruments.listener_metrics)
+    settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
-            serve_endpoints(doors),
-            new_client(cluster, "agent", metrics=instruments.client_metrics) as client,
+            serve_endpoints(endpoints),
+            new_client(cluster, "agent", metrics=telemetry.client_metrics) as client,
         ):
             recorder = EventRecorder(client, component="kubelet")
-            part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            node_agent = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
             task = asyncio.current_task()
 
             def stop() -> None:
                 if ready.is_set() or task is None:
-                    # In the place of being cancelled: pods end in order, and their ends are told.
-                    part.stop(stop_pods=end_pods)
+                    # Not cancelled: pods stop in order, and their final status is written.
+                    node_agent.stop(stop_pods=end_pods)
                 else:
                     task.cancel()
 
-            on_termination(
-                stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT
-            )  # pods get their own grace
-            await run_components(recorder, part, ready=ready)
+            # Pods have their own termination grace periods.
+            on_termination(stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT)
+            await run_components(recorder, node_agent, ready=ready)
 
     with exit_on_error(CannotListenError, ConfigError):
         run(main)
 
 
 def _prepare_files(settings: "AgentSettings") -> None:
-    """Make the agent's folders; end the command where others control them or its key."""
+    """Create the agent's directories; exit if other users can write to them or to its key."""
     from ..agent.pods.records import make_dirs
     from ..kube.private_files import read_credential
 
@@ -223,24 +228,24 @@ def _agent_settings(
 def _key_pair(
     listener: socket.socket, certificate: Path | None, key: Path | None, *, insecure: bool
 ) -> "KeyPairFiles | None":
-    """The certificate that *listener* is to serve, if any.
+    """Return the serving certificate of *listener*, if any.
 
     Raises:
-        FlagError: half of it is missing, or bearer tokens would cross a network in plain text.
+        FlagError: a file is missing, or plain HTTP would expose bearer tokens on the network.
     """
     from ..api.server import KeyPairFiles
 
     if bool(certificate) != bool(key):
-        raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
+        raise FlagError("--tls-cert-file and --tls-private-key-file require each other")
     if certificate and key:
         if insecure:
-            raise FlagError("--insecure has no effect with --tls-cert-file: leave one of them out")
+            raise FlagError("--insecure has no effect with --tls-cert-file: remove one of them")
         return KeyPairFiles(certificate=certificate, key=key)
     if not (insecure or _is_loopback(listener)):
         host, port = listener.getsockname()[:2]
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise FlagError(
-            f"cannot serve plain HTTP on {where}, which is not loopback: bearer tokens could be"
+            f"cannot serve plain HTTP on {address}, which is not loopback: bearer tokens could be"
             " read on the network; set --tls-cert-file and --tls-private-key-file, or --insecure"
         )
     return None
@@ -250,16 +255,18 @@ def api(
     kubeconfig: Kubeconfig = None,
     store: Annotated[
         str,
-        typer.Option(help="SQLAlchemy URL of the history.", envvar="BATHOLITH_STORE"),
+        typer.Option(help="SQLAlchemy URL of the command history.", envvar="BATHOLITH_STORE"),
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,
     tls_cert_file: Annotated[
-        Path | None, typer.Option(help="Certificate to serve; read again when it changes.")
+        Path | None, typer.Option(help="Serving certificate; reloaded when it changes.")
     ] = None,
-    tls_private_key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_private_key_file: Annotated[
+        Path | None, typer.Option(help="Private key of that certificate.")
+    ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Serve plain HTTP though not on loopback.")
+        bool, typer.Option("--insecure", help="Allow plain HTTP on addresses other than loopback.")
     ] = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
@@ -275,15 +282,15 @@ def api(
     from .health import CannotListenError, serve_endpoints
 
     logs.configure(log_format=log_format, level=log_level)
-    instruments = Telemetry()
-    doors, limits = _endpoints(instruments, metrics_address, http_limits)
+    telemetry = Telemetry()
+    endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     listener = _bind_or_inherit(listen_fd, listen_address)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
-            serve_endpoints(doors),
+            serve_endpoints(endpoints),
             new_client(
-                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=instruments.client_metrics
+                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=telemetry.client_metrics
             ) as client,
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
@@ -296,6 +303,6 @@ def api(
             listener=listener,
             certificate=pair,
             limits=limits,
-            listener_metrics=instruments.listener_metrics,
+            listener_metrics=telemetry.listener_metrics,
         )
         run(main)

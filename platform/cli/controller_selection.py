@@ -1,9 +1,9 @@
-"""Which controllers run: the list after ``--controllers``."""
+"""Parse ``--controllers``, the list of enabled controllers."""
 
 from collections.abc import Collection
 
 CONTROLLERS = ("job-controller", "queue-controller", "pg-controller")
-"""Controllers that can be switched on and off."""
+"""Controllers that can be enabled and disabled."""
 
 UNSUPPORTED_CONTROLLERS = (
     "gc-controller",
@@ -14,41 +14,41 @@ UNSUPPORTED_CONTROLLERS = (
     "colocation-config-controller",
     "sharding-controller",
 )
-"""Names that the reference knows and that start nothing here. What its ``gc-controller`` does, the
-job controller does."""
+"""Volcano's controllers without a counterpart. The job controller does the work of its
+``gc-controller``."""
 
 DEFAULT = "*,-sharding-controller"
 
 
 class SelectionError(ValueError):
-    """The list makes no sense."""
+    """The list is invalid."""
 
 
 def select(text: str) -> Collection[str]:
-    """The controllers of ours that *text* switches on.
+    """Return the controllers that *text* enables.
 
-    Of a name's mentions the first decides (``name`` or ``+name`` on, ``-name`` off); one that is
-    not mentioned is on if there is a ``*``, or if the list is empty.
+    ``name`` and ``+name`` enable, ``-name`` disables; unnamed controllers are enabled if the list
+    contains ``*`` or is empty.
 
     Raises:
-        SelectionError: a name is unknown or stands there twice, or nothing is left to run.
+        SelectionError: a name is unknown or repeated, or no controller is enabled.
     """
     terms = [term.strip() for term in text.split(",") if term.strip()]
     given = [term.lstrip("+-") for term in terms if term != "*"]
     for name in given:
         if name not in CONTROLLERS and name not in UNSUPPORTED_CONTROLLERS:
             known = ", ".join((*CONTROLLERS, *UNSUPPORTED_CONTROLLERS))
-            raise SelectionError(f"there is no controller {name!r}; there are {known}")
+            raise SelectionError(f"unknown controller {name!r}; known: {known}")
         if given.count(name) > 1:
             raise SelectionError(f"controller {name!r} is named more than once")
-    chosen = [name for name in CONTROLLERS if _is_enabled(name, terms)]
-    if not chosen:
-        raise SelectionError(f"{text!r} leaves nothing to run; there are {', '.join(CONTROLLERS)}")
-    return chosen
+    enabled = [name for name in CONTROLLERS if _is_enabled(name, terms)]
+    if not enabled:
+        raise SelectionError(f"{text!r} enables no controller; known: {', '.join(CONTROLLERS)}")
+    return enabled
 
 
 def unsupported(text: str) -> Collection[str]:
-    """Controllers that *text* asks for by name and that start nothing here."""
+    """Return the controllers that *text* enables by name and that are not supported."""
     terms = [term.strip().removeprefix("+") for term in text.split(",")]
     return [name for name in UNSUPPORTED_CONTROLLERS if name in terms and name != "gc-controller"]
 

@@ -18,7 +18,13 @@ from .leader_election import (
     fenced_client,
     leader_election,
 )
-from .manager import Telemetry, ensure_volcano_not_running, exit_on_error, run_components
+from .manager import (
+    Runnable,
+    Telemetry,
+    ensure_volcano_not_running,
+    exit_on_error,
+    run_components,
+)
 from .process import run
 
 if TYPE_CHECKING:
@@ -33,61 +39,62 @@ log = logging.getLogger(__name__)
 METRICS_PORT = 8081
 
 IGNORED_FLAGS = (
-    IgnoredFlag("worker-threads-for-gc", "the job controller ends what has lived its time."),
-    IgnoredFlag("worker-threads-for-cronjob", "there is no such controller here yet."),
-    IgnoredFlag("scheduler-configs", "there is no sharding controller here."),
-    IgnoredFlag("shard-sync-period", "there is no sharding controller here."),
-    IgnoredFlag("enable-node-event-trigger", "there is no sharding controller here.", switch=True),
-    IgnoredFlag("sharding-configmap", "there is no sharding controller here."),
-    IgnoredFlag("sharding-configmap-namespace", "there is no sharding controller here."),
+    IgnoredFlag("worker-threads-for-gc", "the job controller deletes expired jobs."),
+    IgnoredFlag("worker-threads-for-cronjob", "there is no CronJob controller."),
+    IgnoredFlag("scheduler-configs", "there is no sharding controller."),
+    IgnoredFlag("shard-sync-period", "there is no sharding controller."),
+    IgnoredFlag("enable-node-event-trigger", "there is no sharding controller.", switch=True),
+    IgnoredFlag("sharding-configmap", "there is no sharding controller."),
+    IgnoredFlag("sharding-configmap-namespace", "there is no sharding controller."),
     *KLOG_FLAGS,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerFlags:
-    """Which controllers run, and how."""
+    """Enabled controllers and their settings."""
 
     controllers: Annotated[
         str,
         typer.Option(
             help="Comma-separated: * for all, NAME or +NAME on, -NAME off. Names: "
             f"{', '.join(controller_selection.CONTROLLERS)}. "
-            "Volcano's others are known and start nothing."
+            "Volcano's other controllers are accepted and ignored."
         ),
     ] = controller_selection.DEFAULT
-    worker_threads: Annotated[int, typer.Option(min=1, help="Jobs worked on at once.")] = 64
+    worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
     worker_threads_for_podgroup: Annotated[
-        int, typer.Option(min=1, help="PodGroups of pods without a job worked on at once.")
+        int, typer.Option(min=1, help="Workers of the PodGroup controller.")
     ] = 5
     worker_threads_for_queue: Annotated[
-        int, typer.Option(min=1, help="Queues worked on at once.")
+        int, typer.Option(min=1, help="Workers of the queue controller.")
     ] = 5
     max_requeue_num: Annotated[
         int,
         typer.Option(
-            help="Retries before a queue is left alone for a minute, and a Command to it that is "
-            "refused for good; negative: no limit. Jobs: no limit."
+            help="Retries after which a queue is dropped for a minute, and a rejected Command for "
+            "good; negative means no limit. Jobs have no limit."
         ),
     ] = 15
     reconcile_timeout: Annotated[
         str,
         typer.Option(
-            help="How long one look at a job, queue or PodGroup may take; then it is cancelled and "
-            "tried again."
+            help="Timeout of one reconcile of a job, queue or PodGroup, after which it is retried."
         ),
     ] = "5m"
     default_queue: Annotated[
-        str, typer.Option(help="Made if it is missing, as root is; the scheduler's, too.")
+        str, typer.Option(help="Created if missing, like root; must match the scheduler's.")
     ] = "default"
     scheduler_name: Annotated[
-        list[str], typer.Option(help="Pods of this scheduler get PodGroups; may be repeated.")
-    ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
+        list[str],
+        typer.Option(help="Create PodGroups for pods of this scheduler; may be repeated."),
+    ] = ("volcano",)  # type: ignore[assignment]  # typer converts it to a list
     inherit_owner_annotations: Annotated[
-        bool, typer.Option(help="PodGroups take sizes and annotations from the pods' owners.")
+        bool,
+        typer.Option(help="Inherit minMember and annotations of PodGroups from the pods' owners."),
     ] = True
     feature_gates: Annotated[
-        str, typer.Option(help="Name=true,…; checked, but none of them can be changed here.")
+        str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""
 
 
@@ -95,7 +102,7 @@ def _reconcile_timeout(flags: ControllerFlags) -> float:
     """Seconds of ``--reconcile-timeout``.
 
     Raises:
-        DurationError: it is no duration, or none that leaves time for anything.
+        DurationError: it is not a positive duration.
     """
     from ..model.durations import DurationError, parse
 
@@ -114,7 +121,7 @@ def _validate(flags: ControllerFlags) -> None:
     for gate in featuregate.ineffective_gates(flags.feature_gates):
         log.warning("feature gate without effect", extra={"gate": gate})
     for name in controller_selection.unsupported(flags.controllers):
-        log.warning("asked for a controller that there is not", extra={"controller": name})
+        log.warning("unsupported controller ignored", extra={"controller": name})
 
 
 def _controllers(
@@ -132,32 +139,29 @@ def _controllers(
     from .volcano_check import CONTROLLERS, VolcanoRunningError
 
     logging_.configure()
-    instruments = Telemetry()
+    telemetry = Telemetry()
     with exit_on_error(OSError, ValueError):
         _validate(flags)
-        contest = election.settings()
-        doors = instruments.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
+        config = election.settings()
+        endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with serve_endpoints(doors):
+        async with serve_endpoints(endpoints):
             await ensure_volcano_not_running(cluster, check_flags, CONTROLLERS)
             async with (
-                leader_election(contest, cluster, "controllers", telemetry=instruments) as elector,
-                fenced_client(elector, cluster, "controllers", telemetry=instruments) as client,
+                leader_election(config, cluster, "controllers", telemetry=telemetry) as elector,
+                fenced_client(elector, cluster, "controllers", telemetry=telemetry) as client,
             ):
                 recorder = EventRecorder(client, component="vc-controller-manager")
-                parts = _build_controllers(flags, client, recorder, instruments.registry)
-                candidates = [ElectedRunnable(part, elector) for part in parts]
-                # A standby is ready without; who works at once is when jobs can come.
-                waits = (
-                    []
-                    if elector
-                    else [
-                        ReadyWhenSet(queue.default_queue_ready)
-                        for queue in _queue_controllers(parts)
+                running = _build_controllers(flags, client, recorder, telemetry.registry)
+                components: list[Runnable] = [ElectedRunnable(each, elector) for each in running]
+                if not elector:
+                    # Without election, readiness means that jobs can be submitted.
+                    components += [
+                        ReadyWhenSet(each.default_queue_ready)
+                        for each in _queue_controllers(running)
                     ]
-                )
-                await run_components(recorder, *candidates, *waits, ready=ready)
+                await run_components(recorder, *components, ready=ready)
 
     with exit_on_error(VolcanoRunningError, CannotListenError, ConfigError):
         run(main)
@@ -165,12 +169,12 @@ def _controllers(
 
 @dataclass(frozen=True, slots=True)
 class ReadyWhenSet:
-    """A part of a process that does nothing, and is ready when something is there."""
+    """A component that does nothing and is ready once *event* is set."""
 
     event: asyncio.Event
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Wait for it, and set *ready*."""
+        """Wait for the event, and set *ready*."""
         await self.event.wait()
         if ready is not None:
             ready.set()
@@ -179,7 +183,7 @@ class ReadyWhenSet:
 def _queue_controllers(components: Iterable[LeaderElectionRunnable]) -> "Iterator[QueueController]":
     from ..queue_ctrl.controller import QueueController
 
-    return (part for part in components if isinstance(part, QueueController))
+    return (each for each in components if isinstance(each, QueueController))
 
 
 def _build_controllers(
@@ -188,7 +192,7 @@ def _build_controllers(
     recorder: "EventRecorder",
     registry: "CollectorRegistry",
 ) -> list[LeaderElectionRunnable]:
-    """The controllers that are wanted."""
+    """Create the enabled controllers."""
     from ..job_ctrl.controller import JobController
     from ..job_ctrl.settings import JobSettings
     from ..kube.informer.informer import Informer
@@ -223,7 +227,7 @@ def _build_controllers(
         inherit_owner_annotations=flags.inherit_owner_annotations,
         work_metrics=work_metrics,
     )
-    makers: dict[str, Callable[[], LeaderElectionRunnable]] = {
+    factories: dict[str, Callable[[], LeaderElectionRunnable]] = {
         "queue-controller": lambda: QueueController(
             client, settings=queues, clock=clock, recorder=recorder, podgroups=podgroups
         ),
@@ -234,8 +238,8 @@ def _build_controllers(
             client, settings=groups, clock=clock, recorder=recorder, podgroups=podgroups
         ),
     }
-    chosen = controller_selection.select(flags.controllers)
-    return [make() for name, make in makers.items() if name in chosen]
+    enabled = controller_selection.select(flags.controllers)
+    return [create() for name, create in factories.items() if name in enabled]
 
 
 _controllers.__name__ = "controllers"

@@ -1,4 +1,4 @@
-"""What ``batholith demo`` does: a gang that computes, suspended and resumed over REST."""
+"""``batholith demo``: run a gang job, and suspend and resume it over REST."""
 
 import asyncio
 import contextlib
@@ -17,10 +17,11 @@ import typer
 from ..kube.client.client import Client
 from ..kube.client.config import load_credentials
 from ..kube.informer.informer import Informer
+from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentFailedError, Supervisor
 from ..model.base import ApiStruct
-from ..model.job import Job, JobPhase
+from ..model.job import FINAL_PHASES, Job, JobPhase
 from ..model.meta import ObjectMeta
 from ..model.names import CONFIGMAPS, JOB_NAME, JOBS, PODS
 from . import logs
@@ -29,11 +30,11 @@ from .embedded import EmbeddedCluster, Options
 NAME, NAMESPACE = "demo", "default"
 WORKERS = 3
 STEP_TIMEOUT = 60.0
-"""Seconds after which the demo gives up on a step."""
+"""Timeout of a step in seconds."""
 
 
 class DemoFailedError(Exception):
-    """A step did not come about."""
+    """A step failed or timed out."""
 
 
 class _PodStatus(ApiStruct, frozen=True):
@@ -65,7 +66,7 @@ def _task_spec(name: str, replicas: int) -> dict[str, Any]:
 
 
 def _job_manifest() -> dict[str, Any]:
-    """One master and its workers: all of them start, or none."""
+    """Return the manifest: one master and its workers, which start together or not at all."""
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
@@ -80,21 +81,21 @@ def _job_manifest() -> dict[str, Any]:
 
 
 class _Progress:
-    """Says what happens, with the seconds since the start."""
+    """Prints progress with the seconds since the start."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._last = ""
 
     def report(self, text: str) -> None:
-        """One line, unless it was the last one already."""
+        """Print *text* unless it repeats the last line."""
         if text != self._last:
             typer.echo(f"{time.monotonic() - self._start:5.1f} s  {text}")
             self._last = text
 
 
 class _JobWatcher:
-    """Follows the job and its pods, and shows each change."""
+    """Watches the job and its pods, and prints each change."""
 
     def __init__(self, client: Client, progress: _Progress) -> None:
         self._progress = progress
@@ -108,7 +109,7 @@ class _JobWatcher:
 
     @property
     def phase(self) -> str:
-        """The job's phase."""
+        """Return the job's phase."""
         job = self.jobs.get(f"{NAMESPACE}/{NAME}")
         return "" if job is None else job.status.state.phase
 
@@ -116,18 +117,17 @@ class _JobWatcher:
         """Wait until the job is in one of *phases*.
 
         Raises:
-            DemoFailedError: it took too long, or the job ended otherwise.
+            DemoFailedError: timeout, or the job finished in another phase.
         """
-        ended = {JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.COMPLETED}
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
                 while self.phase not in phases:
-                    if self.phase in ended:
-                        raise DemoFailedError(f"the job ended as {self.phase}")
+                    if self.phase in FINAL_PHASES:
+                        raise DemoFailedError(f"the job finished in phase {self.phase}")
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise DemoFailedError(f"the job is still {self.phase or 'unseen'}") from None
+            raise DemoFailedError(f"timeout: the job is {self.phase or 'not observed'}") from None
 
     def _on_change(self) -> None:
         counts: dict[str, int] = {}
@@ -140,7 +140,7 @@ class _JobWatcher:
 
 
 class _Demo:
-    """The steps, one after the other."""
+    """The steps of the demo."""
 
     def __init__(self, embedded: EmbeddedCluster, client: Client, *, token: str) -> None:
         self._rest = embedded.rest_url
@@ -150,12 +150,12 @@ class _Demo:
         self._watcher = _JobWatcher(client, self.progress)
 
     async def run(self) -> None:
-        """Apply, suspend, resume, wait for the end, print what the job printed."""
+        """Apply the job, suspend and resume it, wait for completion, print its logs."""
         async with asyncio.TaskGroup() as tasks:
-            caches = (self._watcher.jobs, self._watcher.pods)
-            running = [tasks.create_task(cache.run()) for cache in caches]
-            for cache in caches:
-                await cache.wait_synced()
+            informers = (self._watcher.jobs, self._watcher.pods)
+            running = [tasks.create_task(informer.run()) for informer in informers]
+            for informer in informers:
+                await informer.wait_synced()
             await self._steps()
             for task in running:
                 task.cancel()
@@ -181,10 +181,10 @@ class _Demo:
             text = (await self._pod_log(f"worker-{index}")).strip()
             typer.echo(f"log of worker {index}: {text}")
 
-    async def _wait_for_log_text(self, word: str) -> None:
-        """Wait until the master has printed *word*: then the gang works."""
+    async def _wait_for_log_text(self, text: str) -> None:
+        """Wait until the master has printed *text*: then the gang is working."""
         async with asyncio.timeout(STEP_TIMEOUT):
-            while word not in await self._pod_log("master-0"):  # noqa: ASYNC110  # a remote log
+            while text not in await self._pod_log("master-0"):  # noqa: ASYNC110  # a remote log
                 await asyncio.sleep(0.05)
 
     async def _pod_log(self, pod: str) -> str:
@@ -192,47 +192,47 @@ class _Demo:
         return bytes(await self._client.get_path(path, view=msgspec.Raw)).decode()
 
     async def _send_command(self, action: str) -> None:
-        """Command the job over REST and wait for the outcome."""
+        """Send a command over REST and wait for its outcome."""
         url = f"{self._rest}/v1/namespaces/{NAMESPACE}/jobs/{NAME}/commands"
         self.progress.report(f'POST {url} {{"action": "{action}"}}')
         async with aiohttp.ClientSession(headers=self._headers) as session:
             async with session.post(url, json={"action": action}) as response:
-                answer = await response.json()
+                command = await response.json()
                 if response.status != 202:
-                    raise DemoFailedError(f"REST answered {response.status}: {answer}")
+                    raise DemoFailedError(f"the REST API returned {response.status}: {command}")
             async with asyncio.timeout(STEP_TIMEOUT):
-                while answer["state"] in ("Accepted", "Issued"):
-                    await asyncio.sleep(0.05)  # the outcome is read as a user's script would
-                    async with session.get(f"{url}/{answer['id']}") as response:
-                        answer = await response.json()
-        self.progress.report(f"{action}: {answer['state']}, {answer['detail']}")
+                while command["state"] in ("Accepted", "Issued"):
+                    await asyncio.sleep(0.05)  # Poll as a user's script would.
+                    async with session.get(f"{url}/{command['id']}") as response:
+                        command = await response.json()
+        self.progress.report(f"{action}: {command['state']}, {command['detail']}")
 
 
 async def _demo(data: DataDir, embedded: EmbeddedCluster, supervisor: Supervisor) -> None:
     started = time.monotonic()
     ready = asyncio.Event()
-    supervising = asyncio.create_task(supervisor.run(ready.set))
-    waiting = asyncio.create_task(ready.wait())
+    supervision = asyncio.create_task(supervisor.run(ready.set))
+    readiness = asyncio.create_task(ready.wait())
     try:
-        await asyncio.wait({supervising, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({supervision, readiness}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.is_set():
-            supervising.result()
+            supervision.result()
         typer.echo(f"the cluster is ready after {time.monotonic() - started:.1f} s")
         credentials = load_credentials(str(data.kubeconfig))
         async with Client(credentials, user_agent="batholith-demo") as client:
             await _Demo(embedded, client, token=credentials.token).run()
     finally:
-        waiting.cancel()
-        supervising.cancel()
+        readiness.cancel()
+        supervision.cancel()
         with contextlib.suppress(asyncio.CancelledError, ComponentFailedError):
-            await supervising
+            await supervision
 
 
-def run() -> None:
-    """Run the demo on a cluster of its own, in a folder of its own; say how it went.
+def run(entry: Entry) -> None:
+    """Run the demo on a temporary cluster in a temporary directory; see ``start_supervisor``.
 
     Raises:
-        typer.Exit: with 1, when a step did not come about; the folder is kept.
+        typer.Exit: with 1, if a step failed; the directory is kept.
     """
     logs.configure(level="ERROR")
     root = Path(tempfile.mkdtemp(prefix="batholith-demo-"))
@@ -242,15 +242,15 @@ def run() -> None:
     try:
         data.lock()
         with EmbeddedCluster(data, Options(port=0, api_port=0)) as embedded:
-            asyncio.run(_demo(data, embedded, embedded.start_supervisor()))
+            asyncio.run(_demo(data, embedded, embedded.start_supervisor(entry)))
     except (DemoFailedError, ComponentFailedError, TimeoutError, OSError) as error:
-        why = str(error) or "a step took too long"
-        typer.echo(f"batholith demo: {why}; its files: {root}", err=True)
+        reason = str(error) or "timeout"
+        typer.echo(f"batholith demo: {reason}; data directory: {root}", err=True)
         raise typer.Exit(1) from None
     finally:
         data.unlock()
     shutil.rmtree(root)
     typer.echo(
-        f"\ndone in {time.monotonic() - started:.1f} s: the gang ran, was suspended, resumed, "
-        "and ended Completed; nothing is left running"
+        f"\ndone in {time.monotonic() - started:.1f} s: the gang ran, was suspended and "
+        "resumed, and completed; the cluster is stopped"
     )

@@ -1,8 +1,7 @@
-"""What the demo's pods run: a master hands out ranges, workers count the primes in them.
+"""Program of the demo's pods: a master assigns ranges, workers count the primes in them.
 
-Plain Python on sockets, in one file, since it travels to the pods in a ConfigMap. The pods find one
-another by the host names that the svc plugin makes; where the pod has no hosts file of its own
-(see ``$BATHOLITH_HOSTS``), the names are looked up in the file that stands in for it.
+Plain Python on sockets in one file, which pods mount from a ConfigMap. Pods resolve each other by
+the host names of the svc plugin; if pods have no private hosts file, in ``$BATHOLITH_HOSTS``.
 """
 
 import json
@@ -20,29 +19,29 @@ EXPECTED_PRIMES = 92_938
 
 
 def resolve(name: str) -> str:
-    """The address of *name*; raises OSError while its pod has none."""
+    """Return the address of *name*; raise OSError while its pod has none."""
     hosts = os.environ.get("BATHOLITH_HOSTS")
     if not hosts:
         return socket.gethostbyname(name)
     with open(hosts) as lines:
         for line in lines:
-            words = line.partition("#")[0].split()
-            if name in words[1:]:
-                return words[0]
+            fields = line.partition("#")[0].split()
+            if name in fields[1:]:
+                return fields[0]
     raise OSError(f"{name} is not in the hosts file yet")
 
 
 def wait_until_resolved(name: str) -> str:
-    """The address of *name*, once its pod has one."""
+    """Return the address of *name* once its pod has one."""
     while True:
         try:
             return resolve(name)
         except OSError:
-            time.sleep(0.05)  # its pod starts; there is nothing to wait on
+            time.sleep(0.05)  # The pod is starting; poll.
 
 
 def is_prime(number: int) -> bool:
-    """By trial division: slow on purpose."""
+    """Test by trial division, which is slow on purpose."""
     if number < 4:
         return number > 1
     if number % 2 == 0 or number % 3 == 0:
@@ -56,7 +55,7 @@ def is_prime(number: int) -> bool:
 
 
 def serve(connection: socket.socket, todo: "queue.Queue[int]", done: "queue.Queue[int]") -> None:
-    """Give one worker ranges until there are none; a range of a worker that is lost goes back."""
+    """Send ranges to one worker; requeue the range of a lost worker."""
     lines = connection.makefile("rw")
     start = None
     try:
@@ -73,7 +72,7 @@ def serve(connection: socket.socket, todo: "queue.Queue[int]", done: "queue.Queu
 
 
 def master() -> int:
-    """Hand out all ranges, add up the answers, check the sum."""
+    """Distribute all ranges, and check the sum of the results."""
     todo: queue.Queue[int] = queue.Queue()
     done: queue.Queue[int] = queue.Queue()
     ranges = range(0, LIMIT, STEP)
@@ -97,14 +96,14 @@ def master() -> int:
 
 
 def worker() -> int:
-    """Count primes in the ranges that the master sends, until it goes."""
+    """Count the primes in ranges from the master until it disconnects."""
     name = os.environ["VC_MASTER_HOSTS"]
     while True:
         try:
             connection = socket.create_connection((wait_until_resolved(name), PORT))
             break
         except OSError:
-            time.sleep(0.05)  # the master does not listen yet
+            time.sleep(0.05)  # The master is not listening yet.
     lines = connection.makefile("rw")
     lines.write(f"worker {os.environ['VC_TASK_INDEX']}\n")
     lines.flush()
@@ -116,7 +115,7 @@ def worker() -> int:
             lines.flush()
             ranges += 1
     except OSError:
-        pass  # the master has all answers and is gone
+        pass  # The master has all results and has exited.
     print(f"searched {ranges} ranges", flush=True)
     return 0
 

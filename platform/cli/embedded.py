@@ -1,4 +1,4 @@
-"""Puts an embedded cluster together: sockets, keys, credentials, and the parts to run."""
+"""Assemble the embedded cluster: sockets, keys, credentials and component processes."""
 
 import errno
 import os
@@ -14,51 +14,51 @@ from typing import Self
 
 from ..agent.runtime.mounting import lacks_sandbox_support
 from ..local import kubeconfig, pki, tokens
+from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentSpec, Supervisor
 from .featuregate import QUEUE_GATES
+from .flag_groups import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
 API_PORT = 7443
 REST_PORT = 7480
 NO_SANDBOX_WARNING = (
-    "WARNING: this machine permits no sandbox, and pods will run as root: they can do to it what "
-    "root can"
+    "WARNING: this machine does not support the sandbox: pods will run as root, with all "
+    "privileges of root"
 )
 AGENT_SHUTDOWN_TIMEOUT = 60.0
-"""Seconds that pods get to end, beside their own grace, when the cluster stops."""
+"""Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
-"""There is one of each, which the supervisor starts again, and nobody else runs in the cluster,
-whichever Deployments lie there."""
+"""One supervised replica of each component; Deployments in the cluster have no controller."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
-"""Pods ask for the gate of their queue by an annotation: nobody is gated unasked."""
+"""Pods request the queue gate by an annotation; others are not gated."""
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
-"""Parts with credentials of their own."""
+"""Components with their own credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What ``up`` was asked for."""
+    """Options of ``up``."""
 
     simulate: int = 0
     port: int | None = None
-    """``None``: the usual one, or a free one when that is taken; 0: any free one."""
+    """``None``: the default port, or any free port if it is in use; 0: any free port."""
     api_port: int | None = None
     cpus: int | None = None
     http_limits: str = ""
 
 
 def isolation_warnings(options: Options) -> list[str]:
-    """A warning for root, if its pods would be root, too."""
-    plain = os.geteuid() == 0 and not options.simulate and lacks_sandbox_support()
-    return [NO_SANDBOX_WARNING] if plain else []
+    """Return a warning if pods would run as root without a sandbox."""
+    unsandboxed = os.geteuid() == 0 and not options.simulate and lacks_sandbox_support()
+    return [NO_SANDBOX_WARNING] if unsandboxed else []
 
 
 class EmbeddedCluster:
-    """An embedded cluster, ready to be supervised; a context manager over its two sockets.
+    """An embedded cluster; a context manager over its two sockets.
 
-    The sockets are bound here and inherited: they listen before any part runs, so that no part
-    meets a refused connection while the API server starts, or starts again.
+    The components inherit the sockets, which listen before any component runs, so that connections
+    are not refused while the API server starts or restarts.
     """
 
     def __init__(self, data: DataDir, options: Options) -> None:
@@ -70,7 +70,7 @@ class EmbeddedCluster:
         """Bind the sockets and write keys, tokens and kubeconfigs.
 
         Raises:
-            OSError: a port that was asked for is taken, or a file cannot be used.
+            OSError: the requested port is in use, or a file cannot be used.
         """
         options = self._options
         with ExitStack() as opened:
@@ -96,7 +96,7 @@ class EmbeddedCluster:
         self._rest_socket.close()
 
     def supervisor(self) -> Supervisor:
-        """The supervisor of all parts, in the order in which they start."""
+        """Create the supervisor, with components in start order."""
         ports = {
             "kubernetes": self._api_socket.getsockname()[1],
             "rest": self._rest_socket.getsockname()[1],
@@ -109,24 +109,24 @@ class EmbeddedCluster:
             ports=ports,
         )
 
-    def start_supervisor(self) -> Supervisor:
-        """The supervisor with all parts forked; to be called before any loop or thread.
+    def start_supervisor(self, entry: Entry) -> Supervisor:
+        """Create the supervisor and fork all components, which run their arguments with *entry*.
 
-        What most parts import is imported first, once for all of them.
+        To be called before any loop or thread starts. Common imports are loaded once, before
+        forking.
         """
         os.environ.update(self._tls_environment())
         from ..kube.client import events
         from ..kube.informer import informer
         from ..machinery import controller, metrics
-        from .main import app
 
-        del informer, events, controller, metrics  # they are loaded, which was the point
+        del informer, events, controller, metrics  # Imported only to load them.
         supervisor = self.supervisor()
-        supervisor.fork(lambda arguments: app(list(arguments)))
+        supervisor.fork(entry)
         return supervisor
 
     def usage(self) -> str:
-        """How to use the cluster, for the user to read."""
+        """Return the usage message for the user."""
         config = self._data.kubeconfig
         return "\n".join(
             [
@@ -156,17 +156,17 @@ class EmbeddedCluster:
                 raise OSError(text) from error
         bound = _listen(0)
         self.notices.append(
-            f"{what}: port {default} is taken, using {bound.getsockname()[1]} instead"
+            f"{what}: port {default} is in use, using {bound.getsockname()[1]} instead"
         )
         return bound
 
     def _write_credentials(self) -> None:
         ca = pki.ensure(self._data.pki).ca_data
-        known = tokens.ensure(self._data.tokens)
+        user_tokens = tokens.ensure(self._data.tokens)
         files = {name: self._kubeconfig(name) for name in COMPONENTS}
         for user, path in {"admin": self._data.kubeconfig, **files}.items():
             access = kubeconfig.ClusterAccess(
-                server=self.api_url, ca=ca, user=user, token=known[user]
+                server=self.api_url, ca=ca, user=user, token=user_tokens[user]
             )
             kubeconfig.write(path, access)
 
@@ -181,26 +181,28 @@ class EmbeddedCluster:
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
-        trust = self._tls_environment()
-        # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
-        # the agent still has to say how they ended.
+        environment = self._tls_environment()
+        # Stopped in reverse order: no controller may react while the agent stops pods, and the
+        # agent still has to write their final status.
         return [
-            ComponentSpec(name="apiserver", arguments=server, descriptors=[api], environment=trust),
+            ComponentSpec(
+                name="apiserver", arguments=server, descriptors=[api], environment=environment
+            ),
             ComponentSpec(
                 name="agent",
                 arguments=self._client_arguments("agent", *agent, *limits),
-                environment=trust,
+                environment=environment,
                 stop_timeout=AGENT_SHUTDOWN_TIMEOUT,
             ),
             ComponentSpec(
                 name="controllers",
                 arguments=self._client_arguments("controllers", *COMMON_FLAGS),
-                environment=trust,
+                environment=environment,
             ),
             ComponentSpec(
                 name="scheduler",
                 arguments=self._client_arguments("scheduler", *COMMON_FLAGS, *SCHEDULER_FLAGS),
-                environment=trust,
+                environment=environment,
             ),
             ComponentSpec(
                 name="api",
@@ -208,20 +210,20 @@ class EmbeddedCluster:
                     "api", "--store", store, "--listen-fd", str(rest), *limits
                 ),
                 descriptors=[rest],
-                environment=trust,
+                environment=environment,
             ),
         ]
 
     def _tls_environment(self) -> dict[str, str]:
-        """The parts speak TLS with one another alone.
+        """Return variables that restrict TLS to the cluster's CA.
 
-        To read the machine's authorities, as aiohttp does when it is imported, would cost each of
-        them a tenth of a second.
+        Loading the system's CA certificates, as aiohttp does on import, costs each component a
+        tenth of a second.
         """
         return {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
 
     def _client_arguments(self, name: str, *arguments: str) -> list[str]:
-        """The arguments of a part that talks to the API server."""
+        """Return the arguments of a component that is a client of the API server."""
         return [name, "--kubeconfig", str(self._kubeconfig(name)), *arguments]
 
     def _kubeconfig(self, name: str) -> Path:
@@ -231,7 +233,7 @@ class EmbeddedCluster:
 def _listen(port: int) -> socket.socket:
     listener = socket.socket()
     try:
-        # A port whose last connections linger from the run before is free all the same.
+        # Allow a port with connections in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, port))
         listener.listen(1024)

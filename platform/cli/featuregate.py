@@ -1,11 +1,11 @@
-"""``--feature-gates``: read and checked; nearly all is always as the reference's defaults."""
+"""Parse ``--feature-gates``; most of Volcano's gates are fixed at their defaults."""
 
 from collections.abc import Collection, Iterator
 
 from .go_flags import FALSE_VALUES, TRUE_VALUES
 
 QUEUE_GATES = "SchedulingGatesQueueAdmission"
-"""Pods that ask for it are kept behind a scheduling gate until their queue has room."""
+"""Pods that request it are gated until their queue has capacity."""
 
 UPSTREAM_DEFAULTS = {
     "WorkLoadSupport": True,
@@ -18,41 +18,41 @@ UPSTREAM_DEFAULTS = {
     "CSIStorage": False,
     QUEUE_GATES: False,
 }
-"""The reference's own gates, as they stand here unless a command heeds them."""
+"""Volcano's gates; fixed at these values unless a command supports the gate."""
 
 
 class FeatureGateError(ValueError):
-    """The text is no list of gates."""
+    """The text is not a list of feature gates."""
 
 
 def ineffective_gates(text: str, *, supported: Collection[str] = ()) -> list[str]:
-    """Gates of *text* that ask for something else than what is done; *heeded* ones never do.
+    """Return the gates of *text* that have no effect, *supported* ones excluded.
 
-    Gates of Kubernetes itself are among them: they are known to its own programs alone.
+    Includes Kubernetes' own gates, which are unknown here.
 
     Raises:
-        GatesError: a term is not of the form ``Name=true`` or ``Name=false``.
+        FeatureGateError: a term is not of the form ``Name=true`` or ``Name=false``.
     """
     return [
         term
-        for term, name, wanted in _parse_terms(text)
-        if name not in supported and UPSTREAM_DEFAULTS.get(name) is not wanted
+        for term, name, enabled in _parse_terms(text)
+        if name not in supported and UPSTREAM_DEFAULTS.get(name) is not enabled
     ]
 
 
 def is_enabled(text: str, gate: str) -> bool:
-    """Whether *text*, or without a word of it the default, opens *gate*; the last word counts.
+    """Return whether *text*, or else the default, enables *gate*; the last occurrence wins.
 
     Raises:
-        GatesError: a term is not of the form ``Name=true`` or ``Name=false``.
+        FeatureGateError: a term is not of the form ``Name=true`` or ``Name=false``.
     """
-    return {name: wanted for _, name, wanted in _parse_terms(text)}.get(
+    return {name: enabled for _, name, enabled in _parse_terms(text)}.get(
         gate, UPSTREAM_DEFAULTS[gate]
     )
 
 
 def _parse_terms(text: str) -> Iterator[tuple[str, str, bool]]:
-    """Each term, its name, and what it asks for."""
+    """Yield each term with its name and value."""
     for term in filter(None, (term.strip() for term in text.split(","))):
         name, equals, value = term.partition("=")
         if not equals or not name.isalnum() or value not in TRUE_VALUES | FALSE_VALUES:

@@ -1,4 +1,4 @@
-"""Groups of flags that several parts share; see :mod:`.flags`."""
+"""Flag groups of several commands; see :mod:`.go_flags`."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .go_flags import IgnoredFlag
 
 LOOPBACK = "127.0.0.1"
 VERBOSE = 5
-"""Volcano's ``-v`` from which on we say as much as it does: its chart sets 4 for everyday use."""
+"""Lowest ``-v`` that enables DEBUG: Volcano's chart sets 4 by default."""
 
 _DEFAULT_HOST_HELP = "all addresses of a pod, loopback elsewhere"
 
@@ -25,7 +25,7 @@ KLOG_FLAGS = (
     IgnoredFlag("log-dir", "logs go to standard error alone."),
     IgnoredFlag("log-file", "logs go to standard error alone."),
     IgnoredFlag("log-file-max-size", "logs go to standard error alone."),
-    IgnoredFlag("log-flush-frequency", "logs are written at once."),
+    IgnoredFlag("log-flush-frequency", "logs are written immediately."),
     IgnoredFlag("log-backtrace-at", "errors carry their traceback."),
     IgnoredFlag("one-output", "logs go to standard error alone.", switch=True),
     IgnoredFlag("skip-headers", "see --log-format.", switch=True),
@@ -46,22 +46,22 @@ Version = Annotated[
 ]
 
 
-def _parse_log_format(given: str) -> str:
-    if given not in ("text", "json"):
-        raise typer.BadParameter(f"{given!r} is neither text nor json")
-    return given
+def _parse_log_format(value: str) -> str:
+    if value not in ("text", "json"):
+        raise typer.BadParameter(f"{value!r} is neither text nor json")
+    return value
 
 
-def _parse_log_level(given: str | None) -> str | None:
-    if given is not None and given.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise typer.BadParameter(f"{given!r} is none of DEBUG, INFO, WARNING and ERROR")
-    return given
+def _parse_log_level(value: str | None) -> str | None:
+    if value is not None and value.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise typer.BadParameter(f"{value!r} is none of DEBUG, INFO, WARNING and ERROR")
+    return value
 
 
 HttpLimits = Annotated[
     str,
     typer.Option(
-        help="NAME=VALUE,… that differ from the usual limits of HTTP listeners; "
+        help="NAME=VALUE,…: overrides of the default limits of HTTP listeners; "
         "names: connections, handshake-timeout, header-timeout, body-timeout, idle-timeout, "
         "write-timeout, unfinished-bytes."
     ),
@@ -75,7 +75,7 @@ LogLevel = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags:
-    """How much is logged, and in which form."""
+    """Log level and format."""
 
     log_format: LogFormat = "text"
     log_level: Annotated[
@@ -86,61 +86,64 @@ class LogFlags:
             callback=_parse_log_level,
         ),
     ] = None
-    v: Annotated[int, typer.Option("-v", "--v", help="Verbosity as Volcano counts it.")] = 0
+    v: Annotated[int, typer.Option("-v", "--v", help="Verbosity in Volcano's scale.")] = 0
     version: Version = False
 
     def configure(self) -> None:
-        """Send the logs of this process where they belong."""
+        """Configure logging of this process."""
         level = self.log_level or ("DEBUG" if self.v >= VERBOSE else "INFO")
         logs.configure(log_format=self.log_format, level=level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFlags:
-    """Which cluster, as whom, and how fast."""
+    """API server, credentials and request rate."""
 
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
-            help="Credentials.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"
+            help="Path of the kubeconfig.",
+            show_default="$KUBECONFIG, ~/.kube/config, or in-cluster",
         ),
     ] = None
     master: Annotated[
         str,
-        typer.Option(help="Address of the API server.", show_default="as the credentials say"),
+        typer.Option(help="Address of the API server.", show_default="from the kubeconfig"),
     ] = ""
     kube_api_qps: Annotated[
-        float, typer.Option(min=0, help="Requests a second at most; 0 means no limit.")
+        float, typer.Option(min=0, help="Maximum requests per second; 0 means no limit.")
     ] = 0
-    kube_api_burst: Annotated[
-        int, typer.Option(min=1, help="Requests at once, within the limit.")
-    ] = 100
+    kube_api_burst: Annotated[int, typer.Option(min=1, help="Burst of the request rate limit.")] = (
+        100
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolcanoCheckFlags:
-    """What to do when Volcano itself is at work in the cluster."""
+    """Start-up check for Volcano itself."""
 
     force_beside_volcano: Annotated[
         bool,
         typer.Option(
             "--force-beside-volcano",
-            help="Start although a Deployment of Volcano's counterpart is there.",
+            help="Start even if a Deployment of Volcano's counterpart exists.",
         ),
     ] = False
 
 
 class FlagError(ValueError):
-    """Flags that cannot be used; the text names the flag."""
+    """A flag is invalid; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointFlags:
-    """Where health and metrics are served. An address alone says that they are wanted."""
+class HealthzFlags:
+    """Endpoint of health; setting its address enables it."""
 
     enable_healthz: Annotated[
         bool | None,
-        typer.Option(help="Serve /healthz, /livez and /readyz.", show_default="if addressed"),
+        typer.Option(
+            help="Serve /healthz, /livez and /readyz.", show_default="if an address is set"
+        ),
     ] = None
     healthz_address: Annotated[
         str | None,
@@ -149,8 +152,14 @@ class EndpointFlags:
             show_default=f":11251, {_DEFAULT_HOST_HELP}",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointFlags(HealthzFlags):
+    """Endpoints of health and metrics; setting an address enables them."""
+
     enable_metrics: Annotated[
-        bool | None, typer.Option(help="Serve /metrics.", show_default="if addressed")
+        bool | None, typer.Option(help="Serve /metrics.", show_default="if an address is set")
     ] = None
     listen_address: Annotated[
         str | None,
@@ -159,24 +168,22 @@ class EndpointFlags:
             show_default=f":8081 (scheduler: :8080), {_DEFAULT_HOST_HELP}",
         ),
     ] = None
-    ca_cert_file: Annotated[
-        str, typer.Option(help="Authority of clients that show certificates to /healthz.")
-    ] = ""
+    ca_cert_file: Annotated[str, typer.Option(help="CA of client certificates for /healthz.")] = ""
     tls_cert_file: Annotated[
-        str, typer.Option(help="Certificate of /healthz, which is HTTPS then; needs the other two.")
+        str, typer.Option(help="Serving certificate of /healthz (HTTPS); requires the other two.")
     ] = ""
-    tls_private_key_file: Annotated[str, typer.Option(help="Its key.")] = ""
+    tls_private_key_file: Annotated[str, typer.Option(help="Private key of that certificate.")] = ""
     http_limits: HttpLimits = ""
 
     def health(self, port: int = 11251) -> str:
-        """Where health is served; empty for nowhere."""
+        """Return the address of health; empty if disabled."""
         return _endpoint_address(self.enable_healthz, self.healthz_address, port)
 
     def validate(self) -> None:
-        """Check that the certificate is whole: without a part of it health would be plain HTTP.
+        """Check that either all or none of the TLS flags are set.
 
         Raises:
-            FlagError: some of its flags are given, and others are not.
+            FlagError: only some of them are set.
         """
         files = {
             "--ca-cert-file": self.ca_cert_file,
@@ -187,12 +194,12 @@ class EndpointFlags:
         missing = [flag for flag in files if flag not in given]
         if given and missing:
             raise FlagError(
-                f"{' and '.join(given)} without {' and '.join(missing)}: health is HTTPS if all"
-                " three are given, and HTTP if none is"
+                f"{' and '.join(given)} without {' and '.join(missing)}: set all"
+                " three to serve health over HTTPS, or none for HTTP"
             )
 
     def metrics(self, port: int) -> str:
-        """Where metrics are served, at *port* unless told otherwise; empty for nowhere."""
+        """Return the address of metrics, with default *port*; empty if disabled."""
         return _endpoint_address(self.enable_metrics, self.listen_address, port)
 
 
@@ -201,5 +208,5 @@ def _endpoint_address(enabled: bool | None, address: str | None, port: int) -> s
         return ""
     if address:
         return address
-    # The kubelet and Prometheus come from outside a pod; on a laptop nobody does.
+    # In a pod, the kubelet and Prometheus connect from outside.
     return f":{port}" if "KUBERNETES_SERVICE_HOST" in os.environ else f"{LOOPBACK}:{port}"

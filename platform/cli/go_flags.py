@@ -1,12 +1,11 @@
-"""Command-line flags: read as Go programs read theirs, and declared in groups.
+"""Command-line flags in Go's syntax, declared in groups.
 
-A group is a frozen dataclass whose fields are typer options. A command takes a few groups in the
-place of dozens of arguments; :func:`command_from_groups` makes a function of it that typer
-understands.
+A group is a frozen dataclass whose fields are typer options. A command takes a few groups instead
+of dozens of parameters; :func:`command_from_groups` converts it to a function for typer.
 
-The arguments of a Deployment that was written for Volcano are taken as they are: ``--flag=true``,
-``-v=4``, ``--some_flag`` for ``--some-flag``, and a literal ``2>&1`` that no shell has ever seen.
-What has no meaning here is taken by an :class:`IgnoredFlag` flag, which says so in the help.
+The arguments of a Deployment written for Volcano are accepted unchanged: ``--flag=true``, ``-v=4``,
+``--some_flag`` for ``--some-flag``, and a literal ``2>&1``. Flags without a meaning here are
+declared as :class:`IgnoredFlag` and documented as such in the help.
 """
 
 import dataclasses
@@ -20,36 +19,36 @@ from typer.core import TyperCommand
 
 TRUE_VALUES = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 FALSE_VALUES = frozenset(("0", "f", "F", "false", "FALSE", "False"))
-"""How Go spells truth values."""
+"""Boolean values as parsed by Go's ``strconv.ParseBool``."""
 
 _SHELL_REDIRECT = "2>&1"
-"""Volcano's chart hands this on as if a shell read it."""
+"""Volcano's chart passes it as an argument, without a shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoredFlag:
-    """A flag of the reference that is taken and does nothing."""
+    """A flag of Volcano that is accepted and has no effect."""
 
     name: str
-    """As it is written, without dashes."""
+    """Name without dashes."""
 
     reason: str
-    """What takes its place, or why nothing need."""
+    """Why it has no effect, or what to use instead."""
 
     switch: bool = False
-    """Whether it may stand without a value."""
+    """Whether it takes no value."""
 
 
 def command_from_groups(command: Callable[..., None], *ignored: IgnoredFlag) -> Callable[..., None]:
-    """*command*, whose arguments are groups of flags, as typer takes it; and its *inert* flags."""
+    """Convert *command*, whose parameters are flag groups, for typer; add *ignored* flags."""
     groups: dict[str, Any] = get_type_hints(command)
     groups.pop("return", None)
     parameters = [each for group in groups.values() for each in _parameters(group)]
     parameters += [_ignored_parameter(flag) for flag in ignored]
 
-    def call(**given: Any) -> None:
+    def call(**values: Any) -> None:
         arguments = {
-            name: group(**{each.name: given[each.name] for each in dataclasses.fields(group)})
+            name: group(**{each.name: values[each.name] for each in dataclasses.fields(group)})
             for name, group in groups.items()
         }
         command(**arguments)
@@ -81,7 +80,7 @@ def _ignored_parameter(flag: IgnoredFlag) -> inspect.Parameter:
         f"--{flag.name}",
         help=f"No effect: {flag.reason}",
         show_default=False,
-        rich_help_panel="Taken as Volcano takes them, without effect",
+        rich_help_panel="Accepted for compatibility with Volcano, without effect",
     )
     kind: Any = bool | None if flag.switch else str | None
     return inspect.Parameter(
@@ -93,10 +92,10 @@ def _ignored_parameter(flag: IgnoredFlag) -> inspect.Parameter:
 
 
 class GoFlagCommand(TyperCommand):
-    """A command whose flags may be written as Go's."""
+    """A command that accepts flags in Go's syntax."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Read the arguments, rewritten in our own way of writing them."""
+        """Parse the arguments, rewritten to typer's syntax."""
         return super().parse_args(ctx, list(self._normalized(ctx, args)))
 
     def _normalized(self, ctx: typer.Context, args: Sequence[str]) -> Iterator[str]:
@@ -126,7 +125,7 @@ class GoFlagCommand(TyperCommand):
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """A flag that needs no value; *off* is how its opposite is written, if there is one."""
+    """A boolean flag; *negated* is the flag that disables it, if any."""
 
     negated: str
 

@@ -1,11 +1,10 @@
 """Health and metrics over HTTP: ``/healthz``, ``/livez``, ``/readyz`` and ``/metrics``.
 
-Answered by the loop that does the work: where that is stuck, the probe gets no answer. A check is
-a function that returns what is wrong, or ``None``; *alive* checks are what a restart would mend,
-*ready* checks are what only needs time.
+Served by the event loop that does the work, so that a probe of a stuck loop times out. A check is a
+function that returns an error, or ``None``; *livez* checks fail if a restart would help, *readyz*
+checks also while the process is starting or stale.
 
-Each connection serves one request and gets a limited time for it, so that slow or silent clients
-hold nothing up.
+Each connection serves one request with a timeout, so that slow or silent clients block nothing.
 """
 
 import asyncio
@@ -29,54 +28,54 @@ from ..httpserver.sockets import bind
 log = logging.getLogger(__name__)
 
 READ_TIMEOUT, WRITE_TIMEOUT = 5.0, 60.0
-"""How long a client may take to ask, and then to take the answer."""
+"""Seconds for a client to send the request, and to receive the response."""
 
 _MAX_BODY = 64 * 1024
-"""Bytes of a request's body; none has a meaning."""
+"""Maximum bytes of a request body, which is ignored."""
 
 MAX_STALENESS = 60.0
-"""Seconds without the server after which what caches hold is no news any more."""
+"""Seconds without a watch after which informers count as stale."""
 
 TLS12_CIPHER_SUITES = (
     "ECDHE-ECDSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES256-GCM-SHA384",
 )
-"""What is offered to clients that speak no TLS 1.3."""
+"""Cipher suites for clients without TLS 1.3."""
 
 Check = Callable[[], str | None]
-"""Returns what is wrong, or ``None``."""
+"""Returns an error, or ``None``."""
 
 
 class CannotListenError(OSError):
-    """An address is taken, or not one of this machine."""
+    """The address is in use, or not an address of this machine."""
 
 
 class Leadership(Protocol):
-    """A candidate for leadership, as far as health goes."""
+    """Leader elector, as seen by health checks."""
 
     elected: asyncio.Event
     holder: str
     """Identity of the leader last observed; empty before."""
 
     def healthy(self) -> bool:
-        """False when it leads and should have noticed long ago that it does not."""
+        """Return False if it leads although its lease has long expired."""
         ...
 
 
 class MonitoredInformer(Protocol):
-    """A watch cache, as far as health goes."""
+    """Informer, as seen by health checks."""
 
     name: str
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete."""
+        """Return whether the initial list is complete."""
         ...
 
     @property
     def stale_seconds(self) -> float:
-        """Seconds for which the server could not be followed; 0 while it can."""
+        """Return for how many seconds the watch has been down; 0 while it is up."""
         ...
 
 
@@ -87,7 +86,7 @@ class Health:
     livez: dict[str, Check] = field(default_factory=dict)
     readyz: dict[str, Check] = field(default_factory=dict)
     details: dict[str, Callable[[], str]] = field(default_factory=dict)
-    """What is said beside the name of a check that is fulfilled."""
+    """Details shown with the name of a passed check."""
 
     def add_informer_check(
         self,
@@ -95,42 +94,42 @@ class Health:
         *,
         max_staleness: float = MAX_STALENESS,
     ) -> None:
-        """Be ready once there are *caches* and all of them are synced, and while none of them is
-        out of touch with the server for more than *patience* seconds."""
+        """Be ready once *informers* exist and are synced, while none is staler than
+        *max_staleness* seconds."""
 
         def check() -> str | None:
             known = list(informers())
-            late = {cache.name for cache in known if not cache.synced}
-            if late:
-                return f"not synced yet: {', '.join(sorted(late))}"
-            lost = {cache.name for cache in known if cache.stale_seconds > max_staleness}
-            if lost:
-                longest = max(cache.stale_seconds for cache in known)
-                return f"out of touch for {longest:.0f} s: {', '.join(sorted(lost))}"
+            unsynced = {informer.name for informer in known if not informer.synced}
+            if unsynced:
+                return f"not synced yet: {', '.join(sorted(unsynced))}"
+            stale = {each.name for each in known if each.stale_seconds > max_staleness}
+            if stale:
+                seconds = max(informer.stale_seconds for informer in known)
+                return f"stale for {seconds:.0f} s: {', '.join(sorted(stale))}"
             return None if known else "not started yet"
 
         self.readyz["caches"] = check
 
     def add_leader_check(self, candidate: Leadership) -> None:
-        """Be ready once *candidate* leads or knows who does, and alive while it is not late."""
+        """Be ready once *candidate* leads or has observed a leader, and live while it renews."""
 
-        def alive() -> str | None:
-            return None if candidate.healthy() else "leads, but has not renewed its lease in time"
+        def live() -> str | None:
+            return None if candidate.healthy() else "leading, but lease not renewed in time"
 
         def ready() -> str | None:
             known = candidate.elected.is_set() or candidate.holder
-            return None if known else "neither leads nor has seen a leader"
+            return None if known else "not leading, and no leader observed"
 
         def role() -> str:
-            leads = candidate.elected.is_set()
-            return "leads" if leads else f"stands by for {candidate.holder}"
+            leading = candidate.elected.is_set()
+            return "leading" if leading else f"standby, leader is {candidate.holder}"
 
-        self.livez["leader-election"] = alive
+        self.livez["leader-election"] = live
         self.readyz["leader"] = ready
         self.details["leader"] = role
 
     def handle(self, path: str, *, verbose: bool) -> web.Response | None:
-        """The answer to a GET of *path*; ``None`` if there is nothing of that name."""
+        """Return the response to GET *path*; ``None`` if the path is unknown."""
         _, endpoint, *rest = path.split("/")
         checks: dict[str, Check] = {"ping": lambda: None, **self.livez}
         if endpoint == "readyz":
@@ -142,31 +141,32 @@ class Health:
             if name not in checks:
                 return None
             checks = {name: checks[name]}
-        found = {name: check() for name, check in checks.items()}
-        return self._render(endpoint, found, verbose=verbose)
+        results = {name: check() for name, check in checks.items()}
+        return self._render(endpoint, results, verbose=verbose)
 
     def _render(
-        self, endpoint: str, found: Mapping[str, str | None], *, verbose: bool
+        self, endpoint: str, results: Mapping[str, str | None], *, verbose: bool
     ) -> web.Response:
-        bad = any(found.values())
+        failed = any(results.values())
         lines = [
-            f"[-]{name}: {why}" if why else self._passed_line(name) for name, why in found.items()
+            f"[-]{name}: {error}" if error else self._passed_line(name)
+            for name, error in results.items()
         ]
         if verbose:
-            lines.append(f"{endpoint} check {'failed' if bad else 'passed'}")
-        elif bad:
+            lines.append(f"{endpoint} check {'failed' if failed else 'passed'}")
+        elif failed:
             lines = [line for line in lines if line.startswith("[-]")]
         else:
             return web.Response(text="ok")
-        return web.Response(status=503 if bad else 200, text="\n".join(lines) + "\n")
+        return web.Response(status=503 if failed else 200, text="\n".join(lines) + "\n")
 
     def _passed_line(self, name: str) -> str:
-        remark = self.details.get(name)
-        return f"[+]{name} ok: {remark()}" if remark is not None else f"[+]{name} ok"
+        detail = self.details.get(name)
+        return f"[+]{name} ok: {detail()}" if detail is not None else f"[+]{name} ok"
 
 
 class _FrozenMetrics:
-    """Figures as they were at one moment."""
+    """Metrics of one point in time."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
@@ -176,7 +176,7 @@ class _FrozenMetrics:
 
 
 async def _render_metrics(registry: CollectorRegistry) -> web.Response:
-    """Read on the loop, where nothing changes meanwhile; written out in a thread beside it."""
+    """Collect on the loop, without concurrent changes; render in a thread."""
     view = CollectorRegistry(auto_describe=False)
     view.register(_FrozenMetrics(registry.collect()))
     body = await asyncio.to_thread(generate_latest, view)
@@ -185,34 +185,34 @@ async def _render_metrics(registry: CollectorRegistry) -> web.Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One address and what is served there."""
+    """An address with the health checks and metrics served there."""
 
     address: str
-    """``[HOST]:PORT``; without a host all addresses."""
+    """``[HOST]:PORT``; all addresses without a host."""
 
     health: Health | None = None
     registry: CollectorRegistry | None = None
     tls: ssl.SSLContext | None = None
     limits: Limits = field(default_factory=Limits)
-    """Times are our own: probes and scrapers are quick."""
+    """Limits of the listener; its timeouts are overridden."""
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
-        """Answer one request."""
+        """Handle one request."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
         if request.path == "/metrics" and self.registry is not None:
             return await _render_metrics(self.registry)
-        found = None
+        response = None
         if self.health is not None:
-            found = self.health.handle(request.path, verbose="verbose" in request.query)
-        return found or web.Response(status=404, text="404 page not found\n")
+            response = self.health.handle(request.path, verbose="verbose" in request.query)
+        return response or web.Response(status=404, text="404 page not found\n")
 
 
 @contextlib.asynccontextmanager
 async def serve_endpoints(endpoints: Iterable[Endpoint]) -> AsyncIterator[list[int]]:
-    """Serve *places* for the length of the block, which gets their ports.
+    """Serve *endpoints* within the block; yield their ports.
 
     Raises:
         CannotListenError: an address is taken, or not one of this machine.
@@ -220,8 +220,8 @@ async def serve_endpoints(endpoints: Iterable[Endpoint]) -> AsyncIterator[list[i
     """
     async with contextlib.AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(_serve_endpoint(place))
-            for place in _merge_by_address(endpoints)
+            await stack.enter_async_context(_serve_endpoint(endpoint))
+            for endpoint in _merge_by_address(endpoints)
         ]
 
 
@@ -238,72 +238,72 @@ def _with_probe_timeouts(limits: Limits) -> Limits:
 
 
 def _merge_by_address(endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
-    """What is served at one address, together."""
+    """Merge endpoints of the same address."""
     by_address: dict[str, Endpoint] = {}
-    for place in endpoints:
-        other = by_address.get(place.address, place)
-        by_address[place.address] = Endpoint(
-            address=place.address,
-            health=other.health or place.health,
-            registry=other.registry or place.registry,
-            tls=other.tls or place.tls,
-            limits=place.limits,
-            listener_metrics=place.listener_metrics,
+    for endpoint in endpoints:
+        other = by_address.get(endpoint.address, endpoint)
+        by_address[endpoint.address] = Endpoint(
+            address=endpoint.address,
+            health=other.health or endpoint.health,
+            registry=other.registry or endpoint.registry,
+            tls=other.tls or endpoint.tls,
+            limits=endpoint.limits,
+            listener_metrics=endpoint.listener_metrics,
         )
     return by_address.values()
 
 
 @contextlib.asynccontextmanager
 async def _serve_endpoint(endpoint: Endpoint) -> AsyncIterator[int]:
-    kinds = {"health": endpoint.health, "metrics": endpoint.registry}
-    what = " ".join(kind for kind, served in kinds.items() if served is not None)
+    contents = {"health": endpoint.health, "metrics": endpoint.registry}
+    name = " ".join(key for key, content in contents.items() if content is not None)
 
     async def handle(request: web.BaseRequest) -> web.Response:
         response = await endpoint.handle(request)
         response.force_close()
-        fronts.on_response_sent(request.protocol)
+        listener.on_response_sent(request.protocol)
         return response
 
     server = web.Server(handle, access_log=None)
-    fronts = BufferingListener(
-        name=what,
+    listener = BufferingListener(
+        name=name,
         body_limit=_MAX_BODY,
         limits=_with_probe_timeouts(endpoint.limits),
         metrics=endpoint.listener_metrics,
     )
-    fronts.backend_factory = server
+    listener.backend_factory = server
     host, port = split_host_port(endpoint.address)
     try:
         sockets = await bind(host, port)
     except OSError as error:
         text = f"cannot listen on {endpoint.address}: {error.strerror or error}"
         raise CannotListenError(text) from error
-    bound: int = sockets[0].getsockname()[1]
-    log.info("listening", extra={"serves": what, "address": f"{host}:{bound}"})
-    for listening in sockets:
-        fronts.listen(listening, tls=endpoint.tls)
+    bound_port: int = sockets[0].getsockname()[1]
+    log.info("listening", extra={"serves": name, "address": f"{host}:{bound_port}"})
+    for listen_socket in sockets:
+        listener.listen(listen_socket, tls=endpoint.tls)
     try:
-        yield bound
+        yield bound_port
     finally:
-        fronts.stop()
+        listener.stop()
         await server.shutdown(1.0)
-        fronts.abort_all()
+        listener.abort_all()
 
 
 def split_host_port(address: str) -> tuple[str, int]:
-    """Host (empty: all) and port of ``[HOST]:PORT``.
+    """Split ``[HOST]:PORT`` into host (empty for all addresses) and port.
 
     Raises:
-        ValueError: it is no such address.
+        ValueError: *address* is malformed.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is no [HOST]:PORT")
+        raise ValueError(f"{address!r} is not [HOST]:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def tls_context(*, client_ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """TLS from files, if all three are named; clients may show a certificate of *authority*.
+    """Create a TLS context if all three files are given; *client_ca* verifies client certificates.
 
     Raises:
         OSError: a file is missing or cannot be used.
@@ -320,6 +320,6 @@ def tls_context(*, client_ca: str, certificate: str, key: str) -> ssl.SSLContext
     try:
         context.load_verify_locations(client_ca)
     except OSError as error:
-        raise OSError(f"authority {client_ca}: {error}") from error
+        raise OSError(f"CA {client_ca}: {error}") from error
     context.verify_mode = ssl.CERT_OPTIONAL
     return context

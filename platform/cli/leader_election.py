@@ -1,4 +1,4 @@
-"""Leader election of a process: its flags, its life, and the end when the Lease is lost."""
+"""Leader election of a process: flags, elected components, and exit on a lost Lease."""
 
 import asyncio
 import logging
@@ -21,30 +21,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENT_FLUSH_TIMEOUT = 0.5
-"""Seconds that the event of the end gets to be written."""
+"""Seconds to write the last event."""
 
 
 class UnsupportedLockError(ValueError):
-    """A kind of lock is asked for that there is no more."""
+    """The requested kind of lock no longer exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionFlags:
-    """Whether one of several replicas works, and how they agree upon which."""
+    """Leader election among replicas."""
 
     leader_elect: Annotated[
         bool,
-        typer.Option("--leader-elect/--no-leader-elect", help="Work only while holding a Lease."),
+        typer.Option("--leader-elect/--no-leader-elect", help="Run only while holding the Lease."),
     ] = True
     leader_elect_lease_duration: Annotated[
-        str, typer.Option(help="How long others wait for a leader that is silent.")
+        str, typer.Option(help="Duration candidates wait before acquiring an unrenewed lease.")
     ] = "15s"
     leader_elect_renew_deadline: Annotated[
-        str, typer.Option(help="How long a leader goes on without a renewal; then it exits.")
+        str, typer.Option(help="Duration after which a leader that cannot renew its lease exits.")
     ] = "10s"
-    leader_elect_retry_period: Annotated[str, typer.Option(help="Pause between tries.")] = "2s"
+    leader_elect_retry_period: Annotated[
+        str, typer.Option(help="Interval between attempts to acquire or renew.")
+    ] = "2s"
     leader_elect_resource_lock: Annotated[
-        str, typer.Option(help="Kind of the lock; there is only leases.")
+        str, typer.Option(help="Kind of the lock; only leases is supported.")
     ] = "leases"
     leader_elect_resource_name: Annotated[str, typer.Option(help="Name of the Lease.")] = (
         "vc-controller-manager"
@@ -57,10 +59,10 @@ class ElectionFlags:
     ] = ""
 
     def settings(self) -> "LeaderElectionConfig | None":
-        """What to contend for; ``None`` if there is nobody to contend with.
+        """Return the configuration; ``None`` if leader election is disabled.
 
         Raises:
-            ValueError: that cannot work; the text names the flag.
+            ValueError: a flag is invalid; the text names it.
         """
         if not self.leader_elect:
             return None
@@ -68,8 +70,8 @@ class ElectionFlags:
 
         if self.leader_elect_resource_lock != "leases":
             raise UnsupportedLockError(
-                f"--leader-elect-resource-lock={self.leader_elect_resource_lock}: Kubernetes has "
-                "no such locks any more; use leases"
+                f"--leader-elect-resource-lock={self.leader_elect_resource_lock}: not "
+                "supported by Kubernetes any more; use leases"
             )
         if self.lock_object_namespace:
             log.warning("--lock-object-namespace: use --leader-elect-resource-namespace instead")
@@ -84,7 +86,7 @@ class ElectionFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerElectionFlags(ElectionFlags):
-    """The same for the scheduler."""
+    """Leader election flags of the scheduler."""
 
     leader_elect_resource_name: Annotated[str, typer.Option(help="Name of the Lease.")] = "volcano"
 
@@ -99,37 +101,37 @@ def _seconds(flag: str, text: str) -> float:
 
 
 class LeaderElectionRunnable(Protocol):
-    """A part that can stand by."""
+    """A component that can run as standby."""
 
     def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Run until cancelled, without working before *lead* is set."""
+        """Run until cancelled; start work once *elected* is set."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ElectedRunnable:
-    """A part of a process that works only while *elector*, if there is one, leads."""
+    """Runs *runnable* so that it works only while *elector*, if any, leads."""
 
     runnable: LeaderElectionRunnable
     elector: "LeaderElector | None"
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Run the part until cancelled; *ready* is set when it could take over, or works."""
-        lead = None if self.elector is None else self.elector.elected
-        await self.runnable.run(ready=ready, elected=lead)
+        """Run until cancelled; set *ready* once it works or is a standby."""
+        elected = None if self.elector is None else self.elector.elected
+        await self.runnable.run(ready=ready, elected=elected)
 
 
 def election_client(
     settings: "LeaderElectionConfig", cluster: ClusterFlags, component: str, *, telemetry: Telemetry
 ) -> "Client":
-    """A client for electors: a pool of its own, with neither limit nor fence.
+    """Create a client for electors: separate connections, no rate limit and no fence.
 
-    To try again is the elector's own business.
+    It does not retry, since the elector does.
 
     Raises:
-        ConfigError: there are no credentials that can be used.
+        ConfigError: no valid credentials were found.
     """
     from ..kube.client.client import Client, ClientOptions
 
@@ -146,10 +148,10 @@ def election_client(
 def fenced_client(
     elector: "LeaderElector | None", cluster: ClusterFlags, component: str, *, telemetry: Telemetry
 ) -> "Client":
-    """A client for the work of *part*, which writes nothing unless *elector*, if any, leads.
+    """Create a client for *component* that writes only while *elector*, if any, leads.
 
     Raises:
-        ConfigError: there are no credentials that can be used.
+        ConfigError: no valid credentials were found.
     """
     fence = None if elector is None else elector.check_fence
     return new_client(cluster, component, metrics=telemetry.client_metrics, fence=fence)
@@ -163,10 +165,10 @@ async def leader_election(
     *,
     telemetry: Telemetry,
 ) -> AsyncIterator["LeaderElector | None"]:
-    """Contend for leadership for the length of the block, which the work is in.
+    """Run for election within the block.
 
-    When the Lease is lost the process ends at once, with exit code 1. At the end of the block, when
-    the work has ended, the Lease is given back.
+    If the Lease is lost, the process exits immediately with code 1. On leaving the block, after the
+    work has stopped, the Lease is released.
     """
     if settings is None:
         yield None
@@ -192,20 +194,20 @@ async def leader_election(
 @asynccontextmanager
 async def _run_elector(elector: "LeaderElector", recorder: "EventRecorder") -> AsyncIterator[None]:
     recording = asyncio.create_task(recorder.run())
-    contending = asyncio.create_task(elector.run())
-    contending.add_done_callback(_exit_on_lost_lease)
+    election = asyncio.create_task(elector.run())
+    election.add_done_callback(_exit_on_lost_lease)
     try:
         yield
     finally:
-        contending.remove_done_callback(_exit_on_lost_lease)
-        contending.cancel()
-        await asyncio.gather(contending, return_exceptions=True)
+        election.remove_done_callback(_exit_on_lost_lease)
+        election.cancel()
+        await asyncio.gather(election, return_exceptions=True)
         await recorder.flush(EVENT_FLUSH_TIMEOUT)
         recording.cancel()
         await asyncio.gather(recording, return_exceptions=True)
 
 
 def _exit_on_lost_lease(election: "asyncio.Task[None]") -> None:
-    """Whatever ended the elector but ourselves: no more work may be done, not even to tidy up."""
+    """Exit the process: without the Lease no more work is allowed, not even cleanup."""
     error = None if election.cancelled() else election.exception()
-    exit_now(str(error or "leader election has ended by itself"))
+    exit_now(str(error or "leader election exited unexpectedly"))

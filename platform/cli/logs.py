@@ -1,4 +1,4 @@
-"""Logs are a constant sentence and key-values; here they get their form, text or JSON."""
+"""Log formatting, as text or JSON: a constant message and key-value pairs."""
 
 import json
 import logging
@@ -18,12 +18,12 @@ def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    created = datetime.fromtimestamp(record.created, UTC)
+    return created.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _quote(value: object) -> str:
-    """In quotes where it could be taken for more than one value, or for another line."""
+    """Return *value* as text, quoted if it contains white space, quotes or ``=``."""
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if re.search(r'[\s="]', text) else text
 
@@ -32,7 +32,7 @@ class TextFormatter(logging.Formatter):
     """``2026-01-02T03:04:05.678Z INFO batholith.job_ctrl: job synced key=default/train``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback below it where there is one."""
+        """Return one line, followed by the traceback, if any."""
         pairs = "".join(f" {key}={_quote(value)}" for key, value in _extra_fields(record).items())
         line = (
             f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}{pairs}"
@@ -43,10 +43,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, for log collectors."""
+    """One JSON object per line, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; values that JSON does not know become text."""
+        """Return the record as JSON; values of other types become text."""
         entry: dict[str, object] = {
             "time": _timestamp(record),
             "level": record.levelname,
@@ -60,9 +60,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(*, log_format: str = "text", level: str = "INFO") -> None:
-    """Send all logs to standard error; *form* is ``text`` or ``json``."""
+    """Send all logs to standard error; *log_format* is ``text`` or ``json``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # A line for each review would drown the others; reviews are counted by /metrics.
+    # No line per admission review: /metrics counts them.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

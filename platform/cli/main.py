@@ -1,4 +1,4 @@
-"""The command ``batholith``. A command imports what it needs when it runs: parts start fast."""
+"""The command ``batholith``. Each command imports its dependencies when it runs, to start fast."""
 
 import typer
 
@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.callback()
 def batholith(version: Version = False) -> None:
-    """A batch platform for Kubernetes, with a cluster of its own for one machine."""
+    """A batch platform for Kubernetes, with an embedded cluster for one machine."""
 
 
 app.command()(cluster.up)

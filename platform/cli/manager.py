@@ -1,4 +1,4 @@
-"""What the commands put parts together with: a client, figures, and the life that parts share."""
+"""Building blocks of the commands: clients, telemetry, and running components."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 EVENT_FLUSH_TIMEOUT = 1.0
-"""Seconds that events get to be written when everything else has ended."""
+"""Seconds to write pending events after everything else has stopped."""
 
 
 class Runnable(Protocol):
-    """A part of a process."""
+    """A component of a process, like controller-runtime's ``Runnable``."""
 
     def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
-        """Run until cancelled; *ready* is set when work begins."""
+        """Run until cancelled; set *ready* once work has started."""
         ...
 
 
 class ComponentExitedError(Exception):
-    """A part ended as if it had been told to, and it had not: the process must not go on."""
+    """A component stopped without being cancelled: the process must exit."""
 
 
 class Telemetry:
-    """What a process shows of itself: figures and health."""
+    """Metrics and health checks of a process."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -58,47 +58,47 @@ class Telemetry:
         self.health.add_informer_check(self.client_metrics.informers)
 
     def endpoints(self, flags: EndpointFlags, *, metrics_port: int) -> "list[Endpoint]":
-        """Where *flags* want health and metrics served.
+        """Return the endpoints of health and metrics according to *flags*.
 
         Raises:
-            OSError: a file of the certificate cannot be used.
-            ValueError: an address is none, the certificate lacks a part, or a limit is wrong.
+            OSError: a certificate file cannot be used.
+            ValueError: an address or limit is invalid, or a certificate file is missing.
         """
         from .health import Endpoint, split_host_port, tls_context
 
         flags.validate()
-        limits, figures = parse_http_limits(flags.http_limits), self.listener_metrics
+        limits, listener_metrics = parse_http_limits(flags.http_limits), self.listener_metrics
         context = tls_context(
             client_ca=flags.ca_cert_file,
             certificate=flags.tls_cert_file,
             key=flags.tls_private_key_file,
         )
-        wanted = [
+        endpoints = [
             Endpoint(
                 address=flags.health(),
                 health=self.health,
                 tls=context,
                 limits=limits,
-                listener_metrics=figures,
+                listener_metrics=listener_metrics,
             ),
             Endpoint(
                 address=flags.metrics(metrics_port),
                 registry=self.registry,
                 limits=limits,
-                listener_metrics=figures,
+                listener_metrics=listener_metrics,
             ),
         ]
-        found = [place for place in wanted if place.address]
-        for place in found:
-            split_host_port(place.address)
-        return found
+        enabled = [endpoint for endpoint in endpoints if endpoint.address]
+        for endpoint in enabled:
+            split_host_port(endpoint.address)
+        return enabled
 
 
 def parse_http_limits(text: str) -> "Limits":
-    """The limits that ``--http-limits`` asks for.
+    """Parse the value of ``--http-limits``.
 
     Raises:
-        FlagError: it names none, or no value of one.
+        FlagError: a name or value is invalid.
     """
     from ..httpserver.limits import Limits, LimitsError
 
@@ -109,16 +109,16 @@ def parse_http_limits(text: str) -> "Limits":
 
 
 def credentials(kubeconfig: Path | None, master: str = "") -> "Credentials":
-    """Those of *kubeconfig*, or the usual ones; *master* is the server in any case.
+    """Load credentials from *kubeconfig* or the default locations; *master* overrides the server.
 
     Raises:
-        ConfigError: none were found that can be used.
+        ConfigError: no valid credentials were found.
     """
     from ..kube.client.config import Credentials, load_credentials
     from ..kube.errors import ConfigError
 
     if master and not master.startswith(("http://", "https://")):
-        raise ConfigError(f"--master={master}: no http or https URL")
+        raise ConfigError(f"--master={master}: not an http or https URL")
     try:
         found = load_credentials(None if kubeconfig is None else str(kubeconfig))
     except ConfigError:
@@ -135,10 +135,10 @@ def new_client(
     metrics: "ClientMetrics | None" = None,
     fence: Callable[[], None] | None = None,
 ) -> "Client":
-    """A client for the part *name*: *metrics* counts its requests, *fence* allows its writes.
+    """Create a client for component *name*; *fence* is called before each write.
 
     Raises:
-        ConfigError: there are no credentials that can be used.
+        ConfigError: no valid credentials were found.
     """
     from ..kube.client.client import Client
     from ..kube.client.flowcontrol import TokenBucketRateLimiter
@@ -161,11 +161,11 @@ def new_client(
 async def ensure_volcano_not_running(
     cluster: ClusterFlags, check_flags: VolcanoCheckFlags, component: "VolcanoComponent"
 ) -> None:
-    """Return if *counterpart* is not at work, or if that does not matter.
+    """Check that Volcano's *component* is not running, unless the flags disable the check.
 
     Raises:
-        BesideVolcanoError: it is.
-        ConfigError: there are no credentials that can be used.
+        VolcanoRunningError: it is running.
+        ConfigError: no valid credentials were found.
     """
     from .volcano_check import ensure_not_running
 
@@ -176,7 +176,7 @@ async def ensure_volcano_not_running(
 
 @contextmanager
 def exit_on_error(*errors: type[Exception]) -> Iterator[None]:
-    """End the command with a line, not a traceback, when one of *errors* is raised."""
+    """Print *errors* in one line instead of a traceback, and exit with 1."""
     try:
         yield
     except errors as error:
@@ -187,9 +187,9 @@ def exit_on_error(*errors: type[Exception]) -> Iterator[None]:
 async def run_components(
     recorder: "EventRecorder", *components: Runnable, ready: asyncio.Event
 ) -> None:
-    """Run *parts* beside the recorder of their events; *ready* when all of them are.
+    """Run *components* and the event recorder; set *ready* once all components are ready.
 
-    The recorder ends last: what the parts have to say when they stop is still told.
+    The recorder stops last, so that events recorded during shutdown are still written.
     """
     async with asyncio.TaskGroup() as outer:
         recording = outer.create_task(recorder.run())
@@ -201,21 +201,21 @@ async def run_components(
 
 
 async def _run_components(components: Sequence[Runnable], ready: asyncio.Event) -> None:
-    each = [asyncio.Event() for _ in components]
+    ready_events = [asyncio.Event() for _ in components]
 
     async def signal_ready() -> None:
-        for its_ready in each:
-            await its_ready.wait()
+        for event in ready_events:
+            await event.wait()
         ready.set()
 
     async with asyncio.TaskGroup() as tasks:
-        telling = tasks.create_task(signal_ready())
+        notifier = tasks.create_task(signal_ready())
         running = [
-            tasks.create_task(part.run(ready=its_ready))
-            for part, its_ready in zip(components, each, strict=True)
+            tasks.create_task(component.run(ready=event))
+            for component, event in zip(components, ready_events, strict=True)
         ]
-        # Not gathered: the first to end would have the others cancelled once more, and cut short.
+        # Not gathered: the first exit would cancel the others again during their shutdown.
         await asyncio.wait(running)
-        telling.cancel()
-    if any(task.cancelled() for task in running):  # and nothing has cancelled this one
-        raise ComponentExitedError("a part of the process has ended by itself")
+        notifier.cancel()
+    if any(task.cancelled() for task in running):  # This task itself was not cancelled.
+        raise ComponentExitedError("a component exited unexpectedly")

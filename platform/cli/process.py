@@ -1,4 +1,4 @@
-"""How a part lives as a process: its loop, its signals, and word of its readiness."""
+"""Run a component as a process: event loop, signals, and ready notification."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ from ..local.supervisor import PARENT, READY_FD
 log = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT = 9.0
-"""Seconds that a part gets to stop in order, before it is ended all the same."""
+"""Timeout of a graceful shutdown in seconds, after which the process exits."""
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
-"""What a part does: runs until cancelled, and sets the event when it is ready."""
+"""Main function of a component: runs until cancelled, and sets the event once ready."""
 
 
 def run(main: Main) -> None:
-    """Run *main* until it ends, or SIGTERM or SIGINT cancels it; a second signal exits with 1."""
+    """Run *main* until it returns or a signal cancels it; a second signal exits with 1."""
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))
@@ -33,21 +33,21 @@ def run(main: Main) -> None:
 
 
 def on_termination(stop: Callable[[], object], *, timeout: float | None = SHUTDOWN_TIMEOUT) -> None:
-    """Have the first SIGTERM or SIGINT call *stop* on the running loop, and a second one exit.
+    """Call *stop* on the first SIGTERM or SIGINT, and exit with 1 on the second.
 
-    If the process has not ended *limit* seconds after the first, it exits with 1 as well; so it
-    does when its loop is stuck.
+    The process also exits with 1 if it is still running *timeout* seconds after the first signal,
+    even if its loop is stuck.
     """
-    asked = False
+    stopping = False
 
     def handle_signal() -> None:
-        nonlocal asked
-        if asked:
-            exit_now("told to stop a second time")
-        asked = True
+        nonlocal stopping
+        if stopping:
+            exit_now("second termination signal")
+        stopping = True
         log.info("stopping")
         if timeout is not None:
-            watchdog = threading.Timer(timeout, exit_now, ("did not stop in time",))
+            watchdog = threading.Timer(timeout, exit_now, ("shutdown timeout",))
             watchdog.daemon = True
             watchdog.start()
         stop()
@@ -58,15 +58,15 @@ def on_termination(stop: Callable[[], object], *, timeout: float | None = SHUTDO
 
 
 def exit_now(reason: str) -> None:
-    """End the process here and now, whatever its loop and threads do."""
-    log.error("ended at once", extra={"why": reason})
+    """Exit with 1 immediately, without waiting for the loop and threads."""
+    log.error("exiting immediately", extra={"reason": reason})
     os._exit(1)
 
 
 async def _run_until_signal(main: Main) -> None:
     ready = asyncio.Event()
     work = asyncio.ensure_future(main(ready))
-    tell = asyncio.create_task(_notify_ready(ready))
+    notifier = asyncio.create_task(_notify_ready(ready))
     on_termination(work.cancel)
     try:
         await work
@@ -74,13 +74,13 @@ async def _run_until_signal(main: Main) -> None:
         if not work.cancelled():
             raise
     finally:
-        tell.cancel()
+        notifier.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await tell
+            await notifier
 
 
 async def _notify_ready(ready: asyncio.Event) -> None:
-    """Tell the supervisor, if there is one, that this part is ready."""
+    """Notify the supervisor, if any, that this component is ready."""
     descriptor = os.environ.get(READY_FD)
     if descriptor is None:
         return

@@ -1,4 +1,4 @@
-"""``batholith scheduler``: the gang scheduler as a process."""
+"""``batholith scheduler``: the gang scheduler."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 METRICS_PORT = 8080
 
-_EVENT_DRIVEN = "decisions are made when something changes."
-_ALL_NODES = "all nodes are looked at, at once."
+_EVENT_DRIVEN = "scheduling is event-driven."
+_ALL_NODES = "all nodes are evaluated together."
 
 IGNORED_FLAGS = (
     IgnoredFlag("schedule-period", _EVENT_DRIVEN),
@@ -34,50 +34,51 @@ IGNORED_FLAGS = (
     IgnoredFlag("minimum-feasible-nodes", _ALL_NODES),
     IgnoredFlag("minimum-percentage-nodes-to-find", _ALL_NODES),
     IgnoredFlag("percentage-nodes-to-find", _ALL_NODES),
-    IgnoredFlag("gate-removal-worker-num", "as many gates are lifted at once as pods are bound."),
-    IgnoredFlag("resource-sync-timeout", "it waits for as long as it takes; see /readyz."),
-    IgnoredFlag("ignored-provisioners", "volumes are not looked at yet."),
-    IgnoredFlag("csi-storage", "volumes are not looked at yet.", switch=True),
-    IgnoredFlag("priority-class", "priority classes always count.", switch=True),
-    IgnoredFlag("enable-pprof", "there is no profiler here.", switch=True),
-    IgnoredFlag("cache-dumper", "there are no dumps here.", switch=True),
-    IgnoredFlag("cache-dump-dir", "there are no dumps here."),
+    IgnoredFlag("gate-removal-worker-num", "gates are removed with the concurrency of binds."),
+    IgnoredFlag(
+        "resource-sync-timeout", "the scheduler waits until informers are synced; see /readyz."
+    ),
+    IgnoredFlag("ignored-provisioners", "volumes are not considered yet."),
+    IgnoredFlag("csi-storage", "volumes are not considered yet.", switch=True),
+    IgnoredFlag("priority-class", "priority classes are always considered.", switch=True),
+    IgnoredFlag("enable-pprof", "there is no profiler.", switch=True),
+    IgnoredFlag("cache-dumper", "there is no cache dumper.", switch=True),
+    IgnoredFlag("cache-dump-dir", "there is no cache dumper."),
     IgnoredFlag("disable-default-scheduler-config", "see --scheduler-conf.", switch=True),
-    IgnoredFlag("scheduler-sharding-name", "there are no shards here."),
+    IgnoredFlag("scheduler-sharding-name", "there is no sharding."),
     *KLOG_FLAGS,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingFlags:
-    """What is scheduled, and how."""
+    """Scheduling configuration."""
 
     scheduler_conf: Annotated[
-        Path | None, typer.Option(help="Actions and plugins, as Volcano writes them.")
+        Path | None,
+        typer.Option(help="Scheduler configuration (actions and plugins) in Volcano's format."),
     ] = None
     scheduler_name: Annotated[
-        list[str], typer.Option(help="Pods of this scheduler are placed; may be repeated.")
-    ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
+        list[str], typer.Option(help="Schedule pods with this scheduler name; may be repeated.")
+    ] = ("volcano",)  # type: ignore[assignment]  # typer converts it to a list
     default_scheduler: Annotated[
-        bool, typer.Option("--default-scheduler", help="Place pods of default-scheduler, too.")
+        bool, typer.Option("--default-scheduler", help="Also schedule pods of default-scheduler.")
     ] = False
-    default_queue: Annotated[str, typer.Option(help="Queue of gangs that name none.")] = "default"
+    default_queue: Annotated[str, typer.Option(help="Queue of gangs without one.")] = "default"
     feature_gates: Annotated[
-        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
     node_selector: Annotated[
-        list[str], typer.Option(help="Not supported: refused, as pods might go elsewhere.")
-    ] = ()  # type: ignore[assignment]  # typer makes a list of it
-    scheduler_sharding_mode: Annotated[
-        str, typer.Option(help="Only none is supported; others are refused.")
-    ] = "none"
+        list[str], typer.Option(help="Not supported; setting it is an error.")
+    ] = ()  # type: ignore[assignment]  # typer converts it to a list
+    scheduler_sharding_mode: Annotated[str, typer.Option(help="Only none is supported.")] = "none"
     plugins_dir: Annotated[
-        str, typer.Option(help="Not supported: Go plugins cannot be loaded; refused.")
+        str, typer.Option(help="Not supported (Go plugins); setting it is an error.")
     ] = ""
 
 
 class UnsupportedFlagError(ValueError):
-    """A flag asks for what cannot be done, and to go on without it would place pods wrongly."""
+    """A flag is not supported, and ignoring it would schedule pods wrongly."""
 
 
 def _validate(flags: SchedulingFlags) -> None:
@@ -101,17 +102,17 @@ def _read(path: Path) -> str:
 
 
 def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "SchedulerSettings":
-    """As the scheduler wants them.
+    """Return the scheduler's settings.
 
     Raises:
-        ValueError: the configuration cannot be read or used.
+        ValueError: the configuration cannot be read or is invalid.
     """
     from ..machinery.metrics import WorkQueueMetrics
     from ..scheduler import conf
     from ..scheduler.scheduler import SchedulerSettings
 
     text = conf.DEFAULT if flags.scheduler_conf is None else _read(flags.scheduler_conf)
-    conf.load(text)  # what is wrong with it is told now, not when we come to lead
+    conf.load(text)  # Report errors at start-up, not when elected.
     return SchedulerSettings(
         conf=text,
         gang_scheduler_names=tuple(flags.scheduler_name),
@@ -140,23 +141,26 @@ def _scheduler(
     from .volcano_check import SCHEDULER, VolcanoRunningError
 
     logging_.configure()
-    instruments = Telemetry()
+    telemetry = Telemetry()
     with exit_on_error(OSError, ValueError):
         _validate(scheduling)
-        settings = _settings(scheduling, instruments.registry)
-        contest = election.settings()
-        doors = instruments.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
+        settings = _settings(scheduling, telemetry.registry)
+        config = election.settings()
+        endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with serve_endpoints(doors):
+        async with serve_endpoints(endpoints):
             await ensure_volcano_not_running(cluster, check_flags, SCHEDULER)
             async with (
-                leader_election(contest, cluster, "scheduler", telemetry=instruments) as elector,
-                fenced_client(elector, cluster, "scheduler", telemetry=instruments) as client,
+                leader_election(config, cluster, "scheduler", telemetry=telemetry) as elector,
+                fenced_client(elector, cluster, "scheduler", telemetry=telemetry) as client,
             ):
                 recorder = EventRecorder(client, component="volcano")
-                part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-                await run_components(recorder, ElectedRunnable(part, elector), ready=ready)
+                gang_scheduler = Scheduler(
+                    client, settings=settings, clock=SystemClock(), recorder=recorder
+                )
+                component = ElectedRunnable(gang_scheduler, elector)
+                await run_components(recorder, component, ready=ready)
 
     with exit_on_error(VolcanoRunningError, CannotListenError, ConfigError):
         run(main)

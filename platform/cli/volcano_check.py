@@ -1,8 +1,8 @@
-"""Refuses to start beside Volcano's own controllers or scheduler.
+"""Start-up check that Volcano's own controllers or scheduler are not running in the cluster.
 
-Both would act upon the same objects: pods made twice, gangs placed twice. Their Leases have the
-same names, but Volcano's chart runs without leader election, so its Deployments are looked for.
-A Deployment of Volcano whose image was replaced by ours is ours.
+Both would act on the same objects: duplicate pods, conflicting bindings. Their Leases have the same
+names, but Volcano's chart disables leader election, so the check looks for its Deployments. A
+Deployment of Volcano's chart with Batholith's image is Batholith's.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ FORCE_FLAG = "--force-beside-volcano"
 RETRY_INTERVAL = 1.0
 
 _RETRIABLE_ERRORS = (*UNAVAILABLE_ERRORS, UnauthorizedError)
-"""Answers that are none. A server that does not know us may do so once our token is renewed."""
+"""Errors to retry; an unauthorized request may succeed once the token is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolcanoComponent:
-    """What of Volcano does the work of one of our parts."""
+    """Volcano's counterpart of a component."""
 
     program: str
-    """In the name of its image, or what its container runs."""
+    """Name of its program, and part of its image's name."""
 
     label: str
-    """``app`` of its Deployment, in Volcano's chart."""
+    """Label ``app`` of its Deployment in Volcano's chart."""
 
 
 CONTROLLERS = VolcanoComponent("vc-controller-manager", "volcano-controller")
@@ -52,7 +52,7 @@ SCHEDULER = VolcanoComponent("vc-scheduler", "volcano-scheduler")
 
 
 class Container(ApiStruct, frozen=True):
-    """What is run."""
+    """Image and command of a container."""
 
     image: str = ""
     command: tuple[str, ...] = ()
@@ -68,51 +68,51 @@ class _Template(ApiStruct, frozen=True):
 
 
 class DeploymentSpec(ApiStruct, frozen=True):
-    """How many of which pods."""
+    """Replicas and pod template."""
 
     replicas: int = 1
     template: _Template = msgspec.field(default=_Template())
 
 
 class Deployment(ApiStruct, frozen=True):
-    """A Deployment, as far as it tells what it runs."""
+    """Fields of a Deployment that the check reads."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeploymentSpec = DeploymentSpec()
 
 
 class VolcanoRunningError(Exception):
-    """Volcano's counterpart of this process is at work in the cluster."""
+    """Volcano's counterpart of this process is running in the cluster."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__(
-            f"Volcano is at work here: {'; '.join(found)}. Both would act upon the same objects. "
-            f"Scale it to 0 first (docs/migrate-from-volcano.md), or start with {FORCE_FLAG}."
+            f"Volcano is running in this cluster: {'; '.join(found)}. Both would act on the same "
+            "objects. Scale it to 0 first (docs/migrate-from-volcano.md), or start with "
+            f"{FORCE_FLAG}."
         )
 
 
 async def ensure_not_running(client: Client, component: VolcanoComponent) -> None:
-    """Return if *counterpart* is not deployed; wait for as long as the server gives no answer.
+    """Check that *component* is not deployed; wait while the API server is unavailable.
 
-    Where Deployments may not be listed it says so in the log, and returns: to be kept from
-    starting by a missing right, perhaps after years, would be worse than to rely on whoever
-    installed both.
+    If listing Deployments is forbidden, log a warning and return: a missing permission must not
+    prevent the start.
 
     Raises:
-        BesideVolcanoError: it is deployed, with more than no replicas.
+        VolcanoRunningError: it is deployed with at least one replica.
     """
-    complaints = FailureLog(client.timing)
+    failures = FailureLog(client.timing)
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
         except _RETRIABLE_ERRORS as error:
-            level = complaints.level(str(error))
+            level = failures.level(str(error))
             log.log(level, "waiting for the API server", extra={"error": str(error)})
             await asyncio.sleep(RETRY_INTERVAL)
         except (ApiError, DecodeError) as error:
             log.warning(
-                "cannot tell whether Volcano is at work beside us; see to it that it is not",
-                extra={"looked_for": component.program, "error": str(error)},
+                "cannot check whether Volcano is running",
+                extra={"program": component.program, "error": str(error)},
             )
             return
         else:
@@ -125,33 +125,33 @@ async def ensure_not_running(client: Client, component: VolcanoComponent) -> Non
 def running_deployments(
     deployments: Iterable[Deployment], component: VolcanoComponent, *, host: str
 ) -> Sequence[str]:
-    """Those of *deployments* that run *counterpart*, told in words; *host* is our own pod."""
+    """Describe those *deployments* that run *component*; *host* is this pod's name."""
     found = []
     for each in deployments:
-        why = _evidence(each, component, host)
-        if why and each.spec.replicas > 0:
+        evidence = _evidence(each, component, host)
+        if evidence and each.spec.replicas > 0:
             meta = each.metadata
             count = f"{each.spec.replicas} replica{'s' * (each.spec.replicas > 1)}"
-            found.append(f"Deployment {meta.name} in {meta.namespace} ({why}, {count})")
+            found.append(f"Deployment {meta.name} in {meta.namespace} ({evidence}, {count})")
     return found
 
 
 def _evidence(deployment: Deployment, component: VolcanoComponent, host: str) -> str:
-    """By what *deployment* shows that it runs *counterpart*; empty if nothing does."""
+    """Return the evidence that *deployment* runs *component*, or ``""``."""
     containers = deployment.spec.template.spec.containers
     for each in containers:
         if component.program in _image_name(each.image):
             return f"image {each.image}"
-        if any(word.rpartition("/")[2] == component.program for word in each.command + each.args):
+        if any(arg.rpartition("/")[2] == component.program for arg in each.command + each.args):
             return f"runs {component.program}"
-    ours = any("batholith" in _image_name(each.image) for each in containers)
-    if deployment.metadata.labels.get("app") != component.label or ours:
+    is_batholith = any("batholith" in _image_name(each.image) for each in containers)
+    if deployment.metadata.labels.get("app") != component.label or is_batholith:
         return ""
     return "" if _is_pod_of(deployment.metadata.name, host) else f"label app={component.label}"
 
 
 def _image_name(image: str) -> str:
-    """The last word of an image's name, without tag and digest."""
+    """Return the last path component of an image, without tag and digest."""
     return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 
 

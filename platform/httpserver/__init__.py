@@ -1,1 +1,1 @@
-"""What every HTTP listener shares: accepting connections, and limits on clients' requests."""
+"""Shared basis of the HTTP servers: accepting connections, and limits on client requests."""

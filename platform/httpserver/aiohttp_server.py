@@ -1,4 +1,4 @@
-"""Applications of aiohttp behind a listener with limits."""
+"""aiohttp applications behind a listener with limits."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ async def serve_application(
 ) -> AsyncIterator[None]:
     """Serve *app* on *sockets* for the length of the block.
 
-    At its end, requests under way get *grace* seconds.
+    On exit, requests in flight get *shutdown_timeout* seconds.
     """
 
     @web.middleware
@@ -35,7 +35,7 @@ async def serve_application(
             listener.on_response_sent(request.protocol)
 
     app.middlewares.append(notify_listener)
-    # The listener's limit of idle connections is to be the first.
+    # The listener's idle timeout must expire first.
     keepalive = 2 * listener.limits.idle_timeout
     runner = web.AppRunner(
         app,
@@ -46,10 +46,10 @@ async def serve_application(
     )
     await runner.setup()
     if runner.server is None:
-        raise RuntimeError("the application was not set up")
+        raise RuntimeError("the application is not set up")
     listener.backend_factory = runner.server
-    for listening in sockets:
-        listener.listen(listening, tls=tls)
+    for listening_socket in sockets:
+        listener.listen(listening_socket, tls=tls)
     try:
         yield
     finally:
@@ -57,6 +57,6 @@ async def serve_application(
         try:
             await runner.cleanup()
         finally:
-            # Some clients take their time to end TLS in order.
+            # Some clients are slow to close TLS properly.
             listener.abort_all()
             await asyncio.sleep(0)  # the loop closes the sockets

@@ -1,8 +1,8 @@
-"""Limits in front of a server that has none of its own: uvicorn's or aiohttp's.
+"""Limits in front of an HTTP server without limits: uvicorn's or aiohttp's, the backend.
 
-A :class:`BufferingConnection` reads a request to its end before the server gets to know of it, and
-then hands it on as one piece with a length. So a request that is cut off is never carried out, the
-server needs no memory for requests that do not end, and its parser cannot read them in another way.
+A :class:`BufferingConnection` reads a request completely before the backend sees it, and forwards
+it in one piece with a length. So truncated requests are never executed, the backend needs no memory
+for incomplete requests, and its parser cannot interpret them differently.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from .listener import LimitedConnection, Listener, Phase
 from .metrics import ListenerMetrics
 
 MAX_HEADER_SIZE = 64 * 1024
-"""Bytes of a request's header."""
+"""Maximum size of a request's headers."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DROPPED_HEADERS = frozenset(
     (b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te")
 )
-"""Headers about how a request is sent, which is decided here."""
+"""Headers about the transfer of a request, replaced when forwarding."""
 
 ErrorContent = Callable[[int], tuple[str, bytes]]
-"""Content type and body of a refusal."""
+"""Content type and body of an error response."""
 
 
 class BufferingListener(Listener):
-    """All connections of a server behind."""
+    """Listener whose connections forward to a backend."""
 
     backend_factory: Callable[[], asyncio.Protocol]
-    """Makes the protocols of the server behind; to be set before listening."""
+    """Creates protocols of the backend; to be set before listening."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class BufferingListener(Listener):
         error_content: ErrorContent | None = None,
         time: Callable[[], float] | None = None,
     ) -> None:
-        """Prepare to listen.
+        """Initialize without listening.
 
         Args:
-            body_limit: bytes that a request's body may have.
-            proves: whether the TLS handshake asks for a certificate.
-            describe: what clients read that are refused; plain text by default.
+            body_limit: maximum size of a request body.
+            client_cert_required: whether the TLS handshake requires a client certificate.
+            error_content: content of error responses; plain text by default.
         """
         super().__init__(name=name, limits=limits, metrics=metrics, time=time)
         self.body_limit = body_limit
@@ -59,31 +59,31 @@ class BufferingListener(Listener):
         self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
 
     def create_connection(self) -> "BufferingConnection":
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return BufferingConnection(self)
 
     def error_content(self, status: int) -> tuple[str, bytes]:
-        """See `Listener.describe`."""
+        """See `Listener.error_content`."""
         return self._error_content(status) if self._error_content else super().error_content(status)
 
     def set_backend(
         self, backend: asyncio.BaseProtocol, connection: "BufferingConnection | None"
     ) -> None:
-        """Take note that *inner* serves *front*, or nothing any more."""
+        """Register *backend* as serving *connection*, or unregister it."""
         if connection is None:
             self._by_backend.pop(backend, None)
         else:
             self._by_backend[backend] = connection
 
     def on_response_sent(self, backend: asyncio.BaseProtocol) -> None:
-        """The server behind has answered a request."""
-        front = self._by_backend.get(backend)
-        if front is not None:
-            front.on_response_sent()
+        """The backend has sent a response."""
+        connection = self._by_backend.get(backend)
+        if connection is not None:
+            connection.on_response_sent()
 
 
 class BufferingConnection(LimitedConnection):
-    """One connection; the methods whose names begin with ``on_`` are called by the parser."""
+    """One connection; methods named ``on_…`` are called by the parser."""
 
     listener: BufferingListener
     transport: asyncio.Transport
@@ -98,42 +98,42 @@ class BufferingConnection(LimitedConnection):
         self._size = 0
         self._in_header = self._in_body = False
         self._complete_requests: deque[bytes] = deque()
-        """Requests that wait for the one that is being answered."""
+        """Requests queued behind the one being served."""
         self._responding = False
         self._discard_input = False
         self._rejection_status = 0
 
-    # -- told by the transport
+    # -- called by the transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection, and tell the server behind."""
+        """Unregister the connection and notify the backend."""
         super().connection_lost(exc)
         self._complete_requests.clear()
-        inner, self._backend = self._backend, None
-        if inner is not None:
-            self.listener.set_backend(inner, None)
-            inner.connection_lost(exc)
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            self.listener.set_backend(backend, None)
+            backend.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell the server behind."""
+        """Notify the backend."""
         super().pause_writing()
         if self._backend is not None:
             self._backend.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the server behind."""
+        """Notify the backend."""
         super().resume_writing()
         if self._backend is not None:
             self._backend.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received bytes."""
         if self._discard_input:
             return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._discard_input = True  # the request is served as it is; what follows is of no use
+            self._discard_input = True  # serve the request; ignore what follows
         except HttpParserError:
             self.listener.count_rejection("malformed")
             self.reject(400)
@@ -146,13 +146,13 @@ class BufferingConnection(LimitedConnection):
         self._update_phase()
 
     def eof_received(self) -> bool | None:
-        """Refuse a request whose rest will not come; nothing of it is carried out."""
+        """Reject a truncated request."""
         if not self._discard_input and (self._in_header or self._in_body):
             self.listener.count_rejection("truncated")
             self.reject(400)
         return self._backend.eof_received() if self._backend is not None else None
 
-    # -- told by the parser
+    # -- called by the parser
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -160,21 +160,21 @@ class BufferingConnection(LimitedConnection):
         self._in_header = True
 
     def on_url(self, chunk: bytes) -> None:
-        """Part of the request's line."""
+        """A chunk of the request target."""
         self._url += chunk
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or a trailer, which nobody here reads."""
+        """One header; trailers are ignored."""
         if self._in_header:
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """What comes now is the body."""
+        """The headers are complete; the body follows."""
         self._in_header, self._in_body, self._size = False, True, 0
         headers = {name.lower(): value for name, value in self._headers}
-        sent = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-        if sent and self._parser.should_upgrade():
-            # The parser would take the body for another protocol's.
+        has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        if has_body and self._parser.should_upgrade():
+            # The parser would treat the body as another protocol's data.
             self.listener.count_rejection("malformed")
             self.reject(400)
         elif int(headers.get(b"content-length", b"0")) > self.listener.body_limit:
@@ -183,7 +183,7 @@ class BufferingConnection(LimitedConnection):
             self.transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
-        """Part of the body."""
+        """A chunk of the body."""
         if self._discard_input:
             return
         self._size += len(chunk)
@@ -192,7 +192,7 @@ class BufferingConnection(LimitedConnection):
             self._reject_body()
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
         self._in_body = False
         if self._discard_input:
             return
@@ -203,9 +203,9 @@ class BufferingConnection(LimitedConnection):
         ]
         sized = False
         for name, value in self._headers:
-            kind = name.lower()
-            sized = sized or kind in (b"content-length", b"transfer-encoding")
-            if kind not in _DROPPED_HEADERS:
+            lowered = name.lower()
+            sized = sized or lowered in (b"content-length", b"transfer-encoding")
+            if lowered not in _DROPPED_HEADERS:
                 lines.append(b"%b: %b\r\n" % (name, value))
         if sized:
             lines.append(b"content-length: %d\r\n" % self._size)
@@ -216,13 +216,13 @@ class BufferingConnection(LimitedConnection):
         self.listener.count_rejection("body_too_large")
         self.reject(413)
 
-    # -- the server behind
+    # -- backend
 
     def on_response_sent(self) -> None:
-        """The server behind has answered."""
+        """The backend has sent a response."""
         self._responding = False
         if self._rejection_status or self._complete_requests:
-            # It may still write the end of its answer, in this turn of the loop.
+            # It may still write the end of its response in this iteration of the loop.
             self.listener.call_soon(self._resume)
         self._update_phase()
 
@@ -237,23 +237,23 @@ class BufferingConnection(LimitedConnection):
             self._update_phase()
 
     def _forward_next(self) -> None:
-        """Hand on the next request, if none is being answered."""
+        """Forward the next request, if none is being served."""
         if self._responding:
             if self._complete_requests:
                 self.transport.pause_reading()
             return
         if not self._complete_requests:
             return
-        inner = self._backend
-        if inner is None:
-            inner = self._backend = self.listener.backend_factory()
-            self.listener.set_backend(inner, self)
-            inner.connection_made(self.transport)
+        backend = self._backend
+        if backend is None:
+            backend = self._backend = self.listener.backend_factory()
+            self.listener.set_backend(backend, self)
+            backend.connection_made(self.transport)
         self._responding = True
-        inner.data_received(self._complete_requests.popleft())
+        backend.data_received(self._complete_requests.popleft())
 
     def reject(self, status: int) -> None:
-        """Drop what has come of a request, answer *status* when its turn comes, and close."""
+        """Discard a partial request, respond with *status* after earlier requests, and close."""
         if self._rejection_status:
             return
         self._discard_input, self._rejection_status = True, status
@@ -270,7 +270,7 @@ class BufferingConnection(LimitedConnection):
             self.half_close()
 
     def _update_phase(self) -> None:
-        """Begin the phase that the connection is in now, and tell how much it holds."""
+        """Enter the connection's current phase and report its buffered bytes."""
         if self._responding:
             phase = Phase.RESPONDING
         elif self._in_header:
@@ -278,13 +278,13 @@ class BufferingConnection(LimitedConnection):
         elif self._in_body:
             phase = Phase.BODY
         elif self._backend is None:
-            return  # not even the first request has begun
+            return  # before the first request
         else:
             phase = Phase.IDLE
         if phase is not self.phase and self.phase is not Phase.CLOSING:
             self.enter_phase(phase)
-        held = sum(map(len, self._complete_requests))
+        buffered = sum(map(len, self._complete_requests))
         if self._in_header or self._in_body:
-            held += self._size
-        if held != self.buffered_bytes:
-            self.listener.set_buffered_bytes(self, held)
+            buffered += self._size
+        if buffered != self.buffered_bytes:
+            self.listener.set_buffered_bytes(self, buffered)

@@ -1,4 +1,4 @@
-"""How much a client may take of a listener before anything is known of it."""
+"""Resource limits of a listener for unauthenticated clients."""
 
 import resource
 from dataclasses import dataclass, fields, replace
@@ -8,11 +8,11 @@ from ..model import durations, quantity
 MIB = 1024 * 1024
 
 _RESERVED_FD_RATIO = 4
-"""One in so many of the process's descriptors is kept for what is not a connection."""
+"""One in this many file descriptors is reserved for other uses than connections."""
 
 
 class LimitsError(ValueError):
-    """A text does not describe limits."""
+    """Malformed limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,34 +20,34 @@ class Limits:
     """Limits of one listener; timeouts in seconds."""
 
     connections: int = 1000
-    """Open connections, those in a TLS handshake included."""
+    """Open connections, including those in a TLS handshake."""
 
     handshake_timeout: float = 30.0
     """From accepting a connection to the end of its TLS handshake."""
 
     header_timeout: float = 30.0
-    """From the first byte of a request to the end of its header. Of a new connection: from its
-    beginning."""
+    """From the first byte of a request to the end of its headers. For a new connection: from
+    accepting it."""
 
     body_timeout: float = 60.0
-    """From the end of a request's header to the end of its body."""
+    """From the end of a request's headers to the end of its body."""
 
     idle_timeout: float = 180.0
-    """Without a request. Above that of clients (Go's 90 s, our own 60 s), so that a request and
-    the end of its connection do not cross."""
+    """Without a request. Longer than that of clients (Go's 90 s, Batholith's 60 s), so that a
+    request does not race with the close."""
 
     write_timeout: float = 60.0
-    """For which a client without credentials may not read its response."""
+    """For which an unauthenticated client may not read its response."""
 
     unfinished_bytes: int = 64 * MIB
-    """Bytes in memory of requests that are not complete or wait behind others."""
+    """Bytes of incomplete or queued requests in memory."""
 
     @classmethod
     def parse(cls, text: str, *, base: "Limits | None" = None) -> "Limits":
         """Change *base* by ``name=value,…``: ``connections=500,header-timeout=10s``.
 
         Raises:
-            LimitsError: a name is unknown, or a value is none or not positive.
+            LimitsError: a name is unknown, or a value is malformed or not positive.
         """
         kinds = {field.name.replace("_", "-"): field.type for field in fields(cls)}
         found: dict[str, float] = {}
@@ -60,7 +60,7 @@ class Limits:
 
     @property
     def max_connections(self) -> int:
-        """Connections that may be open: fewer than asked for where descriptors are scarce."""
+        """Maximum connections, reduced if file descriptors are scarce."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             return self.connections

@@ -1,8 +1,8 @@
-"""Accepting connections, and closing those that take too much time, memory or room.
+"""Listener that accepts connections and closes those that exceed time, memory or descriptor limits.
 
-A :class:`RecordingHandler` accepts by itself and not by the event loop's server, which shows a
+A :class:`Listener` accepts on its own instead of using the event loop's server, which reports a
 connection only after its TLS handshake and closes the socket for good when descriptors run out.
-Time limits are checked together, once a second: a request sets its deadline by one assignment.
+Deadlines are checked together, once a second: a request sets its deadline by one assignment.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from .metrics import ListenerMetrics
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL = 1.0
-"""Between two looks at deadlines."""
+"""Seconds between checks of the deadlines."""
 
 HALF_CLOSE_TIMEOUT = 2.0
-"""For which a client that was refused may go on sending, so that it gets to read why."""
+"""Seconds for which a rejected client may still send, so that it reads the response."""
 
 CLOSE_TIMEOUT = 30.0
-"""For which a client may take its last response."""
+"""Seconds for which a client may read its last response."""
 
 _MAX_ACCEPTS = 64
-"""Connections accepted before the loop does something else."""
+"""Connections accepted per iteration of the event loop."""
 
 _INITIAL_BACKOFF, _MAX_BACKOFF = 0.05, 1.0
 _LOG_INTERVAL = 60.0
@@ -51,28 +51,28 @@ class Phase(IntEnum):
 
 
 class LimitedConnection(asyncio.Protocol, ABC):
-    """A connection that a listener can judge and close."""
+    """A connection that a listener can inspect and close."""
 
     def __init__(self, listener: "Listener") -> None:
         self.listener = listener
         self.phase = Phase.HANDSHAKE
         self.phase_started = self.deadline = 0.0
-        """When the phase began, and when it is over at the latest."""
+        """Start of the phase, and its deadline."""
         self.authenticated = False
-        """Whether the client has shown credentials."""
+        """Whether the client has presented credentials."""
         self.stalled_since: float | None = None
-        """Since when the client does not read what is written."""
+        """Since when the client does not read the response."""
         self.buffered_bytes = 0
-        """Bytes that the listener counts for it."""
+        """Bytes accounted to the connection."""
         self.accepted_socket: socket.socket | None = None
-        """Until its TLS handshake begins."""
+        """The accepted socket, until its TLS handshake begins."""
         self.handshake: asyncio.Task[None] | None = None
-        """Its TLS handshake."""
+        """The task of its TLS handshake."""
         self.transport: asyncio.Transport | None = None
         self.enter_phase(Phase.HANDSHAKE)
 
     def enter_phase(self, phase: Phase) -> None:
-        """Begin *phase*."""
+        """Enter *phase* and set its deadline."""
         self.phase = phase
         self.phase_started = now = self.listener.time()
         self.deadline = now + self.listener.phase_timeouts[phase]
@@ -80,14 +80,14 @@ class LimitedConnection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
         self.transport = transport  # type: ignore[assignment]
-        if self.listener.closed:  # it came before the listener closed, and is known too late
+        if self.listener.closed:  # accepted before the listener was closed
             self.abort()
             return
         self.authenticated = self.listener.client_cert_required
         self.enter_phase(Phase.HEADER)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Unregister the connection."""
         self.listener.remove(self)
 
     def pause_writing(self) -> None:
@@ -106,7 +106,7 @@ class LimitedConnection(asyncio.Protocol, ABC):
             self.transport.abort()
 
     def half_close(self) -> None:
-        """Close when the client has read the last response, or soon."""
+        """Close once the client has read the last response, or after a timeout."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -116,13 +116,13 @@ class LimitedConnection(asyncio.Protocol, ABC):
             transport.write_eof()
 
     def close(self) -> None:
-        """Close when all is written."""
+        """Close once all data is written."""
         if self.transport is not None and not self.transport.is_closing():
             self.enter_phase(Phase.CLOSING)
             self.transport.close()
 
     def expire(self) -> str:
-        """Close, as the phase has lasted too long; returns the reason."""
+        """Close a connection past its deadline; return the reason."""
         phase = self.phase
         if phase is Phase.BODY:
             self.reject(408)
@@ -134,7 +134,7 @@ class LimitedConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def reject(self, status: int) -> None:
-        """Drop what has come of a request, answer *status* if that is possible, and close."""
+        """Discard a partial request, respond with *status* if possible, and close."""
 
 
 _TIMEOUT_REASONS = {
@@ -145,14 +145,14 @@ _TIMEOUT_REASONS = {
     Phase.RESPONDING: "write_timeout",
     Phase.CLOSING: "",
 }
-"""Reasons under which an end is counted; one that was decided before is not counted again."""
+"""Reasons for the metric; empty if the close is counted already."""
 
 
 class Listener(ABC):
-    """All connections of a listening socket."""
+    """A listener and its connections."""
 
     client_cert_required = False
-    """Whether the TLS handshake asks for credentials already."""
+    """Whether the TLS handshake requires a client certificate."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Listener(ABC):
         self.metrics.register(self)
         self.closed = False
         self.buffered_bytes = 0
-        """Bytes of requests that are not complete."""
+        """Bytes of incomplete requests."""
         self.phase_timeouts = (
             limits.handshake_timeout,
             limits.header_timeout,
@@ -177,13 +177,13 @@ class Listener(ABC):
             math.inf,
             CLOSE_TIMEOUT,
         )
-        """Seconds, by phase."""
+        """Timeout in seconds by phase."""
         self._loop = asyncio.get_running_loop()
         self.time = time or self._loop.time
         self._max_connections = limits.max_connections
         self._open: set[LimitedConnection] = set()
         self._sockets: dict[socket.socket, asyncio.TimerHandle | None] = {}
-        """Those that are listened on, and when the next look at one is that must pause."""
+        """Listening sockets, with the timer of those whose accepting is suspended."""
         self._tls: ssl.SSLContext | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_interval = min(SWEEP_INTERVAL, *(each / 4 for each in self.phase_timeouts))
@@ -192,54 +192,54 @@ class Listener(ABC):
         self._logged_at: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._open)
 
     @abstractmethod
     def create_connection(self) -> LimitedConnection:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
 
-    def listen(self, listening: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections of *listening* until closed."""
-        listening.setblocking(False)
-        listening.listen(1024)
-        # Connections take this over: those whose client's machine has gone end some day.
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if listening.family in (socket.AF_INET, socket.AF_INET6):
-            # asyncio sets it only on sockets that name their protocol; this one's do not.
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def listen(self, listening_socket: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on *listening_socket* until closed."""
+        listening_socket.setblocking(False)
+        listening_socket.listen(1024)
+        # Inherited by connections: those of crashed machines are closed eventually.
+        listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if listening_socket.family in (socket.AF_INET, socket.AF_INET6):
+            # asyncio sets it only on sockets that name their protocol; accepted ones do not.
+            listening_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._sockets:
             self._schedule_sweep()
-        self._sockets[listening], self._tls = None, tls
-        self._loop.add_reader(listening.fileno(), self._accept, listening)
+        self._sockets[listening_socket], self._tls = None, tls
+        self._loop.add_reader(listening_socket.fileno(), self._accept, listening_socket)
 
     def stop(self) -> None:
-        """Accept no more, and close the socket and what is not a connection yet."""
+        """Stop accepting; close the sockets and connections without a request."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for listening, paused in self._sockets.items():
-            if paused is None:
-                self._loop.remove_reader(listening.fileno())
+        for listening_socket, timer in self._sockets.items():
+            if timer is None:
+                self._loop.remove_reader(listening_socket.fileno())
             else:
-                paused.cancel()
-            listening.close()
+                timer.cancel()
+            listening_socket.close()
         self._sockets.clear()
         for connection in list(self._open):
             if connection.phase <= Phase.HEADER:
                 connection.abort()
 
     def abort_all(self) -> None:
-        """Close every connection at once."""
+        """Close all connections immediately."""
         for connection in list(self._open):
             connection.abort()
 
     def error_content(self, status: int) -> tuple[str, bytes]:
-        """Content type and body of a refusal with *status*."""
+        """Return content type and body of an error response."""
         return "text/plain; charset=utf-8", f"{explain(status)}\n".encode()
 
     def rejection_response(self, status: int) -> bytes:
-        """A whole response that refuses a request and ends its connection."""
+        """Return an error response that closes the connection."""
         kind, body = self.error_content(status)
         retry = "retry-after: 1\r\n" if status in _RETRYABLE else ""
         head = (
@@ -249,17 +249,17 @@ class Listener(ABC):
         return head.encode() + body
 
     def count_rejection(self, reason: str) -> None:
-        """Count something that was refused."""
+        """Count a rejection."""
         self.metrics.rejections[self.name, reason] += 1
 
     def remove(self, connection: LimitedConnection) -> None:
-        """Forget a connection that is gone."""
+        """Unregister a closed connection."""
         self._open.discard(connection)
         self.buffered_bytes -= connection.buffered_bytes
         connection.buffered_bytes = 0
 
     def set_buffered_bytes(self, connection: LimitedConnection, size: int) -> None:
-        """Count *size* bytes for *connection*; refuse the largest requests while it is too much."""
+        """Account *size* bytes to *connection*; reject the largest requests above the limit."""
         self.buffered_bytes += size - connection.buffered_bytes
         connection.buffered_bytes = size
         while self.buffered_bytes > self.limits.unfinished_bytes:
@@ -275,38 +275,40 @@ class Listener(ABC):
             self.count_rejection("unfinished_bytes")
             victim.reject(429)
 
-    def call_soon(self, work: Callable[[], object]) -> None:
-        """Do *work* in the loop's next turn."""
-        self._loop.call_soon(work)
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Run *callback* in the next iteration of the event loop."""
+        self._loop.call_soon(callback)
 
     # -- accepting
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening_socket: socket.socket) -> None:
         for _ in range(_MAX_ACCEPTS):
             try:
-                accepted, _ = listening.accept()
+                accepted, _ = listening_socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in _RESOURCE_ERRNOS:
                     raise
-                self._back_off(listening, error)
+                self._back_off(listening_socket, error)
                 return
             self._backoff = _INITIAL_BACKOFF
             self._open_connection(accepted)
 
-    def _back_off(self, listening: socket.socket, error: OSError) -> None:
-        """Make room, and accept again a little later: the loop would call again at once."""
+    def _back_off(self, listening_socket: socket.socket, error: OSError) -> None:
+        """Evict a connection and suspend accepting: the loop would retry immediately."""
         self.count_rejection("descriptors")
-        made = self._evict()
-        self._log_rate_limited("cannot accept connections", error=str(error), evicted=made)
-        self._loop.remove_reader(listening.fileno())
-        self._sockets[listening] = self._loop.call_later(self._backoff, self._resume, listening)
+        evicted = self._evict()
+        self._log_rate_limited("cannot accept connections", error=str(error), evicted=evicted)
+        self._loop.remove_reader(listening_socket.fileno())
+        self._sockets[listening_socket] = self._loop.call_later(
+            self._backoff, self._resume, listening_socket
+        )
         self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
 
-    def _resume(self, listening: socket.socket) -> None:
-        self._sockets[listening] = None
-        self._loop.add_reader(listening.fileno(), self._accept, listening)
+    def _resume(self, listening_socket: socket.socket) -> None:
+        self._sockets[listening_socket] = None
+        self._loop.add_reader(listening_socket.fileno(), self._accept, listening_socket)
 
     def _open_connection(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
@@ -335,23 +337,23 @@ class Listener(ABC):
 
     def _on_handshake_done(self, connection: LimitedConnection) -> None:
         connection.handshake = None
-        if connection.accepted_socket is not None:  # it was cancelled before it began
+        if connection.accepted_socket is not None:  # cancelled before it began
             connection.accepted_socket.close()
         if connection.transport is None:
             self.remove(connection)
 
     def _handshake_options(self) -> dict[str, float]:
-        # The sweep ends a handshake; the loop's own limit is only not to come first.
+        # The sweep enforces the timeout; the loop's own must not expire first.
         return {"ssl_handshake_timeout": 2 * self.phase_timeouts[0] + 60} if self._tls else {}
 
     def _evict(self) -> bool:
-        """Close the connection that is missed least, if there is one; returns whether."""
+        """Close the connection of the lowest value, if any may be closed; return whether."""
         found = min(self._open, key=_eviction_order, default=None)
         if found is None or _eviction_order(found)[0] == _NOT_EVICTABLE:
             return False
         self.count_rejection("evicted")
         found.abort()
-        # It is not counted any more, though the loop takes another turn to close it.
+        # Not counted any more, though the loop closes it in its next iteration.
         self.remove(found)
         return True
 
@@ -362,16 +364,16 @@ class Listener(ABC):
         self._timer = self._loop.call_later(self._sweep_interval, self._on_sweep_timer)
 
     def _on_sweep_timer(self) -> None:
-        late = self.time() - self._swept_at - self._sweep_interval
-        if late > SWEEP_INTERVAL:
-            # The process stood still: what clients sent meanwhile has not been read yet.
+        delay = self.time() - self._swept_at - self._sweep_interval
+        if delay > SWEEP_INTERVAL:
+            # The process was suspended: data that clients sent has not been read yet.
             for connection in self._open:
-                connection.deadline += late
+                connection.deadline += delay
         self.sweep()
         self._schedule_sweep()
 
     def sweep(self) -> None:
-        """Close what is over its time."""
+        """Close connections past their deadline."""
         now = self.time()
         for connection in list(self._open):
             if now >= connection.deadline:
@@ -384,24 +386,24 @@ class Listener(ABC):
             if reason:
                 self.count_rejection(reason)
 
-    def _log_rate_limited(self, message: str, **facts: object) -> None:
-        """Log a warning, but not the same again within a minute."""
+    def _log_rate_limited(self, message: str, **fields: object) -> None:
+        """Log a warning, each message at most once a minute."""
         now = self.time()
         if now - self._logged_at.get(message, -math.inf) >= _LOG_INTERVAL:
             self._logged_at[message] = now
-            log.warning(message, extra={"listener": self.name, **facts})
+            log.warning(message, extra={"listener": self.name, **fields})
 
 
 _EXPLANATIONS = {
-    400: "the request is malformed, or its body is not complete",
+    400: "the request is malformed, or its body is incomplete",
     408: "the request took too long to arrive",
     413: "the request body is too large",
-    429: "too much of requests that are not complete is in memory; try again",
+    429: "too many bytes of incomplete requests are in memory; retry later",
 }
 
 
 def explain(status: int) -> str:
-    """Why a request was refused."""
+    """Return the explanation of an error response."""
     return _EXPLANATIONS.get(status, HTTPStatus(status).phrase)
 
 
@@ -409,19 +411,19 @@ _NOT_EVICTABLE = 4
 
 
 def _eviction_order(connection: LimitedConnection) -> tuple[int, float]:
-    """How much a connection would be missed: by what is known of its client, then by age."""
-    phase, proven = connection.phase, connection.authenticated
+    """Return the eviction priority: by what is known of the client, then by age."""
+    phase, authenticated = connection.phase, connection.authenticated
     if phase is Phase.CLOSING:
         return 0, connection.phase_started
     if phase is Phase.RESPONDING:
         return (
-            1 if connection.stalled_since is not None and not proven else _NOT_EVICTABLE
+            1 if connection.stalled_since is not None and not authenticated else _NOT_EVICTABLE
         ), connection.phase_started
-    return (3 if proven else 2 if phase is Phase.IDLE else 1), connection.phase_started
+    return (3 if authenticated else 2 if phase is Phase.IDLE else 1), connection.phase_started
 
 
 def _stall_start(connection: LimitedConnection, now: float) -> float:
-    """Since when a client without credentials does not read."""
+    """Return since when an unauthenticated client has not read; *now* if it reads."""
     return (
         now
         if connection.stalled_since is None or connection.authenticated

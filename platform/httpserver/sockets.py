@@ -1,4 +1,4 @@
-"""Sockets to listen on."""
+"""Bound sockets for listeners."""
 
 import asyncio
 import errno
@@ -7,12 +7,12 @@ import socket
 
 
 async def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Bound sockets for all addresses of *host* (empty: of this machine), which share a port.
+    """Return sockets bound to all addresses of *host* (empty: all interfaces) and one port.
 
-    With *shared*, other processes may listen on the port, too.
+    With *reuse_port*, other processes may bind the port, too.
 
     Raises:
-        OSError: an address is taken, or not one of this machine.
+        OSError: an address is in use or not local.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
@@ -21,11 +21,13 @@ async def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket
     sockets: list[socket.socket] = []
     try:
         for family, _, _, _, address in dict.fromkeys(found):
-            # A free port is chosen once: by the first of the addresses.
-            taken = sockets[0].getsockname()[1] if sockets else port
-            made = _bind_address(family, (address[0], taken, *address[2:]), reuse_port=reuse_port)
-            if made is not None:
-                sockets.append(made)
+            # An ephemeral port is chosen once, by the first of the addresses.
+            bound_port = sockets[0].getsockname()[1] if sockets else port
+            sock = _bind_address(
+                family, (address[0], bound_port, *address[2:]), reuse_port=reuse_port
+            )
+            if sock is not None:
+                sockets.append(sock)
     except OSError:
         for each in sockets:
             each.close()
@@ -39,19 +41,19 @@ def _bind_address(
     family: int, address: tuple[str | int, ...], *, reuse_port: bool
 ) -> socket.socket | None:
     try:
-        made = socket.socket(family, socket.SOCK_STREAM)
+        sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
-        return None  # the kernel does not speak this family
+        return None  # address family not supported
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
     except OSError as error:
-        made.close()
+        sock.close()
         if family == socket.AF_INET6 and error.errno == errno.EADDRNOTAVAIL:
-            return None  # it is switched off
+            return None  # IPv6 is disabled
         raise
-    return made
+    return sock

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..model import times
-from ..model.job import Action, JobPhase
+from ..model.job import FINAL_PHASES, Action, JobPhase
 from ..model.pod import PodPhase
 from . import podgroups, policies, status
 from .effects import (
@@ -33,7 +33,7 @@ from .effects import (
     UpdatePodGroup,
 )
 from .job_view import CommandRef, JobView
-from .phases import FINAL_PHASES, RULES, SyncMode, Transition
+from .phases import RULES, SyncMode, Transition
 from .pod_tracker import LifecycleEvent, PodInfo
 from .restarts import SUSPENDED, RestartTarget
 

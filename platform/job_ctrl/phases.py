@@ -251,6 +251,3 @@ RULES: Mapping[JobPhase, PhaseRules] = {
         Failed(),
     )
 }
-
-FINAL_PHASES = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
-"""Phases that a job never leaves."""

@@ -10,7 +10,7 @@ import msgspec
 
 from ..model import durations
 from ..model.base import ApiStruct
-from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from ..model.job import POLICY_ACTIONS, Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
 from .pod_tracker import LifecycleEvent, PodCounts, PodTracker
 
@@ -23,18 +23,7 @@ class _Template(ApiStruct, frozen=True):
     spec: _Spec = _Spec()
 
 
-ACTIONS = frozenset(
-    {
-        Action.ABORT_JOB,
-        Action.RESTART_JOB,
-        Action.RESTART_TASK,
-        Action.RESTART_POD,
-        Action.RESTART_PARTITION,
-        Action.TERMINATE_JOB,
-        Action.COMPLETE_JOB,
-        Action.RESUME_JOB,
-    }
-)
+ACTIONS = frozenset(POLICY_ACTIONS)
 """What a policy can do; any other word means: nothing but looking again."""
 
 IGNORED_EVENTS = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})

@@ -11,12 +11,12 @@ from datetime import datetime
 import msgspec
 
 from ..model import durations, times
-from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
+from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
 from ..model.pod import FINISHED, PodPhase
 from . import podgroups
 from .effects import Reason
 from .job_view import JobView
-from .phases import FINAL_PHASES, RULES, SyncMode, Transition
+from .phases import RULES, SyncMode, Transition
 from .pod_tracker import PodCounts
 
 PLUGIN_KEY_PREFIX = "plugin-"

@@ -1,1 +1,1 @@
-"""The only place that speaks HTTP to a Kubernetes API: client, watch cache, events, credentials."""
+"""Kubernetes client library: API client, informers, events; alone speaks HTTP to the API server."""

@@ -1,6 +1,6 @@
-"""What can go wrong between us and a Kubernetes API, named after the situation.
+"""Errors of the Kubernetes API client.
 
-:func:`from_response` is the one place that maps an HTTP answer to an exception.
+Only :func:`from_response` maps an HTTP response to an exception.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import msgspec
 
 
 class ApiError(Exception):
-    """The server refused a request; *message* is the server's own sentence."""
+    """The server rejected a request; *message* is its own text."""
 
     def __init__(
         self,
@@ -24,109 +24,109 @@ class ApiError(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
-        """HTTP status, or the ``code`` of a Status object that came in a watch."""
+        """HTTP status, or the ``code`` of a Status object received in a watch."""
         self.reason = reason
         """Kubernetes' machine-readable reason, such as ``NotFound``; may be empty."""
         self.details: dict[str, Any] = dict(details or {})
         """``details`` of the Status: name, group, kind, uid, causes."""
         self.retry_after = retry_after
-        """Seconds that the server asks us to wait, if it does."""
+        """Seconds to wait before a retry, if the server asks for it."""
 
     def __str__(self) -> str:
         return f"{self.status} {self.reason}: {self.message}"
 
 
 class BadRequestError(ApiError):
-    """400: the server could not make sense of the request."""
+    """400: the server cannot parse the request."""
 
 
 class UnauthorizedError(ApiError):
-    """401: the server does not know who we are."""
+    """401: the credentials are missing, invalid or expired."""
 
 
 class ForbiddenError(ApiError):
-    """403: the server knows us and says no."""
+    """403: the user lacks the permission."""
 
 
 class NotFoundError(ApiError):
-    """404: no such object, or no such kind of object."""
+    """404: the object or its resource does not exist."""
 
 
 class ConflictError(ApiError):
-    """409: the object is not in the version or of the uid that the request names."""
+    """409: a precondition on resourceVersion or uid does not hold."""
 
 
 class AlreadyExistsError(ApiError):
-    """409 ``AlreadyExists``: the name is taken."""
+    """409 ``AlreadyExists``: an object of this name exists."""
 
 
 class GoneError(ApiError):
-    """410: the version or the continue token is older than the server's history."""
+    """410: the resourceVersion or continue token is older than the server's history."""
 
 
 class InvalidError(ApiError):
-    """422: the object, or the options of the request, break a rule."""
+    """422: the object or a request option fails validation."""
 
 
 class TooManyRequestsError(ApiError):
-    """429: the server wants us to slow down."""
+    """429: the server throttles the client."""
 
 
 class ServerError(ApiError):
-    """5xx or 408: the server, or something on the way to it, failed or gave up.
+    """5xx or 408: the server or a proxy failed or timed out.
 
     A write that ends so may or may not have taken effect.
     """
 
 
 class ConnectionLostError(Exception):
-    """The server could not be reached, or the connection broke before the answer was complete.
+    """The server is unreachable, or the connection broke before the response was complete.
 
     A write that ends so may or may not have taken effect.
     """
 
 
 class RequestTimeoutError(ConnectionLostError):
-    """No complete answer within the time allowed."""
+    """No complete response before the timeout."""
 
 
 UNAVAILABLE_ERRORS = (ServerError, TooManyRequestsError, ConnectionLostError)
-"""Failures that are the server's own: what was asked for may well be right, and work later."""
+"""Failures of the server, not of the request: a retry may succeed."""
 
 
 class DecodeError(Exception):
-    """The server's answer does not have the shape that the caller asked for.
+    """The response does not have the expected structure.
 
     A write that ends so has most likely taken effect.
     """
 
 
 class NotLeaderError(Exception):
-    """A write was held back: whoever leads now, we may not be it any more."""
+    """A write was blocked because this process may have lost the lease."""
 
 
 def was_rejected(error: BaseException) -> bool:
     """Whether a write that ended with *error* had no effect, and will have none.
 
-    After anything else, a cancellation included, it may have been carried out, or may still be.
-    429 is a refusal: the server has turned the request away before it did anything.
+    After any other error, a cancellation included, it may have taken effect or may still do so. 429
+    counts as rejected: the server throttles a request before it processes it.
     """
     return isinstance(error, ApiError | NotLeaderError) and not isinstance(error, ServerError)
 
 
 class ConfigError(ValueError):
-    """A kubeconfig or the in-cluster environment cannot be used; the text says what and where."""
+    """A kubeconfig or the in-cluster environment is unusable; the text names the problem."""
 
 
 class UnsafePathError(OSError):
-    """A file or folder that another user may have prepared, or may read."""
+    """A file or directory that another user may have prepared or may read."""
 
     def __init__(self, path: object, problem: str, remedy: str) -> None:
         super().__init__(f"cannot use {path}: {problem}; to repair: {remedy}")
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """Kubernetes' ``Status`` object: the body of a refusal."""
+    """Kubernetes' ``Status`` object: the body of an error response."""
 
     message: str = ""
     reason: str = ""
@@ -150,24 +150,24 @@ _STATUS_DECODER = msgspec.json.Decoder(Status)
 
 
 def from_response(status: int, body: bytes, *, retry_after: str | None = None) -> ApiError:
-    """Make the exception for an answer of 300 or above (we follow no redirects).
+    """Return the exception for a response of 300 or above (redirects are not followed).
 
     Args:
         status: HTTP status.
-        body: the answer's body; a Status object, or anything (proxies answer HTML).
-        retry_after: the ``Retry-After`` header; only its form in seconds is understood.
+        body: the response body; a Status object, or anything (proxies send HTML).
+        retry_after: the ``Retry-After`` header; only its form in seconds is supported.
     """
     try:
-        told = _STATUS_DECODER.decode(body)
+        status_object = _STATUS_DECODER.decode(body)
     except msgspec.MsgspecError:
-        told = Status(message=body[:500].decode("utf-8", "replace"))
-    return from_status(told, status=status, retry_after=retry_after)
+        status_object = Status(message=body[:500].decode("utf-8", "replace"))
+    return from_status(status_object, status=status, retry_after=retry_after)
 
 
 def from_status(
     status_object: Status, *, status: int = 0, retry_after: str | None = None
 ) -> ApiError:
-    """Make the exception for a Status; *status* 0 means its own ``code``."""
+    """Return the exception for a Status; *status* 0 means its own ``code``."""
     code = status or status_object.code
     kind = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
     if status_object.reason == "AlreadyExists":
@@ -183,7 +183,7 @@ def from_status(
 
 
 def _parse_seconds(value: object) -> float | None:
-    """Read a positive number of seconds; anything else is no advice at all."""
+    """Parse a positive number of seconds; return None for anything else."""
     if not isinstance(value, str | int | float):
         return None
     try:

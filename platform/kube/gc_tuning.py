@@ -1,7 +1,7 @@
-"""Keeping Python's cycle collector from walking big caches again and again.
+"""Keep Python's cycle collector from walking large informer stores repeatedly.
 
-A cache of 50,000 objects costs a full collection about 0.1 s on the loop. So collection pauses
-while a first list comes in, and what was listed is then taken out of its sight.
+With 50,000 objects a full collection blocks the loop for about 0.1 s. So collection is disabled
+during the initial list, and the listed objects are frozen afterwards.
 """
 
 import gc
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FREEZE_MIN_OBJECTS = 5000
-"""Objects in a first list from which on it is worth to freeze the heap."""
+"""Objects in an initial list from which on freezing the heap pays off."""
 
 _pause_count = 0
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Collect no cycles within the block; blocks of several tasks may overlap."""
+    """Disable the cycle collector within the block; blocks of several tasks may overlap."""
     global _pause_count
     if _pause_count == 0 and not gc.isenabled():
-        yield  # somebody else switched it off: leave it so
+        yield  # disabled elsewhere: leave it so
         return
     _pause_count += 1
     gc.disable()
@@ -32,16 +32,16 @@ def gc_paused() -> Iterator[None]:
 
 
 def raise_gc_thresholds() -> None:
-    """Collect less often: what comes by watch and stays holds no cycles, but would be walked.
+    """Collect less often: objects received by watch hold no cycles.
 
-    With Python's own thresholds a third of an event's cost goes into looking at objects that
-    came shortly before it.
+    With Python's default thresholds a third of the cost of an event is spent walking the objects
+    received shortly before it.
     """
     gc.set_threshold(50_000, 20, 100)
 
 
 def freeze_heap() -> None:
-    """Collect once, then hide all that is alive from later collections, and collect less often."""
+    """Collect once, exclude all live objects from later collections, and collect less often."""
     gc.collect()
     gc.freeze()
     raise_gc_thresholds()

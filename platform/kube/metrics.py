@@ -1,4 +1,4 @@
-"""Figures about our requests, under the names that client-go uses."""
+"""Metrics of requests and informers, under the names that client-go uses."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -13,39 +13,39 @@ DURATION_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0
 
 
 class ClientMetrics:
-    """Counts requests of one process; make one per registry and share it between clients."""
+    """Request metrics of one process; create one per registry and pass it to all clients."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._registry = CollectorRegistry() if registry is None else registry
         self.requests = Counter(
             "rest_client_requests",
-            "Answered requests by status code; <error> when there was no answer.",
+            "Responses by status code; <error> when there was no response.",
             ("code", "method", "host"),
             registry=self._registry,
         )
         self.retries = Counter(
             "rest_client_request_retries",
-            "Requests sent again, by the code that caused it.",
+            "Retried requests by the status code that caused the retry.",
             ("code", "verb", "host"),
             registry=self._registry,
         )
         self.duration = Histogram(
             "rest_client_request_duration_seconds",
-            "From sending a request to its whole answer (watches: to the headers).",
+            "From sending a request to its complete response (watches: to the headers).",
             ("verb", "host"),
             buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self.limiter_wait = Histogram(
             "rest_client_rate_limiter_duration_seconds",
-            "Time that requests waited for our own rate limit.",
+            "Time that requests waited for the client-side rate limiter.",
             ("verb", "host"),
             buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self.events = Counter(
             "batholith_events",
-            "Events recorded, by what became of them.",
+            "Events recorded, by result.",
             ("result",),
             registry=self._registry,
         )
@@ -54,15 +54,15 @@ class ClientMetrics:
         self._registry.register(self._informer_collector)
 
     def for_host(self, host: str) -> "HostMetrics":
-        """The figures about one server."""
+        """Return the metrics of one server."""
         return HostMetrics(self, host)
 
     def register_informer(self, informer: "InstrumentedInformer") -> None:
-        """Show the figures of *cache* at each scrape for as long as it lives."""
+        """Export the counts of *informer* at each scrape until it is garbage collected."""
         self._informer_collector.informers.add(informer)
 
     def informers(self) -> list["InstrumentedInformer"]:
-        """The caches of this process."""
+        """Return the informers of this process."""
         return list(self._informer_collector.informers)
 
     def register_rate_limiter(self, owner: str, saturation: Callable[[], float]) -> None:
@@ -79,7 +79,7 @@ class ClientMetrics:
 
 
 class HostMetrics:
-    """The same for one server, with the label look-ups (a tenth of a small request) remembered."""
+    """Metrics of one server; caches the label look-ups, a tenth of a small request."""
 
     def __init__(self, metrics: ClientMetrics, host: str) -> None:
         self._metrics = metrics
@@ -88,7 +88,7 @@ class HostMetrics:
         self._durations: dict[str, Histogram] = {}
 
     def count_response(self, method: str, code: str) -> None:
-        """Count an answer, or ``<error>``."""
+        """Count a response, or ``<error>``."""
         counter = self._response_counters.get((method, code))
         if counter is None:
             counter = self._metrics.requests.labels(code, method, self._host)
@@ -96,7 +96,7 @@ class HostMetrics:
         counter.inc()
 
     def observe_duration(self, method: str, seconds: float) -> None:
-        """Note how long a request took."""
+        """Observe the duration of a request."""
         histogram = self._durations.get(method)
         if histogram is None:
             histogram = self._metrics.duration.labels(method, self._host)
@@ -104,16 +104,16 @@ class HostMetrics:
         histogram.observe(seconds)
 
     def observe_limiter_wait(self, method: str, seconds: float) -> None:
-        """Note how long a request waited for our rate limit."""
+        """Observe how long the rate limiter delayed a request."""
         self._metrics.limiter_wait.labels(method, self._host).observe(seconds)
 
     def count_retry(self, method: str, code: str) -> None:
-        """Count a repetition and the answer that caused it."""
+        """Count a retry by the status code that caused it."""
         self._metrics.retries.labels(code, method, self._host).inc()
 
 
 class InformerCounts(Protocol):
-    """The counts of a cache."""
+    """Counts of an informer."""
 
     @property
     def objects(self) -> int: ...
@@ -138,61 +138,63 @@ class InformerCounts(Protocol):
 
 
 class InstrumentedInformer(Protocol):
-    """A cache that can be asked for its counts."""
+    """An informer that reports its counts."""
 
     name: str
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete."""
+        """Whether the initial list is complete."""
         ...
 
     @property
     def stale_seconds(self) -> float:
-        """Seconds for which the server could not be followed; 0 while it can."""
+        """Seconds since the watch failed; 0 while the informer is current."""
         ...
 
     def stats(self) -> InformerCounts:
-        """The counts now."""
+        """Return the current counts."""
         ...
 
 
 _INFORMER_COUNTERS = {
     "reflector_lists": ("lists", "Complete lists."),
-    "reflector_watches": ("watches", "Watches that the server began to answer."),
+    "reflector_watches": ("watches", "Watches that the server accepted."),
     "reflector_short_watches": ("short_watches", "Watches that the server ended at once."),
-    "batholith_cache_failures": ("failures", "Lists and watches that failed or broke."),
-    "batholith_cache_unreadable": ("undecodable", "Objects that did not fit the view."),
-    "batholith_cache_handler_errors": ("handler_errors", "Calls of handlers that failed."),
-    "batholith_cache_added": ("added", "Objects that came."),
-    "batholith_cache_updated": ("updated", "Objects that changed."),
-    "batholith_cache_deleted": ("deleted", "Objects that went."),
+    "batholith_cache_failures": ("failures", "Lists and watches that failed."),
+    "batholith_cache_unreadable": ("undecodable", "Objects that could not be decoded."),
+    "batholith_cache_handler_errors": ("handler_errors", "Event handler calls that raised."),
+    "batholith_cache_added": ("added", "Objects added."),
+    "batholith_cache_updated": ("updated", "Objects updated."),
+    "batholith_cache_deleted": ("deleted", "Objects deleted."),
 }
 
 
 class _InformerCollector(Collector):
-    """Reads the caches' own counts at each scrape, so that events pay nothing for figures."""
+    """Reads the informers' own counts at each scrape, so that events pay nothing for metrics."""
 
     def __init__(self) -> None:
         self.informers: WeakSet[InstrumentedInformer] = WeakSet()
 
     def collect(self) -> Iterable[Metric]:
-        counts = [(cache.name, cache.stats()) for cache in self.informers]
-        held = GaugeMetricFamily("batholith_cache_objects", "Objects held.", labels=["name"])
+        counts = [(informer.name, informer.stats()) for informer in self.informers]
+        objects = GaugeMetricFamily(
+            "batholith_cache_objects", "Objects in the store.", labels=["name"]
+        )
         for name, total in _sum_by_name((name, one.objects) for name, one in counts).items():
-            held.add_metric([name], total)
-        yield held
-        silent = GaugeMetricFamily(
+            objects.add_metric([name], total)
+        yield objects
+        stale = GaugeMetricFamily(
             "batholith_cache_out_of_touch_seconds",
-            "Time for which the server could not be followed.",
+            "Time since the watch failed; 0 while the informer is current.",
             labels=["name"],
         )
         longest: dict[str, float] = {}
-        for cache in self.informers:
-            longest[cache.name] = max(cache.stale_seconds, longest.get(cache.name, 0.0))
+        for informer in self.informers:
+            longest[informer.name] = max(informer.stale_seconds, longest.get(informer.name, 0.0))
         for name, seconds in longest.items():
-            silent.add_metric([name], seconds)
-        yield silent
+            stale.add_metric([name], seconds)
+        yield stale
         for metric, (field, text) in _INFORMER_COUNTERS.items():
             family = CounterMetricFamily(metric, text, labels=["name"])
             for name, total in _sum_by_name(
@@ -203,7 +205,7 @@ class _InformerCollector(Collector):
 
 
 def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up caches of the same resource: they differ only in what they select."""
+    """Sum over the informers of one resource, which differ in selectors only."""
     totals: dict[str, int] = {}
     for name, number in pairs:
         totals[name] = totals.get(name, 0) + number

@@ -1,15 +1,15 @@
-"""Files and folders that other users must not control: checked by descriptor, after opening.
+"""Files and directories that other users must not control, checked by descriptor after opening.
 
-What is opened without following a link and then looked at by its descriptor cannot be exchanged
-between the look and the use. The rules:
+A file opened without following links and then checked by its descriptor cannot be exchanged between
+check and use. The rules:
 
-* what we made (`open_private`, `open_folder`) is no symbolic link, belongs to the effective user
-  (root is no exception: what it finds in another user's folder was prepared by that user) and has
-  no permission for others;
-* credentials that an administrator names (`read_credential`) may belong to root too, and be a link
-  where a Kubernetes volume makes one;
-* a folder above may belong to anybody, but not be writable by everybody, unless its sticky bit
-  keeps others from renaming what is in it. Rights of a group are its administrator's decision.
+* a private file or directory (`open_private`, `open_private_dir`) is no symbolic link, belongs to
+  the effective user (also for root: another user may have prepared the content of a directory of
+  theirs) and has no permission for others;
+* a credential file that an administrator names (`read_credential`) may also belong to root, and
+  may be a link as in a Kubernetes volume;
+* parent directories may belong to any user, but must not be world-writable without the sticky bit.
+  Group permissions are the administrator's decision.
 """
 
 import errno
@@ -24,14 +24,14 @@ from .errors import UnsafePathError
 GROUP_OTHER_ACCESS = 0o077
 """Permissions of group and others."""
 GROUP_OTHER_WRITE = 0o022
-"""Those of them that let content be changed."""
+"""Write permissions of group and others."""
 
 _SAFE_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Not blocking: a FIFO that was put there would hold the process for ever."""
+"""Non-blocking: opening a FIFO would otherwise block forever."""
 _VOLUME_LINK = "..data"
-"""What the files of a Kubernetes volume link through."""
+"""Directory link that the files of a Kubernetes volume point through."""
 _SECRET_MOUNTS = ("/run/secrets/", "/var/run/secrets/")
-"""Where container runtimes show secrets to all users of a container."""
+"""Where container runtimes mount secrets for all users of a container."""
 
 
 def open_private(
@@ -40,15 +40,15 @@ def open_private(
     *,
     forbidden: int = GROUP_OTHER_ACCESS,
 ) -> int:
-    """Open a file of ours, made with mode 0600 if *flags* say so, and return its descriptor.
+    """Open a private file, with O_CREAT in *flags* create it with mode 0600; return its descriptor.
 
     Args:
-        path: of the file.
-        flags: for `os.open`. Truncate by the descriptor, not by a flag: the check comes first.
-        forbidden: permission bits that make the file unsafe.
+        path: path of the file.
+        flags: for `os.open`. Truncate by the descriptor, not by O_TRUNC: the check must precede it.
+        forbidden: permission bits for which the file is unsafe.
 
     Raises:
-        UnsafePathError: it is a link, no file, another user's, or open to others.
+        UnsafePathError: it is a link or no regular file, or accessible to another user.
         OSError: it cannot be opened.
     """
     try:
@@ -69,17 +69,17 @@ def open_private(
 
 
 def read_private(path: Path, *, forbidden: int = GROUP_OTHER_ACCESS) -> bytes:
-    """Read a file of ours; raises as `open_private`."""
+    """Read a private file; raises as `open_private`."""
     with os.fdopen(open_private(path, forbidden=forbidden), "rb") as file:
         return file.read()
 
 
 def open_private_dir(path: Path) -> int:
-    """Open a folder of ours and return its descriptor; its mode is the caller's to check.
+    """Open a private directory and return its descriptor; the caller checks its mode.
 
     Raises:
-        UnsafePathError: it is a link or another user's, or everybody may exchange it.
-        OSError: it is no folder, or cannot be opened.
+        UnsafePathError: it is a link or another user's, or any user may replace it.
+        OSError: it is no directory, or cannot be opened.
     """
     _check_parents(path)
     try:
@@ -95,32 +95,36 @@ def open_private_dir(path: Path) -> int:
 
 
 def ensure_private_dir(path: Path, *, forbidden: int = GROUP_OTHER_ACCESS) -> None:
-    """Make a folder of ours, or take one that is there; its mode is 0700 afterwards.
+    """Create a private directory or reuse an existing one; its mode is 0700 afterwards.
+
+    An empty directory may have had any mode: it has no content that another user prepared.
+
+    ~
 
     One that is empty may have had any mode: nothing was prepared in it.
 
     Raises:
-        UnsafePathError: as `open_folder`, or it has *forbidden* permissions.
-        OSError: it cannot be made or opened.
+        UnsafePathError: as `open_private_dir`, or it has *forbidden* permissions.
+        OSError: it cannot be created or opened.
     """
-    with suppress(FileExistsError):  # what is there is told of below
+    with suppress(FileExistsError):  # checked below
         path.mkdir(mode=0o700, parents=True)
-    folder = open_private_dir(path)
+    descriptor = open_private_dir(path)
     try:
-        found = os.fstat(folder)
+        found = os.fstat(descriptor)
         if found.st_mode & GROUP_OTHER_ACCESS:
-            if os.listdir(folder):
+            if os.listdir(descriptor):
                 check_mode(path, found, forbidden=forbidden)
-            os.fchmod(folder, 0o700)
+            os.fchmod(descriptor, 0o700)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def read_credential(path: Path) -> bytes:
     """Read a token or key that an administrator names.
 
     Raises:
-        UnsafePathError: another user may have put it there, or others may read it.
+        UnsafePathError: another user may have created it, or others may read it.
         OSError: it cannot be read.
     """
     linked = path.is_symlink() and os.readlink(path).split("/")[0] == _VOLUME_LINK
@@ -135,7 +139,7 @@ def read_credential(path: Path) -> bytes:
             raise UnsafePathError(path, "it is no regular file", "name a file")
         check_owner(path, found, allow_root=True)
         mounted = linked or str(path).startswith(_SECRET_MOUNTS)
-        shared = mounted or found.st_uid != os.geteuid()  # root's may be meant for a group
+        shared = mounted or found.st_uid != os.geteuid()  # root may grant it to a group
         check_mode(path, found, forbidden=GROUP_OTHER_WRITE if shared else GROUP_OTHER_ACCESS)
         return file.read()
 
@@ -168,7 +172,7 @@ def check_mode(path: Path, found: os.stat_result, *, forbidden: int = GROUP_OTHE
 
 
 def _check_parents(path: Path) -> None:
-    """Refuse a place that everybody may rename, from the root on, so that no answer gets old."""
+    """Raise unless every parent is safe from renames, checked from the root downwards."""
     for parent in reversed(Path(os.path.realpath(path.parent)).joinpath("_").parents):
         found = parent.stat()
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
@@ -180,7 +184,7 @@ def _check_parents(path: Path) -> None:
 
 
 def _explain_error(path: Path, error: OSError) -> OSError:
-    """What to say of *error*; a link that was not followed is ELOOP, or ENOTDIR for a folder."""
+    """Return a clearer error; an unfollowed link gives ELOOP, or ENOTDIR for a directory."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
         return UnsafePathError(
             path, "it is a symbolic link", "name what it points to, or remove it"

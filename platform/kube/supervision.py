@@ -1,11 +1,11 @@
-"""Long-running tasks that must not end: one that fails is logged, counted and started again.
+"""Supervision of long-running tasks: one that ends unexpectedly is logged, counted and restarted.
 
-A task that dies unseen stops its part of the work until the process is restarted, with every
-health check fulfilled. It lies in this layer because the caches need it too; it knows nothing of
-Kubernetes and loads nothing but the standard library.
+Otherwise the work of a dead task would stay undone until the process restarts, with all health
+checks passing. Informers need it, too, so it belongs to this layer; it imports nothing but the
+standard library.
 
-Failures are counted in a plain dictionary of the process; :class:`TaskMetrics` shows it to a
-registry, and processes that serve no metrics do without Prometheus' library.
+Failures are counted in a plain dictionary of the process; :class:`TaskMetrics` exports it, and
+processes that serve no metrics do not load the Prometheus library.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ TASK_RESTARTS: Counter[str] = Counter()
 """Unexpected ends of tasks of this process, by the name of the task."""
 
 INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 30.0
-"""Seconds before a restart, without jitter: after the first failure, and after many in a row."""
+"""Seconds before a restart, without jitter: after the first failure, and at most."""
 
 BACKOFF_RESET_AFTER = 120.0
-"""Seconds without a failure after which the pauses begin at the first one again."""
+"""Seconds without a failure after which the backoff is reset."""
 
 
 _FAILURES = (Exception, asyncio.CancelledError)
-"""What else a task raises ends the process."""
+"""Any other exception ends the process."""
 
 
 class EndedUnexpectedlyError(Exception):
-    """A task returned that should go on until it is cancelled."""
+    """A task returned although it was not cancelled."""
 
 
 class UnexpectedCancelledError(Exception):
-    """A CancelledError was raised though nothing had been cancelled."""
+    """A CancelledError was raised without a cancellation of the task."""
 
     def __init__(self) -> None:
         super().__init__("a CancelledError was raised inside")
@@ -54,17 +54,17 @@ async def supervise(
     may_end: Callable[[], bool] = lambda: False,
     fatal: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Run *function*, again and again with growing pauses, until this task is cancelled.
+    """Run *function*, restarting it with backoff, until this task is cancelled.
 
     Usage: ``tasks.create_task(supervise("event recorder", recorder.run))``.
 
-    An exception, a return and a CancelledError that was raised inside without a cancellation of
-    this task are failures: logged with a traceback, and counted under *name*, which should be one
-    of few. KeyboardInterrupt and SystemExit pass. Every cancellation is handed on to *function*,
-    and its end awaited; if it answers by an exception or a return it is not started again.
+    An exception, a return and a CancelledError without a cancellation of this task are failures:
+    logged with a traceback, and counted under *name*, which should be one of few. KeyboardInterrupt
+    and SystemExit propagate. A cancellation is forwarded to *function*, which is awaited and, if it
+    ends by an exception or a return, not restarted.
 
-    *timing* brings clock and pauses; *may_end* says when a return is the proper end (a queue that
-    is shut down); exceptions of the types *fatal* are for the caller, and end it.
+    *timing* provides clock and sleep; *may_end* returns whether a return is expected (a work queue
+    that is shut down); exceptions of the types *fatal* are raised to the caller.
     """
     backoff = Backoff(
         timing=timing or Timing(),
@@ -79,23 +79,22 @@ async def supervise(
             raise failure
         if isinstance(failure, EndedUnexpectedlyError) and may_end():
             return
-        pause = backoff.next_delay()
+        delay = backoff.next_delay()
         TASK_RESTARTS[name] += 1
         log.error(
             "task failed, will restart",
-            extra={"task": name, "seconds": round(pause, 3)},
+            extra={"task": name, "seconds": round(delay, 3)},
             exc_info=failure,
         )
-        del failure  # and with it the frames of its traceback
-        await backoff.timing.sleep(pause)
+        del failure  # releases the frames of its traceback
+        await backoff.timing.sleep(delay)
 
 
 async def _attempt(name: str, function: Callable[[], Awaitable[object]]) -> BaseException:
-    """Run *function* to its end and return how it failed; raise only when cancelled.
+    """Run *function* and return its failure; raise only when cancelled.
 
-    It runs in a task of its own. In one task the two kinds of CancelledError could not be told
-    apart: before Python 3.13 a TaskGroup that fails may leave its task's count of cancellations
-    raised.
+    It runs in a separate task: otherwise the two kinds of CancelledError are indistinguishable,
+    since before Python 3.13 a failing TaskGroup may leave its task's cancellation count raised.
     """
 
     async def run() -> None:
@@ -116,7 +115,7 @@ async def _attempt(name: str, function: Callable[[], Awaitable[object]]) -> Base
 
 
 async def _stop(task: asyncio.Task[None]) -> None:
-    """Cancel *task*, once more with every further cancellation, and wait for its end."""
+    """Cancel *task*, again on every further cancellation, and wait until it is done."""
     task.cancel()
     while not task.done():
         try:
@@ -126,7 +125,7 @@ async def _stop(task: asyncio.Task[None]) -> None:
 
 
 def _cancelled_error(task: asyncio.Task[None]) -> BaseException:
-    """The CancelledError that ended *task*, with its traceback."""
+    """Return the CancelledError that ended *task*, with its traceback."""
     try:
         task.result()
     except asyncio.CancelledError as error:
@@ -135,15 +134,15 @@ def _cancelled_error(task: asyncio.Task[None]) -> BaseException:
 
 
 class TaskMetrics:
-    """A collector that shows RESTARTS; register one with each registry that is served."""
+    """Collector that exports TASK_RESTARTS; register it with each registry that is served."""
 
     def collect(self) -> "Iterator[Metric]":
-        """One series for each task that has failed."""
+        """Yield one series per task that has failed."""
         from prometheus_client.core import CounterMetricFamily
 
         family = CounterMetricFamily(
             "batholith_task_restarts",
-            "Long-running tasks that ended unexpectedly and were started again.",
+            "Long-running tasks that ended unexpectedly and were restarted.",
             labels=["task"],
         )
         for name, number in sorted(TASK_RESTARTS.items()):

@@ -1,6 +1,6 @@
-"""Time and chance as this layer needs them, handed in so that tests can stop the clock.
+"""Clock and randomness for this layer, injected so that tests control them.
 
-The clock proper belongs to the layer above; ``Timing(monotonic=clock.monotonic, …)`` adapts it.
+``Timing(monotonic=clock.monotonic, …)`` adapts :mod:`batholith.machinery.clock`, a layer above.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where seconds, pauses and random numbers come from."""
+    """Sources of time, sleep and random numbers."""
 
     monotonic: Callable[[], float] = time.monotonic
     """Seconds from some fixed point; never steps back."""
 
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    """Suspend the calling task for so many seconds."""
+    """Suspend the calling task for a number of seconds."""
 
     random: Callable[[], float] = random.random
     """A number in [0, 1)."""
@@ -34,23 +34,23 @@ class Timing:
 
 @dataclass(slots=True, kw_only=True)
 class Backoff:
-    """Growing, jittered pauses between failures; a long quiet time starts it again."""
+    """Exponential backoff with jitter, reset after a time without failures."""
 
     timing: Timing = field(default_factory=Timing)
     initial: float = 0.8
-    """Seconds of the first pause, before jitter."""
+    """First delay in seconds, before jitter."""
     factor: float = 2.0
     cap: float = 30.0
-    """No pause is longer before jitter."""
+    """Maximum delay in seconds, before jitter."""
     jitter: float = 1.0
-    """A pause is stretched by a random share of up to this much of itself."""
+    """Each delay is extended by a random fraction of itself, up to this one."""
     reset_after: float = 120.0
-    """Seconds without a failure after which the next pause is *first* again."""
+    """Seconds without a failure after which the delay is *initial* again."""
     _next_delay: float = 0.0
     _last_failure: float | None = None
 
     def next_delay(self) -> float:
-        """Count one failure and say how many seconds to wait after it."""
+        """Count one failure and return how many seconds to wait."""
         now = self.timing.monotonic()
         if self._last_failure is None or now - self._last_failure > self.reset_after:
             self._next_delay = self.initial

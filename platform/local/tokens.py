@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..apiserver.http.auth import COMPONENTS_GROUP
 from ..kube.private_files import read_private
 from .files import write_private
 
-COMPONENTS = "batholith:components"
-"""Group of the components of the embedded cluster."""
-
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),
-    "controllers": (COMPONENTS,),
-    "scheduler": (COMPONENTS,),
-    "agent": (COMPONENTS, "system:nodes"),
-    "api": (COMPONENTS,),
+    "controllers": (COMPONENTS_GROUP,),
+    "scheduler": (COMPONENTS_GROUP,),
+    "agent": (COMPONENTS_GROUP, "system:nodes"),
+    "api": (COMPONENTS_GROUP,),
 }
 """Groups of each user, in addition to ``system:authenticated``."""
 

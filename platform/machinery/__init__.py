@@ -1,1 +1,1 @@
-"""What all controllers run on: queues, limiters, shards, expectations, worker loop, clock."""
+"""Building blocks of controllers: work queues, workers, leader election, expectations, clock."""

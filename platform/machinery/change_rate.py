@@ -1,7 +1,7 @@
-"""How much is going on, so that what may wait does not add to it.
+"""Rate of changes, to delay deferrable status writes under load.
 
-Phases and conditions are written at once; numbers alone are late by a moment when it is calm, and
-by more while many things change: then mostly the next phase carries them along.
+Phases and conditions are written at once; updates of counts alone are delayed shortly at low load
+and longer at high load, when the next phase change usually includes them.
 """
 
 import math
@@ -9,37 +9,39 @@ import math
 from .clock import Clock
 
 _DECAY_SECONDS = 3.0
-"""How long a change is remembered: after so many seconds it counts for a third. A busy server's
-answers come in gusts with seconds between them."""
+"""Time constant of the exponential decay: bridges the gaps between bursts of a busy server's
+responses."""
 
 
 class ChangeRate:
-    """How many changes a second were noted lately."""
+    """Exponentially decaying rate of changes per second."""
 
     def __init__(self, clock: Clock, *, busy_threshold: float = 50.0) -> None:
-        """From *lively* changes a second on it is no longer calm: some fifteen pods that start,
-        or five jobs of one pod."""
+        """*busy_threshold*: changes per second, some fifteen starting pods or five one-pod jobs."""
         self._clock = clock
         self._busy_threshold = busy_threshold
         self._level = 0.0
         self._updated_at = clock.monotonic()
 
     def observe(self) -> None:
-        """Something has changed."""
+        """Count a change."""
         now = self._clock.monotonic()
         self._level = self._decayed(now) + 1
         self._updated_at = now
 
     def quiet_in(self) -> float:
-        """Seconds until it is calm, if nothing more changes; 0: it is."""
-        level, calm = self._decayed(self._clock.monotonic()), self._busy_threshold * _DECAY_SECONDS
-        return _DECAY_SECONDS * math.log(level / calm) if level > calm else 0.0
+        """Return the seconds until the load is low without further changes; 0 if it is."""
+        level, threshold = (
+            self._decayed(self._clock.monotonic()),
+            self._busy_threshold * _DECAY_SECONDS,
+        )
+        return _DECAY_SECONDS * math.log(level / threshold) if level > threshold else 0.0
 
     def remaining_delay(self, since: float, *, min_delay: float, max_delay: float) -> float:
-        """Seconds for which something may still wait that has been due *since*.
+        """Return for how many seconds a write that is due since *since* may still be delayed.
 
-        That is *least* seconds after it, or as soon as it is calm if that is later, but at most
-        *most* seconds after it. *since* is a reading of the monotonic clock.
+        That is until *min_delay* after *since*, or later until the load is low, but at most
+        *max_delay* after *since*. *since* is a reading of the monotonic clock.
         """
         now = self._clock.monotonic()
         due = max(since + min_delay, now + self.quiet_in())

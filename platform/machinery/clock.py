@@ -1,7 +1,4 @@
-"""Time that comes in from outside, so that tests can make it stand still.
-
-Neighbours: ``testing.FakeClock`` is the clock of tests.
-"""
+"""Injectable clocks, so that tests control time (:class:`.testing.FakeClock`)."""
 
 import asyncio
 import time
@@ -13,22 +10,22 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Take the call back; harmless when it has happened already."""
+        """Cancel the call; no effect after it has run."""
         ...
 
 
 class Clock(Protocol):
-    """Where components get their time from. Seconds throughout."""
+    """Source of time. All durations are in seconds."""
 
     def now(self) -> datetime:
-        """The wall clock in UTC; it may jump. Only for what is written into objects."""
+        """Return the wall clock in UTC; it may jump. For timestamps in objects only."""
         ...
 
     def monotonic(self) -> float:
-        """A reading that never steps; its zero means nothing."""
+        """Return the monotonic clock, with an arbitrary zero."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -36,34 +33,34 @@ class Clock(Protocol):
         ...
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Have the running loop make *call* once *seconds* have passed."""
+        """Schedule *callback* on the running loop in *seconds*."""
         ...
 
 
 class SystemClock:
-    """The real time."""
+    """The system clock."""
 
     def now(self) -> datetime:
-        """The wall clock in UTC."""
+        """Return the wall clock in UTC."""
         return datetime.now(UTC)
 
     monotonic = staticmethod(time.monotonic)
-    """Seconds of the machine's steady clock."""
+    """The system's monotonic clock."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait at least *seconds*."""
         await asyncio.sleep(seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Have the running loop make *call* once *seconds* have passed."""
+        """Schedule *callback* on the running loop in *seconds*."""
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 class SteadyClock:
-    """Moments that no jump of the wall clock moves: its reading at first, plus the time since.
+    """Timestamps independent of wall clock jumps: the initial reading plus the time since.
 
-    For what is due later, within a process. What is shown to others, and what another process
-    wrote down, is the wall clock's.
+    For deadlines within a process. Timestamps shown to users or read from other processes are the
+    wall clock's.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -71,21 +68,21 @@ class SteadyClock:
         self._start, self._start_monotonic = clock.now(), clock.monotonic()
 
     def now(self) -> datetime:
-        """The present moment."""
+        """Return the current time."""
         return self._start + timedelta(seconds=self._clock.monotonic() - self._start_monotonic)
 
     def from_wall(self, wall_time: datetime) -> datetime:
-        """When *wall* was, as far as the wall clock can be believed: not after now."""
+        """Convert a wall clock time, as far as it is plausible: not after now."""
         return self.now() - max(self._clock.now() - wall_time, timedelta())
 
 
 class BoottimeClock(SystemClock):
-    """The real time, whose steady reading goes on while the machine sleeps (where it can tell).
+    """System clock whose monotonic time includes system suspend (where supported).
 
-    For what must hold against other machines; timers don't fire during a sleep all the same.
+    For validity periods that other machines rely on; timers do not fire during suspend.
     """
 
     @staticmethod
     def monotonic() -> float:
-        """Seconds since the machine was started, its sleep included."""
+        """Return the seconds since boot, suspend included."""
         return time.clock_gettime(_BOOTTIME)

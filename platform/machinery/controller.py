@@ -1,20 +1,27 @@
-"""The sharded, delaying, rate-limited queue of a controller, and the one worker loop.
+"""Work queue of a controller (sharded, delaying, rate-limited) and the worker loop.
 
-A *key* (``namespace/name``, or ``name``) means "look again at this object"; what happened is read
-from the caches. What must neither merge nor change its order (Commands, expired timers) lies as
-*mail* in the key's mailbox until the reconciler, having carried it out, takes it: a reconciler
-that fails finds it there again.
+A *key* (``namespace/name``, or ``name``) requests a reconcile of that object; its state is read
+from the informers. What must neither be merged nor reordered (Commands, expired timers) is a
+pending *item* of the key until the reconciler has processed and popped it: a failed reconcile finds
+it again.
 """
 
 import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kube.errors import UNAVAILABLE_ERRORS, ApiError, ConnectionLostError, NotLeaderError
+from ..kube.errors import (
+    UNAVAILABLE_ERRORS,
+    ApiError,
+    ConflictError,
+    ConnectionLostError,
+    NotLeaderError,
+)
 from ..kube.supervision import UnexpectedCancelledError, supervise
 from ..kube.timing import Timing
 from .clock import Clock, SystemClock, Timer
@@ -30,38 +37,47 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _YIELD_EVERY = 16
-"""Keys after which a worker lets others run, in case no reconcile had to wait."""
+"""Keys after which a worker yields to other tasks, should no reconcile await anything."""
 
 
 OUTAGE_MAX_DELAY = 30.0
-"""Seconds that a key waits at most after a failure that all keys share: that of the server. One of
-its own may cost it a quarter of an hour; after an outage that would be felt as a second one."""
+"""Maximum delay in seconds after an error that affects all keys, an outage of the API server. The
+regular one, up to a quarter of an hour, would prolong the outage."""
 
 
 RECONCILE_TIMEOUT = 300.0
-"""Seconds that one reconcile may take unless the settings say otherwise."""
+"""Default timeout of one reconcile in seconds."""
 
 _CANCEL_GRACE_PERIOD = 30.0
-"""Seconds after which a reconcile that was cancelled and has not ended is complained of."""
+"""Seconds after which a cancelled reconcile that still runs is logged."""
 
 
 class ReconcileTimeoutError(Exception):
-    """A reconcile took too long, and was cancelled."""
+    """A reconcile timed out and was cancelled."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"cancelled after {seconds:g} s")
 
 
 class TerminalError(Exception):
-    """Trying again is of no use: the key rests until something new happens."""
+    """A permanent error: the key is dropped until it is added again."""
 
 
 class RequeueError(Exception):
-    """Not yet, and nobody's fault: retry with growing delays, without a report."""
+    """Requeue with backoff, without logging an error."""
+
+
+@contextmanager
+def requeue_on_conflict(what: str) -> Iterator[None]:
+    """Raise RequeueError if a write in the block finds *what* modified since it was read."""
+    try:
+        yield
+    except ConflictError as error:
+        raise RequeueError(f"{what} was modified concurrently") from error
 
 
 class ShardedQueue:
-    """As many queues as workers; a key always goes to the same one. For one event loop."""
+    """Sharded work queue: a key always maps to the same shard. For one event loop."""
 
     def __init__(
         self,
@@ -73,7 +89,7 @@ class ShardedQueue:
         metrics: "WorkQueueMetrics | None" = None,
         log_fields: Callable[[str], Mapping[str, str]] | None = None,
     ) -> None:
-        """*about* says how the log names a key: ``<name>=<key>`` by default."""
+        """*log_fields* returns the log fields of a key: ``<name>=<key>`` by default."""
         if shards < 1:
             raise ValueError(f"need at least one shard, got {shards}")
         self.name = name
@@ -83,21 +99,21 @@ class ShardedQueue:
         self.shards = tuple(WorkQueue(self.clock, self.stats) for _ in range(shards))
         self._limiter = default_controller_rate_limiter(self.clock) if limiter is None else limiter
         self._delays = DelayHeap(self.clock, self.add)
-        # Each mail in an envelope of its own, so that two equal ones can be told apart.
+        # Each item is wrapped in its own tuple, so that equal items are distinguishable.
         self._items: dict[str, deque[tuple[object]]] = {}
         if metrics is not None:
             metrics.register(self)
 
     def shard(self, key: str) -> WorkQueue:
-        """The queue that *key* belongs to."""
+        """Return the shard of *key*."""
         return self.shards[shard_of(key, len(self.shards))]
 
     def add(self, key: str) -> None:
-        """Look at *key* soon; merged with an earlier add that no worker has taken yet."""
+        """Add *key*; merged with an earlier add that no worker has picked up yet."""
         self.shard(key).add(key)
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Look at *key* in *seconds*, or sooner if it waits for an earlier time already."""
+        """Add *key* after *seconds*; an earlier scheduled time wins."""
         if self.shutting_down:
             return
         self.stats.retries += 1
@@ -107,129 +123,129 @@ class ShardedQueue:
             self.add(key)
 
     def add_rate_limited(self, key: str, *, max_delay: float = math.inf) -> None:
-        """Count a failure of *key* and look again when the limiter says so, or after *at_most*."""
+        """Count a failure of *key* and add it after the limiter's delay, at most *max_delay*."""
         self.add_after(key, self._limiter.when(key, max_delay=max_delay))
 
     def forget(self, key: str) -> None:
-        """*key* did well: its failures no longer count."""
+        """Reset the failure count of *key*."""
         self._limiter.forget(key)
 
     def num_requeues(self, key: str) -> int:
-        """Failures of *key* since it was last forgotten."""
+        """Return the failures of *key* since it was last forgotten."""
         return self._limiter.num_requeues(key)
 
     def add_item(self, key: str, item: object) -> None:
-        """Put *mail* behind what already lies in the mailbox of *key*, and look at *key* soon."""
+        """Append *item* to the pending items of *key* and add *key*."""
         if not self.shutting_down:
             self._items.setdefault(key, deque()).append((item,))
             self.add(key)
 
     def peek_item(self, key: str) -> object | None:
-        """The oldest mail of *key*, which stays where it is; ``None`` if there is none."""
-        envelope = self.item_token(key)
-        return envelope[0] if envelope else None
+        """Return the oldest pending item of *key*, or ``None``."""
+        token = self.item_token(key)
+        return token[0] if token else None
 
     def item_token(self, key: str) -> tuple[object] | None:
-        """What the oldest mail of *key* lies in: another one means another mail."""
-        box = self._items.get(key)
-        return box[0] if box else None
+        """Return the wrapper of the oldest item, which identifies it."""
+        items = self._items.get(key)
+        return items[0] if items else None
 
     def pop_item(self, key: str) -> object:
-        """Remove the oldest mail of *key*, now that it is carried out.
+        """Remove and return the oldest pending item of *key*, once it is processed.
 
         Raises:
             LookupError: there is none.
         """
-        box = self._items.get(key)
-        if not box:
-            raise LookupError(f"no mail for {key!r}")
-        (mail,) = box.popleft()
-        if not box:
+        items = self._items.get(key)
+        if not items:
+            raise LookupError(f"no pending item for {key!r}")
+        (item,) = items.popleft()
+        if not items:
             del self._items[key]
-        return mail
+        return item
 
     def mark_succeeded(self, key: str, *, requeue_after: float | None) -> None:
-        """*key* did well; look again in *again_in* seconds, if given."""
+        """Reset the failure count of *key*; add it after *requeue_after* seconds, if given."""
         self._limiter.forget(key)
         if requeue_after is not None:
             self.add_after(key, requeue_after)
 
     @property
     def shutting_down(self) -> bool:
-        """No keys are taken any more."""
+        """Whether adds are ignored."""
         return self.shards[0].shutting_down
 
     def shut_down(self) -> None:
-        """Take no more keys and drop those that wait; workers finish what is queued."""
+        """Ignore further adds and drop delayed keys; workers finish what is queued."""
         self._delays.close()
         for shard in self.shards:
             shard.shut_down()
 
     async def drain(self) -> None:
-        """Shut down, and wait until all accepted keys are done; ``shut_down`` ends the wait."""
+        """Shut down and wait until all accepted keys are done; ``shut_down`` ends the wait."""
         self._delays.close()
         await asyncio.gather(*(shard.drain() for shard in self.shards))
 
     def depth(self) -> int:
-        """Keys that need work, whether or not they are being worked on."""
+        """Return the number of dirty keys, including those in processing."""
         return sum(shard.depth for shard in self.shards)
 
     def ages(self) -> list[float]:
-        """Seconds that each key in work has been in work."""
+        """Return for each key in processing for how many seconds."""
         return [age for shard in self.shards for age in shard.ages()]
 
     def delayed_count(self) -> int:
-        """Keys that wait for their time."""
+        """Return the number of delayed keys."""
         return len(self._delays)
 
 
 Reconcile = Callable[[str], Awaitable[float | None]]
-"""Brings the object of a key nearer to what it should be; seconds until the next look, or None."""
+"""Reconciles the object of a key; returns the seconds to requeue after, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What run_workers does beyond the plain loop."""
+    """Options of run_workers."""
 
     max_requeues: int = -1
-    """Retries of a failing key before it is given up; negative: no limit."""
+    """Retries of a failing key before it is dropped; negative: unlimited."""
 
     on_give_up: Callable[[str, Exception], object] | None = None
-    """Told of a key that is given up, when its retries or its sense have run out. It takes the
-    mail that cannot be carried out, or that is tried again at the key's next turn."""
+    """Called with a key that is dropped after a terminal error or too many retries. It should pop
+    the item that cannot be processed, else it is retried with the next reconcile of the key."""
 
     workers_per_shard: int = 1
-    """Workers of each shard. With more than one, keys of a shard may overtake each other; one key
-    is still in one hand only. It spares shards where some would be long and others empty."""
+    """Workers per shard. With more than one, keys of a shard may overtake each other, but no key is
+    processed concurrently. Avoids idle workers when shards differ in load."""
 
     shutdown_timeout: float = 5.0
-    """Seconds that a stop waits for the keys in work and queued: a process has ten in all."""
+    """Seconds that shutdown waits for queued keys and those in processing: a process has ten."""
 
     timeout: float = RECONCILE_TIMEOUT
-    """Seconds that one reconcile may take. Then it is cancelled, and its key is tried again like
-    one that failed; what it had under way may have been carried out, or not."""
+    """Timeout of one reconcile in seconds. Then it is cancelled and its key is retried as after a
+    failure; its writes in flight may or may not have taken effect."""
 
 
 async def run_workers(
     queue: ShardedQueue, reconcile: Reconcile, *, settings: WorkerSettings | None = None
 ) -> None:
-    """Serve each shard of *queue* by its worker, until cancelled or the queue is shut down.
+    """Process each shard of *queue* by its workers, until cancelled or the queue is shut down.
 
-    Whatever *reconcile* raises, a CancelledError of its own making included, is a failure of its
-    key. A worker that fails itself is started again, and its key is tried again.
+    Any exception of *reconcile*, an unexpected CancelledError included, is a failure of its key. A
+    worker that fails itself is restarted, and its key is retried.
 
-    When cancelled, it shuts the queue down and lets the workers finish what is queued, for the
-    grace period at most (a second cancel ends that too); then nothing runs any more.
+    When cancelled, it shuts the queue down and lets the workers finish what is queued, at most for
+    the shutdown timeout (a second cancellation ends that too); no worker runs on return.
     """
-    crew = _WorkerGroup(queue, reconcile, settings or WorkerSettings())
-    serving = asyncio.create_task(crew.run())
+    group = _WorkerGroup(queue, reconcile, settings or WorkerSettings())
+    group_task = asyncio.create_task(group.run())
     try:
-        await asyncio.shield(serving)
+        await asyncio.shield(group_task)
     except asyncio.CancelledError:
         queue.shut_down()
-        limit = queue.clock.call_later(crew.settings.shutdown_timeout, serving.cancel)
+        limit = queue.clock.call_later(group.settings.shutdown_timeout, group_task.cancel)
         try:
-            await serving
+            await group_task
         finally:
             limit.cancel()
         raise
@@ -245,13 +261,13 @@ class _WorkerGroup:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Work until the queue is shut down and empty."""
+        """Process keys until the queue is shut down and empty."""
         async with asyncio.TaskGroup() as self._tasks:
             for shard in self.queue.shards * self.settings.workers_per_shard:
                 self.add_worker(shard)
 
     def add_worker(self, shard: WorkQueue) -> None:
-        """Have one more worker serve *shard*, unless the queue is shut down."""
+        """Start a worker for *shard*, unless the queue is shut down."""
         if self._tasks is None or self.queue.shutting_down:
             return
         clock = self.queue.clock
@@ -267,64 +283,64 @@ class _WorkerGroup:
 
 
 class _Worker:
-    """Takes keys of one shard, one after the other, and settles the outcome of each."""
+    """Processes the keys of one shard one by one and requeues or forgets each."""
 
     def __init__(self, group: _WorkerGroup, shard: WorkQueue) -> None:
         self.replaced = False
-        """Another one serves the shard, as this one cannot let go of its key."""
+        """Another worker serves the shard, since this one's reconcile ignores cancellation."""
         self._group = group
         self._queue = group.queue
         self._shard = shard
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._cancel_count = 0
-        """How often the present reconcile has been cancelled for taking too long."""
+        """How often the current reconcile has been cancelled due to its timeout."""
 
     async def run(self) -> None:
-        """Work until the queue is shut down and empty, or this worker is replaced."""
+        """Process keys until the queue is shut down and empty, or this worker is replaced."""
         self._task = task = asyncio.current_task()
-        turns = 0
-        if self.replaced:  # it has failed after all, and is not needed any more
+        processed = 0
+        if self.replaced:  # restarted by its supervisor, but no longer needed
             return
         async for key in self._shard:
             try:
                 await self._process(key)
             except BaseException:
-                self._queue.add_rate_limited(key)  # so that it is not lost; no effect at the end
+                self._queue.add_rate_limited(key)  # keeps the key; no effect during shutdown
                 raise
             finally:
                 seconds = self._shard.done(key)
                 if log.isEnabledFor(logging.DEBUG):
-                    about = {**self._queue.log_fields(key), "seconds": seconds}
-                    log.debug("looked at it", extra=about)
+                    log_fields = {**self._queue.log_fields(key), "seconds": seconds}
+                    log.debug("reconciled", extra=log_fields)
             if task is not None and task.cancelling():
-                raise asyncio.CancelledError  # which the reconcile has kept to itself
+                raise asyncio.CancelledError  # swallowed by the reconcile
             if self.replaced:
                 return
-            turns += 1
-            if turns % _YIELD_EVERY == 0:
+            processed += 1
+            if processed % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
     async def _process(self, key: str) -> None:
-        """Reconcile *key*, and settle the outcome; never the same key in two workers."""
+        """Reconcile *key* and handle the result; never the same key in two workers."""
         queue, settings = self._queue, self._group.settings
         if queue.shard(key) is not self._shard:
-            log.error("key in a foreign queue", extra=queue.log_fields(key))
+            log.error("key in wrong shard", extra=queue.log_fields(key))
             queue.add(key)
             return
         first = queue.item_token(key)
         try:
-            again_in = await self._reconcile(key)
+            requeue_after = await self._reconcile(key)
         except TerminalError as error:
-            log.exception("gave up", extra=queue.log_fields(key))
+            log.exception("reconcile failed permanently", extra=queue.log_fields(key))
             _drop(queue, key, error, settings)
         except Exception as error:
             _retry(queue, key, error, settings)
         else:
-            _on_success(queue, key, again_in, first)
+            _on_success(queue, key, requeue_after, first)
 
     async def _reconcile(self, key: str) -> float | None:
-        """Call the reconciler; what it raises is an Exception unless this task is cancelled."""
+        """Call the reconciler; raises an Exception unless this task is cancelled."""
         self._cancel_count = 0
         self._timer = self._queue.clock.call_later(
             self._group.settings.timeout, lambda: self._on_timeout(key)
@@ -345,17 +361,17 @@ class _Worker:
                     self._task.uncancel()
 
     def _is_cancelled(self) -> bool:
-        """Whether somebody else than this worker cancels it."""
+        """Whether this task is cancelled other than by its timeout."""
         return self._task is not None and self._task.cancelling() > self._cancel_count
 
     def _on_timeout(self, key: str) -> None:
-        """Cancel the reconcile of *key*; if it goes on, let another worker serve the other keys."""
-        about = {**self._queue.log_fields(key), "seconds": round(self._shard.age(key), 3)}
+        """Cancel the reconcile of *key*; if that has no effect, start another worker."""
+        log_fields = {**self._queue.log_fields(key), "seconds": round(self._shard.age(key), 3)}
         if not self._cancel_count:
             self._queue.stats.timeouts += 1
-            log.error("reconcile takes too long, cancelling it", extra=about)
+            log.error("reconcile timed out, cancelling", extra=log_fields)
         else:
-            log.error("reconcile goes on though it was cancelled", extra=about)
+            log.error("reconcile still running after cancellation", extra=log_fields)
             if not self.replaced:
                 self.replaced = True
                 self._group.add_worker(self._shard)
@@ -368,19 +384,19 @@ class _Worker:
 
 
 def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
-    """Look again when the limiter says so, or give up when there were too many retries."""
-    about = queue.log_fields(key)
+    """Requeue *key* with backoff, or drop it after too many retries."""
+    log_fields = queue.log_fields(key)
     if 0 <= settings.max_requeues <= queue.num_requeues(key):
-        log.error("out of retries", extra=about, exc_info=error)
+        log.error("max requeues exceeded, dropping key", extra=log_fields, exc_info=error)
         _drop(queue, key, error, settings)
         return
     if isinstance(error, RequeueError):
-        log.debug("not yet", extra={**about, "why": str(error)})
+        log.debug("requeued", extra={**log_fields, "reason": str(error)})
     elif isinstance(error, ApiError | ConnectionLostError | NotLeaderError):
-        # The server's words say it all; where we stood when they came is the same each time.
-        log.warning("will retry", extra={**about, "error": str(error)})
+        # The server's message suffices; the traceback is always the same.
+        log.warning("reconcile failed, requeuing", extra={**log_fields, "error": str(error)})
     else:
-        log.warning("will retry", extra=about, exc_info=error)
+        log.warning("reconcile failed, requeuing", extra=log_fields, exc_info=error)
     outage = isinstance(error, UNAVAILABLE_ERRORS)
     queue.add_rate_limited(key, max_delay=OUTAGE_MAX_DELAY if outage else math.inf)
 
@@ -390,12 +406,12 @@ def _drop(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSetti
     if settings.on_give_up is not None:
         try:
             settings.on_give_up(key, error)
-        except (Exception, asyncio.CancelledError):  # it awaits nothing, so that is its own
-            log.exception("cannot give the key up, will retry", extra=queue.log_fields(key))
+        except (Exception, asyncio.CancelledError):  # no await inside: the callback's own
+            log.exception("cannot drop key, requeuing", extra=queue.log_fields(key))
             queue.add_rate_limited(key)
             return
-        left = queue.item_token(key)
-        if left is not None and left is not first:
+        remaining = queue.item_token(key)
+        if remaining is not None and remaining is not first:
             queue.add(key)
     queue.forget(key)
 
@@ -403,11 +419,11 @@ def _drop(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSetti
 def _on_success(
     queue: ShardedQueue, key: str, requeue_after: float | None, first: tuple[object] | None
 ) -> None:
-    """More mail means another turn at once; one that was left lying waits as after a failure."""
-    left = queue.item_token(key)
-    if left is not None and left is first:
+    """Reset the failures; a remaining item requeues the key, with backoff if not processed."""
+    remaining = queue.item_token(key)
+    if remaining is not None and remaining is first:
         queue.add_rate_limited(key)
         return
     queue.mark_succeeded(key, requeue_after=requeue_after)
-    if left is not None:
+    if remaining is not None:
         queue.add(key)

@@ -1,4 +1,4 @@
-"""Keys that wait for their time: a heap, and one timer for its head."""
+"""Delayed keys: a heap, and one timer for its first entry."""
 
 import heapq
 import logging
@@ -9,22 +9,22 @@ from .clock import Clock, Timer
 log = logging.getLogger(__name__)
 
 _MAX_TIMER_DELAY = 10.0
-"""Seconds after which the heap is looked at even if the clock misbehaves."""
+"""Seconds after which the heap is checked even if the clock misbehaves."""
 _MIN_STALE_ENTRIES = 16
-"""Stale entries that are not worth a clean-up."""
+"""Number of stale entries below which the heap is not rebuilt."""
 
 
 class DelayHeap:
-    """Hands each key to *ready* when its time has come.
+    """Calls *ready* with each key when it is due.
 
-    A key waits once: a second delay can bring its time forward, never put it off.
+    Each key has one due time: a second add can move it forward, never back.
     """
 
     def __init__(self, clock: Clock, ready: Callable[[str], None]) -> None:
         self._clock = clock
         self._ready = ready
-        # An entry of the heap counts only while the key's due time is still its own: bringing
-        # a time forward leaves the old entry behind.
+        # A heap entry is valid only while it equals the key's due time: an earlier due time leaves
+        # a stale entry behind.
         self._heap: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._timer: Timer | None = None
@@ -32,7 +32,7 @@ class DelayHeap:
         self._closed = False
 
     def add(self, key: str, seconds: float) -> None:
-        """Let *key* wait for *seconds*, or less if it waits already. Ignored when closed."""
+        """Schedule *key* in *seconds*; an earlier due time wins. Ignored when closed."""
         if self._closed:
             return
         due = self._clock.monotonic() + seconds
@@ -47,18 +47,18 @@ class DelayHeap:
             self._arm()
 
     def close(self) -> None:
-        """Drop everything that waits, and take nothing more."""
+        """Drop all keys and ignore further adds."""
         self._closed = True
         self._due.clear()
         self._heap.clear()
         self._disarm()
 
     def __len__(self) -> int:
-        """Number of keys that wait."""
+        """Number of delayed keys."""
         return len(self._due)
 
     def heap_size(self) -> int:
-        """Size of the heap: at most twice the keys that wait, and a few."""
+        """Return the size of the heap: up to two entries per delayed key, and a few."""
         return len(self._heap)
 
     def _fire(self) -> None:
@@ -75,15 +75,15 @@ class DelayHeap:
     def _deliver(self, key: str) -> None:
         try:
             self._ready(key)
-        except Exception:  # the timer must be set for the others
-            log.exception("cannot hand out a key whose time has come", extra={"key": key})
+        except Exception:  # the timer must be rearmed for the other keys
+            log.exception("cannot add delayed key", extra={"key": key})
 
     def _arm(self) -> None:
         self._disarm()
         if not self._heap:
             return
         now = self._clock.monotonic()
-        # A timer may fire a little early; a millisecond keeps it from spinning until the time.
+        # A timer may fire slightly early; the minimum avoids a busy loop until the due time.
         wait = min(max(self._heap[0][0] - now, 0.001), _MAX_TIMER_DELAY)
         self._timer = self._clock.call_later(wait, self._fire)
         self._timer_at = now + wait

@@ -1,4 +1,4 @@
-"""How controllers tell users what happened, without knowing how an Event is sent."""
+"""Interface by which controllers record events."""
 
 from typing import Protocol
 
@@ -8,25 +8,25 @@ from ..model.names import Resource
 
 
 class Recorder(Protocol):
-    """Takes notes about objects; the event recorder of ``kube`` is one."""
+    """Records events; implemented by :class:`batholith.kube.client.events.EventRecorder`."""
 
     def record(
         self,
         regarding: ObjectReference,
         *,
-        type: EventType,  # noqa: A002 - the word of the API
+        type: EventType,  # noqa: A002 - the API's name
         reason: str,
         message: str,
     ) -> None:
-        """Note that something happened. Never blocks, never raises.
+        """Record an event. Never blocks, never raises.
 
-        *type* is ``Normal`` or ``Warning``, *reason* a word in CamelCase.
+        *type* is ``Normal`` or ``Warning``, *reason* is in CamelCase.
         """
         ...
 
 
 def object_reference(resource: Resource, meta: ObjectMeta) -> ObjectReference:
-    """How an Event names the object with *meta*."""
+    """Return the reference to the object with *meta* for an Event."""
     return ObjectReference(
         api_version=resource.api_version,
         kind=resource.kind,

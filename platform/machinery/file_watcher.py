@@ -1,7 +1,7 @@
-"""Files that an administrator provides and replaces: certificates, resource groups.
+"""Reloading of files that an administrator replaces: certificates, resource groups.
 
-Mounted Secrets and ConfigMaps are replaced without any event that could be relied on, so files are
-read again and again; they are small.
+Mounted Secrets and ConfigMaps change without reliable notifications, so the files, which are small,
+are polled.
 """
 
 import hashlib
@@ -14,43 +14,43 @@ from .clock import Clock
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 5.0
-"""Seconds between two looks."""
+"""Seconds between polls."""
 
 
 class FileWatcher:
-    """Tells of files that have changed, together."""
+    """Calls a function when any of a group of files has changed."""
 
     def __init__(self, paths: Sequence[Path], on_change: Callable[[list[bytes]], None]) -> None:
-        """*take* gets what is in them; it raises ValueError if that cannot be used."""
+        """*on_change* gets the files' contents; it raises ValueError if they are invalid."""
         self._paths = paths
         self._on_change = on_change
         self._digest = b""
 
     def poll(self) -> None:
-        """Read the files, and hand them on if they have changed.
+        """Read the files; call the function if they have changed.
 
         Raises:
-            OSError: one cannot be read.
-            ValueError: they cannot be used.
+            OSError: a file cannot be read.
+            ValueError: the contents are invalid.
         """
         contents = [path.read_bytes() for path in self._paths]
         digest = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in contents))
         if digest.digest() != self._digest:
             self._digest = digest.digest()
             self._on_change(contents)
-            log.info("read", extra={"files": [str(path) for path in self._paths]})
+            log.info("files loaded", extra={"files": [str(path) for path in self._paths]})
 
     async def watch(self, clock: Clock, *, interval: float = POLL_INTERVAL) -> None:
-        """Look every *interval* seconds until cancelled; what cannot be used changes nothing."""
-        complaint = ""
+        """Poll every *interval* seconds until cancelled; errors are logged and change nothing."""
+        last_error = ""
         while True:
             try:
                 self.poll()
             except (OSError, ValueError) as error:
-                if str(error) != complaint:
+                if str(error) != last_error:
                     names = [str(path) for path in self._paths]
-                    log.error("files not taken", extra={"files": names, "error": str(error)})
-                complaint = str(error)
+                    log.error("cannot reload files", extra={"files": names, "error": str(error)})
+                last_error = str(error)
             else:
-                complaint = ""
+                last_error = ""
             await clock.sleep(interval)

@@ -1,10 +1,9 @@
-"""Leader election over a Lease, by client-go's rules; and the fence behind which a leader writes.
+"""Leader election with a Lease, by client-go's rules, and the fence for a leader's writes.
 
-Nobody's clock is compared with another's: a Lease is over when we have not seen its record change
-for as long as the record says. The holder's own time is up sooner, *renew deadline* after the start
-of its last good renewal. From then on the fence lets no write pass and
-:meth:`Elector.run_in_thread` fails; the process must end, for what it still has in hand may be
-outdated.
+Clocks of different processes are never compared: a Lease is expired if its record has not been
+observed to change for its duration. The holder itself stops earlier, *renew deadline* after the
+start of its last successful renewal. From then on the fence blocks all writes and
+:meth:`LeaderElector.run` raises; the process must exit, since its work in flight may be outdated.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ..kube.client.client import Client
-from ..kube.client.lease import Lease, LeaseRecord, LeaseStore, format_micro_time
+from ..kube.client.lease import LeaderElectionRecord, Lease, LeaseLock, format_micro_time
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -43,36 +42,36 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JITTER_FACTOR = 1.2
-"""A candidate's pauses are stretched by a random share of up to this much of themselves."""
+"""Maximum jitter of the retry period, as a fraction of it."""
 
 RELEASE_TIMEOUT = 1.5
-"""Seconds that giving the Lease back may take; after them it runs out by itself."""
+"""Seconds for the release of the Lease; after that it is left to expire."""
 
 HEALTH_TIMEOUT = 20.0
-"""Seconds beyond the lease's duration after which a leader that does not renew is called ill."""
+"""Seconds beyond the lease duration after which a leader that does not renew is unhealthy."""
 
 _FAILURES = (ApiError, ConnectionLostError, DecodeError)
 
 
 class LeadershipLostError(Exception):
-    """The Lease was lost: the process must end at once, its work with it."""
+    """The Lease was lost: the process must exit at once."""
 
 
 class LeaderElectionConfigError(ValueError):
-    """Settings of an election that cannot work; the text names the flag."""
+    """Invalid leader election configuration; the text names the flag."""
 
 
 def new_identity() -> str:
-    """A name that no candidate ever had: the host's, and something random."""
+    """Return a unique identity: the host name and a UUID."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElectionConfig:
-    """What is contended for, and how patiently. Times are in seconds.
+    """Lease and timing of leader election. Times are in seconds.
 
-    With clocks that run at different speeds two may lead at once if the lease's duration does not
-    exceed the renew deadline by more than that difference; by default it is half as long again.
+    If clocks run at different speeds, two leaders are possible unless the lease duration exceeds
+    the renew deadline by more than the difference; by default it is 50% longer.
     """
 
     name: str
@@ -80,17 +79,17 @@ class LeaderElectionConfig:
     namespace: str = "volcano-system"
     identity: str = field(default_factory=new_identity)
     lease_duration: float = 15.0
-    """How long others let a silent leader alone."""
+    """Duration candidates wait before acquiring an unrenewed lease."""
     renew_deadline: float = 10.0
-    """How long a leader goes on without a renewal."""
+    """Duration the leader retries renewal before it stops leading."""
     retry_period: float = 2.0
-    """The pause between tries."""
+    """Interval between attempts to acquire or renew."""
 
     def __post_init__(self) -> None:
-        """Check that a leader stops before others begin.
+        """Check that a leader stops before a candidate can acquire the lease.
 
         Raises:
-            ElectionSettingsError: it would not, or something is missing.
+            LeaderElectionConfigError: it does not, or a name is missing.
         """
         for flag, value in {
             "lease-duration": self.lease_duration,
@@ -116,17 +115,17 @@ class LeaderElectionConfig:
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that the server has to answer one request."""
+        """Timeout of one request in seconds."""
         return max(1.0, self.renew_deadline / 2)
 
 
 class LeaderElectionMetrics:
-    """What elections report, under client-go's names; one for each registry."""
+    """Metrics of leader election, under client-go's names; one per registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.status = Gauge(
             "leader_election_master_status",
-            "1 while this process leads, else 0.",
+            "1 while this process is the leader, else 0.",
             ("name",),
             registry=registry,
         )
@@ -139,9 +138,9 @@ class LeaderElectionMetrics:
 
 
 class LeaderElector:
-    """One candidate for one Lease. :meth:`run_in_thread` it once.
+    """One candidate for one Lease. Call :meth:`run` once.
 
-    The client should be the elector's own, without a fence, so that nothing holds renewals up.
+    Its client should be exclusive and without a fence, so that renewals are not delayed.
     """
 
     def __init__(
@@ -154,50 +153,53 @@ class LeaderElector:
         metrics: LeaderElectionMetrics | None = None,
         random_source: Callable[[], float] = random.random,
     ) -> None:
-        """*clock* should be one that goes on while the machine sleeps; *draw* gives the jitter."""
+        """*clock* should include system suspend; *random_source* provides the jitter."""
         self.elected = asyncio.Event()
-        """Set once we lead; never cleared, for losing the Lease ends the process."""
+        """Set on acquiring the Lease; never cleared, since losing it ends the process."""
         self.holder = ""
-        """Identity of the holder that was seen last."""
+        """Identity of the last observed holder."""
         self._config = config
         self._clock = clock
         self._recorder = recorder
         self._metrics = metrics or LeaderElectionMetrics()
         self._random = random_source
-        self._store = LeaseStore(client, namespace=config.namespace, name=config.name)
+        self._lock = LeaseLock(client, namespace=config.namespace, name=config.name)
         self._observed: Lease | None = None
         self._observed_at = -math.inf
         self._renewed_at = -math.inf
         self._valid_until = -math.inf
-        """When our time is up; the past while we do not lead."""
+        """Monotonic time until which this process is the leader; in the past while it is not."""
         self._wake = asyncio.Event()
         self._last_error = ""
 
-    # -- what others ask -----------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     def check_fence(self) -> None:
-        """Let a write pass, or not: the fence.
+        """Check that this process may write: the fence.
 
         Raises:
-            NotLeadingError: we do not lead, or can no longer be sure of it.
+            NotLeaderError: this process is not, or may no longer be, the leader.
         """
         if self._remaining() <= 0:
-            raise NotLeaderError(f"not the leader of {self._lease_key} any more, or not yet")
+            raise NotLeaderError(f"lease {self._lease_key} is not held or has expired")
 
     def healthy(self) -> bool:
-        """False when we lead and have not renewed long after all others may have taken over."""
-        silent = self._clock.monotonic() - self._renewed_at
-        return not self.elected.is_set() or silent <= self._config.lease_duration + HEALTH_TIMEOUT
+        """Return False for a leader that has not renewed long after its lease expired."""
+        since_renewal = self._clock.monotonic() - self._renewed_at
+        return (
+            not self.elected.is_set()
+            or since_renewal <= self._config.lease_duration + HEALTH_TIMEOUT
+        )
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- run -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Campaign, then renew until the Lease is lost. When cancelled, give it back.
+        """Acquire the Lease, then renew it until it is lost. When cancelled, release it.
 
-        Cancel it only when all work has stopped: somebody else leads right after.
+        Cancel it only after all work has stopped: another candidate leads right after.
 
         Raises:
-            LeadershipLostError: we led, and must not go on.
+            LeadershipLostError: the leader could not renew.
         """
         status = self._metrics.status.labels(self._config.name)
         status.set(0)
@@ -216,7 +218,10 @@ class LeaderElector:
 
     async def _acquire(self) -> None:
         settings = self._config
-        log.info("campaigning", extra={"lease": self._lease_key, "identity": settings.identity})
+        log.info(
+            "attempting to acquire lease",
+            extra={"lease": self._lease_key, "identity": settings.identity},
+        )
         clock = self._clock
         timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
         watch = asyncio.create_task(supervise("lease watch", self._watch, timing=timing))
@@ -228,7 +233,9 @@ class LeaderElector:
             await asyncio.gather(watch, return_exceptions=True)
 
     def _start_leading(self) -> None:
-        log.info("leading", extra={"lease": self._lease_key, "identity": self._config.identity})
+        log.info(
+            "acquired lease", extra={"lease": self._lease_key, "identity": self._config.identity}
+        )
         self.elected.set()
         self._record_event("became leader")
 
@@ -240,59 +247,63 @@ class LeaderElector:
                     async with self._deadline(self._remaining()):
                         await self._try_acquire_or_renew()
                 except TimeoutError:
-                    pass  # that was the end of our time
+                    pass  # the renew deadline has passed
             if self._remaining() <= 0:
                 self._lose(f"no renewal for {self._config.renew_deadline:g} s")
 
     def _lose(self, reason: str) -> NoReturn:
         self._valid_until = -math.inf
-        raise LeadershipLostError(f"lost the Lease {self._lease_key}: {reason}")
+        raise LeadershipLostError(f"lost lease {self._lease_key}: {reason}")
 
     async def _release(self) -> None:
-        """Give the Lease back, so that the next leader need not wait for its end."""
-        still_ours = self._remaining() > 0
+        """Release the Lease, so that the next leader need not wait for its expiry."""
+        valid = self._remaining() > 0
         self._valid_until = -math.inf
-        if not still_ours:
+        if not valid:
             return
         self._record_event("stopped leading")
         try:
             async with self._deadline(RELEASE_TIMEOUT):
                 await self._write_released()
         except (TimeoutError, *_FAILURES) as error:
-            log.warning("lease not released", extra={"lease": self._lease_key, "error": str(error)})
+            log.warning(
+                "cannot release lease", extra={"lease": self._lease_key, "error": str(error)}
+            )
         else:
             log.info("lease released", extra={"lease": self._lease_key})
 
     async def _write_released(self) -> None:
         lease = self._observed
-        while lease is not None and lease.record.holder == self._config.identity:
+        while lease is not None and lease.record.holder_identity == self._config.identity:
             now = format_micro_time(self._clock.now())
-            free = replace(lease.record, holder="", duration=1, acquired=now, renewed=now)
+            released = replace(
+                lease.record, holder_identity="", lease_duration=1, acquire_time=now, renew_time=now
+            )
             try:
-                await self._store.replace(lease, free)
-            except ConflictError:  # by a renewal of our own that was cut off, or by somebody else
-                lease = await self._store.read()
+                await self._lock.update(lease, released)
+            except ConflictError:  # by our own renewal that timed out, or by another candidate
+                lease = await self._lock.get()
             else:
                 return
 
-    # -- one try -------------------------------------------------------------------------------
+    # -- one attempt ---------------------------------------------------------------------------
 
     async def _try_acquire_or_renew(self) -> bool:
-        """Try to get or to keep the Lease; whether it is ours. Failures are logged."""
+        """Try to acquire or renew the Lease; return whether it is held. Failures are logged."""
         try:
-            ours = await self._acquire_or_renew()
+            held = await self._acquire_or_renew()
         except _FAILURES as error:
             self._log_failure(error)
             return False
         self._last_error = ""
-        return ours
+        return held
 
     async def _acquire_or_renew(self) -> bool:
         if self.elected.is_set() and self._observed is not None:
             try:
                 await self._write(self._observed)
             except _FAILURES as error:
-                log.info("renewing by way of a read", extra={"error": str(error)})
+                log.info("lease update failed, reading it first", extra={"error": str(error)})
                 self._metrics.slow_path.labels(self._config.name).inc()
             else:
                 return True
@@ -304,81 +315,81 @@ class LeaderElector:
 
     async def _read(self) -> Lease | None:
         try:
-            lease = await self._with_timeout(self._store.read())
+            lease = await self._with_timeout(self._lock.get())
         except NotFoundError:
             return None
         self._observe_record(lease)
         return lease
 
     def _is_available(self, lease: Lease | None) -> bool:
-        """Whether the Lease, or the place where one was, is ours to write.
+        """Return whether this candidate may write the Lease, or create a deleted one.
 
-        One that somebody deleted is not free before its holder must have stopped.
+        A deleted Lease is not available before its last holder must have stopped.
         """
-        known = lease or self._observed
-        if known is None:
+        previous = lease or self._observed
+        if previous is None:
             return True
-        record, us = known.record, self._config.identity
-        if self.elected.is_set() and record.holder != us:
-            self._lose(f"it is held by {record.holder or 'nobody'}")
-        duration = record.duration or self._config.lease_duration
-        over = self._clock.monotonic() >= self._observed_at + duration
-        return record.holder in ("", us) or over
+        record, identity = previous.record, self._config.identity
+        if self.elected.is_set() and record.holder_identity != identity:
+            self._lose(f"it is held by {record.holder_identity or '(none)'}")
+        duration = record.lease_duration or self._config.lease_duration
+        expired = self._clock.monotonic() >= self._observed_at + duration
+        return record.holder_identity in ("", identity) or expired
 
     async def _write(self, lease: Lease | None) -> None:
-        """Make ourselves the holder in the place of *lease*; if that succeeds, our time starts."""
+        """Write the Lease with this process as holder; success starts its validity."""
         started = self._clock.monotonic()
         record = self._new_record()
         if lease is None:
-            written = await self._with_timeout(self._store.create(record))
+            written = await self._with_timeout(self._lock.create(record))
         else:
-            written = await self._with_timeout(self._store.replace(lease, record))
+            written = await self._with_timeout(self._lock.update(lease, record))
         self._observe_record(written)
         if self.elected.is_set() and self._remaining() <= 0:
-            self._lose("the renewal came too late")
+            self._lose("the renewal exceeded the renew deadline")
         self._renewed_at = started
         self._valid_until = started + self._config.renew_deadline
 
-    def _new_record(self) -> LeaseRecord:
+    def _new_record(self) -> LeaderElectionRecord:
         settings, now = self._config, self._clock.now()
         duration = math.ceil(settings.lease_duration)
-        former = self._observed.record if self._observed is not None else None
-        if former is not None and former.holder == settings.identity:
-            return former.renew(duration=duration, now=now)
-        return LeaseRecord(
-            holder=settings.identity,
-            duration=duration,
-            acquired=format_micro_time(now),
-            renewed=format_micro_time(now),
-            transitions=0 if former is None else former.transitions + 1,
+        previous = self._observed.record if self._observed is not None else None
+        if previous is not None and previous.holder_identity == settings.identity:
+            return previous.renew(duration=duration, now=now)
+        return LeaderElectionRecord(
+            holder_identity=settings.identity,
+            lease_duration=duration,
+            acquire_time=format_micro_time(now),
+            renew_time=format_micro_time(now),
+            transitions=0 if previous is None else previous.transitions + 1,
         )
 
     def _observe_record(self, lease: Lease) -> None:
-        """Remember *lease*, and by our own clock when its record was seen to change."""
+        """Store *lease*, and the local time when its record changed."""
         if self._observed is None or lease.record != self._observed.record:
             self._observed_at = self._clock.monotonic()
         self._observed = lease
-        if lease.record.holder != self.holder:
-            self.holder = lease.record.holder
-            log.info("holder seen", extra={"lease": self._lease_key, "holder": self.holder})
+        if lease.record.holder_identity != self.holder:
+            self.holder = lease.record.holder_identity
+            log.info("new leader observed", extra={"lease": self._lease_key, "holder": self.holder})
 
     # -- waiting -------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """While we are a candidate, notice at once when the Lease is given back."""
+        """Wake a waiting candidate when the Lease is released."""
         while True:
             try:
-                async for record in self._store.watch():
-                    if not record.holder:
+                async for record in self._lock.watch():
+                    if not record.holder_identity:
                         self._wake.set()
             except _FAILURES as error:
-                log.debug("watch of the lease broke", extra={"error": str(error)})
+                log.debug("lease watch failed", extra={"error": str(error)})
             await self._clock.sleep(
                 self._config.retry_period * (1 + self._random() * JITTER_FACTOR)
             )
 
     async def _wait(self, seconds: float) -> None:
-        """Wait *seconds*, or until the Lease is seen to be free."""
+        """Wait *seconds*, or until the Lease is released."""
         timer = self._clock.call_later(seconds, self._wake.set)
         try:
             await self._wake.wait()
@@ -387,17 +398,19 @@ class LeaderElector:
             self._wake.clear()
 
     async def _with_timeout(self, request: Coroutine[Any, Any, T]) -> T:
-        """The answer to one request, if it comes soon enough to be of use."""
+        """Return the response to one request, within the request timeout."""
         limit = self._config.request_timeout
         try:
             async with self._deadline(limit):
                 return await request
         except TimeoutError as error:
-            raise RequestTimeoutError(f"no answer about the Lease in {limit:g} s") from error
+            raise RequestTimeoutError(
+                f"no response to a Lease request within {limit:g} s"
+            ) from error
 
     @asynccontextmanager
     async def _deadline(self, seconds: float) -> AsyncIterator[None]:
-        """Let the block take *seconds* by our clock at most; TimeoutError then."""
+        """Raise TimeoutError after *seconds* by the injected clock."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
             timer = self._clock.call_later(seconds, lambda: limit.reschedule(loop.time()))
@@ -407,27 +420,29 @@ class LeaderElector:
                 timer.cancel()
 
     def _remaining(self) -> float:
-        """Seconds until our time is up."""
+        """Return the remaining validity in seconds."""
         return self._valid_until - self._clock.monotonic()
 
-    # -- words ---------------------------------------------------------------------------------
+    # -- logs and events -----------------------------------------------------------------------
 
     @property
     def _lease_key(self) -> str:
         return f"{self._config.namespace}/{self._config.name}"
 
     def _log_failure(self, error: Exception) -> None:
-        """Log a failure, but the same one not with every try."""
+        """Log a failure; repeated and expected ones at DEBUG."""
         text = str(error)
         if isinstance(error, NotFoundError) and error.details.get("kind") == "namespaces":
             text = (
-                f"namespace {self._config.namespace} is not there: create it, or name another "
-                f"one by --leader-elect-resource-namespace ({error.message})"
+                f"namespace {self._config.namespace} not found: create it, or set "
+                f"--leader-elect-resource-namespace ({error.message})"
             )
-        known, self._last_error = self._last_error, text
-        beaten = isinstance(error, ConflictError | AlreadyExistsError)
-        level = logging.DEBUG if beaten or text == known else logging.WARNING
-        log.log(level, "could not write the lease", extra={"lease": self._lease_key, "error": text})
+        previous, self._last_error = self._last_error, text
+        expected = isinstance(error, ConflictError | AlreadyExistsError)
+        level = logging.DEBUG if expected or text == previous else logging.WARNING
+        log.log(
+            level, "cannot acquire or renew lease", extra={"lease": self._lease_key, "error": text}
+        )
 
     def _record_event(self, action: str) -> None:
         if self._recorder is not None and self._observed is not None:

@@ -1,4 +1,4 @@
-"""The life of a controller: caches first, then work, and the end in the opposite order."""
+"""Controller startup and shutdown: informers first, then workers; stopped in reverse order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -7,22 +7,22 @@ from typing import Protocol
 
 
 class Syncable(Protocol):
-    """A watch cache, as far as its life goes."""
+    """An informer that can be run and awaited."""
 
     async def run(self) -> None:
-        """Keep the cache up to date until cancelled."""
+        """List and watch until cancelled."""
         ...
 
     async def wait_synced(self) -> None:
-        """Return once the first list is complete."""
+        """Return once the initial list is complete."""
         ...
 
 
 class Source(Syncable, Protocol):
-    """A watch cache and who hears of it."""
+    """An informer with an event handler to add."""
 
     async def attach(self) -> None:
-        """Begin to tell what the cache holds, and what changes; all is told on return."""
+        """Add the event handler; returns after its initial replay."""
         ...
 
 
@@ -34,14 +34,14 @@ async def run_controller(
     ready: asyncio.Event | None = None,
     elected: asyncio.Event | None = None,
 ) -> None:
-    """Run *sources*; once all are synced and have told what they hold, call *synced* and do *work*.
+    """Run *sources*; once all are synced and have their handlers, call *on_synced*, then *work*.
 
-    With *lead* this is a standby until that is set: its caches are kept warm, and nothing hears of
-    them, so that it later starts like any fresh process. *ready* is set when a standby could take
-    over, or else when work begins.
+    With *elected* this is a standby until that is set: its informers stay in sync, without event
+    handlers, so that it then starts like a new process. *ready* is set when a standby is synced, or
+    else when work begins.
 
-    When cancelled, *work* ends first (it may finish what is in hand, with the caches still
-    running), then the caches. Cancelled before the first sync, it does no work at all.
+    When cancelled, *work* ends first (it may finish its queue, with the informers still running),
+    then the informers. If cancelled before the initial sync, it does no work.
     """
     ready = ready or asyncio.Event()
     async with running_sources(sources):
@@ -58,7 +58,7 @@ async def run_controller(
 
 @asynccontextmanager
 async def running_sources(sources: Sequence[Syncable]) -> AsyncIterator[None]:
-    """Run *sources* for the length of the block, which begins when all are synced."""
+    """Run *sources* for the length of the block, which begins once all are synced."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(source.run()) for source in sources]
         try:

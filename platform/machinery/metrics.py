@@ -1,4 +1,4 @@
-"""Figures of work queues, under the names that client-go's dashboards know."""
+"""Metrics of work queues, under the names of client-go."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -15,22 +15,22 @@ from .workqueue_stats import WorkQueueStats
 
 
 class InstrumentedQueue(Protocol):
-    """A queue as the collector sees it."""
+    """A work queue that reports its counters."""
 
     name: str
     stats: WorkQueueStats
 
     def depth(self) -> int:
-        """Keys that need work, whether or not they are being worked on."""
+        """Return the number of dirty keys, including those in processing."""
         ...
 
     def ages(self) -> list[float]:
-        """Seconds that each key in work has been in work."""
+        """Return for each key in processing for how many seconds."""
         ...
 
 
 class WorkQueueMetrics:
-    """One for each registry; queues register themselves."""
+    """Collector of work queue metrics, one per registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._queues: dict[str, InstrumentedQueue] = {}
@@ -38,11 +38,11 @@ class WorkQueueMetrics:
             registry.register(self)
 
     def register(self, queue: InstrumentedQueue) -> None:
-        """Report *queue* from now on, in the place of an earlier one of its name."""
+        """Export *queue*, replacing an earlier one of its name."""
         self._queues[queue.name] = queue
 
     def collect(self) -> Iterator[Metric]:
-        """All families with one series a queue."""
+        """Yield all metric families, with one series per queue."""
         queues = list(self._queues.values())
         yield from _gauges(queues)
         yield from _counters(queues)
@@ -50,15 +50,15 @@ class WorkQueueMetrics:
 
 
 def _gauges(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
-    depth = GaugeMetricFamily("workqueue_depth", "Keys that need work.", labels=["name"])
+    depth = GaugeMetricFamily("workqueue_depth", "Current depth of the queue.", labels=["name"])
     unfinished = GaugeMetricFamily(
         "workqueue_unfinished_work_seconds",
-        "Sum of the times that the keys in work have been in work.",
+        "Sum of the durations for which keys have been in processing.",
         labels=["name"],
     )
     longest = GaugeMetricFamily(
         "workqueue_longest_running_processor_seconds",
-        "Longest time that any key has been in work.",
+        "Longest duration for which any key has been in processing.",
         labels=["name"],
     )
     for queue in queues:
@@ -70,11 +70,11 @@ def _gauges(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
 
 
 def _counters(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
-    adds = CounterMetricFamily("workqueue_adds", "Adds that were accepted.", labels=["name"])
-    retries = CounterMetricFamily("workqueue_retries", "Adds for later.", labels=["name"])
+    adds = CounterMetricFamily("workqueue_adds", "Adds handled by the queue.", labels=["name"])
+    retries = CounterMetricFamily("workqueue_retries", "Delayed adds (retries).", labels=["name"])
     timeouts = CounterMetricFamily(
         "batholith_reconcile_timeouts",
-        "Reconciles that took too long and were cancelled.",
+        "Reconciles that timed out and were cancelled.",
         labels=["name"],
     )
     for queue in queues:
@@ -85,16 +85,16 @@ def _counters(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
 
 
 def _histograms(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
-    waited = HistogramMetricFamily(
+    queue_duration = HistogramMetricFamily(
         "workqueue_queue_duration_seconds", "Time from add to get.", labels=["name"]
     )
-    worked = HistogramMetricFamily(
+    work_duration = HistogramMetricFamily(
         "workqueue_work_duration_seconds", "Time from get to done.", labels=["name"]
     )
     for queue in queues:
-        for family, figures in (
-            (waited, queue.stats.queue_duration),
-            (worked, queue.stats.work_duration),
+        for family, histogram in (
+            (queue_duration, queue.stats.queue_duration),
+            (work_duration, queue.stats.work_duration),
         ):
-            family.add_metric([queue.name], buckets=figures.buckets(), sum_value=figures.total)
-    yield from (waited, worked)
+            family.add_metric([queue.name], buckets=histogram.buckets(), sum_value=histogram.total)
+    yield from (queue_duration, work_duration)

@@ -1,6 +1,7 @@
-"""Who goes first where only some can go at once.
+"""Semaphore that wakes waiters by priority.
 
-Neighbours: ``kube.flow.InFlight`` bounds all writes of a process, in the order in which they come.
+See also :class:`batholith.kube.client.flowcontrol.InFlightLimiter`, which limits all writes of a
+process in FIFO order.
 """
 
 import asyncio
@@ -11,22 +12,22 @@ from contextlib import asynccontextmanager
 
 
 class PrioritySemaphore:
-    """At most *places* holders at a time; of those who wait the one of the smallest rank is next.
+    """Semaphore with *slots*; the waiter of the smallest priority is next.
 
     For one event loop.
     """
 
     def __init__(self, slots: int) -> None:
-        """Let *places* in, at least one."""
+        """Create *slots* free slots, at least one."""
         if slots < 1:
-            raise ValueError(f"need at least one place, got {slots}")
+            raise ValueError(f"need at least one slot, got {slots}")
         self._free = slots
         self._waiters: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
     @asynccontextmanager
     async def slot(self, priority: float) -> AsyncIterator[None]:
-        """Hold a place for the length of the block; among equal ranks first come, first served."""
+        """Hold a slot for the length of the block; FIFO among equal priorities."""
         await self._acquire(priority)
         try:
             yield
@@ -37,20 +38,20 @@ class PrioritySemaphore:
         if self._free:
             self._free -= 1
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiters, (priority, next(self._order), turn))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (priority, next(self._order), waiter))
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._release()  # it was our turn: the next one's, then
+            if waiter.done() and not waiter.cancelled():
+                self._release()  # pass the assigned slot on
             raise
 
     def _release(self) -> None:
-        """Hand the place on, or keep it for whoever comes."""
+        """Pass the slot to the next waiter, or free it."""
         while self._waiters:
-            turn = heapq.heappop(self._waiters)[2]
-            if not turn.done():
-                turn.set_result(None)
+            waiter = heapq.heappop(self._waiters)[2]
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._free += 1

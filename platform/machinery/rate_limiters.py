@@ -1,4 +1,4 @@
-"""How long a failed key waits before it is tried again. All delays are seconds."""
+"""Rate limiters of work queues: backoff of failed keys. All delays are in seconds."""
 
 import math
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from typing import Protocol
 from .clock import Clock
 
 _MAX_DELAY = 1e12
-"""No delay is longer: some 30,000 years."""
+"""Upper bound of all delays: some 30,000 years."""
 
 
 class RateLimiter(Protocol):
-    """Counts failures of keys and answers with delays that are finite and never negative."""
+    """Counts failures of keys and returns their delays, finite and non-negative."""
 
     def when(self, key: str, *, max_delay: float = math.inf) -> float:
-        """Count one failure of *key* and say how long it must wait, *at_most* so many seconds."""
+        """Count one failure of *key*; return its delay, at most *max_delay*."""
         ...
 
     def forget(self, key: str) -> None:
-        """*key* did well, or is given up: its failures no longer count."""
+        """Reset the failure count of *key*."""
         ...
 
     def num_requeues(self, key: str) -> int:
@@ -27,7 +27,7 @@ class RateLimiter(Protocol):
 
 
 class ExponentialFailureRateLimiter:
-    """Each failure of a key doubles its delay, from *base* up to *cap*."""
+    """Each failure of a key doubles its delay, from *base_delay* up to *max_delay*."""
 
     def __init__(self, base_delay: float, max_delay: float) -> None:
         if not (0 < base_delay <= max_delay <= _MAX_DELAY):
@@ -37,13 +37,13 @@ class ExponentialFailureRateLimiter:
         self._base_delay = base_delay
         self._max_delay = max_delay
         self._failures: dict[str, int] = {}
-        # From this count on the doubled delay has reached the cap: no power is built for it.
+        # From this count on the delay is at its maximum: avoids computing large powers.
         self._max_exponent = 0
         while math.ldexp(base_delay, self._max_exponent) < max_delay:
             self._max_exponent += 1
 
     def when(self, key: str, *, max_delay: float = math.inf) -> float:
-        """Count one failure of *key* and say how long it must wait, *at_most* so many seconds."""
+        """Count one failure of *key*; return its delay, at most *max_delay*."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = (
@@ -54,7 +54,7 @@ class ExponentialFailureRateLimiter:
         return min(delay, max_delay)
 
     def forget(self, key: str) -> None:
-        """Start *key* again at the base."""
+        """Reset the failure count of *key*."""
         self._failures.pop(key, None)
 
     def num_requeues(self, key: str) -> int:
@@ -67,7 +67,7 @@ class ExponentialFailureRateLimiter:
 
 
 class BucketRateLimiter:
-    """*rate* tokens a second for all keys together, *size* saved up at most, full at first."""
+    """Token bucket over all keys: *qps* tokens a second, burst of *burst*, initially full."""
 
     def __init__(self, qps: float, burst: int, clock: Clock) -> None:
         if not 0 < qps < math.inf or burst < 1:
@@ -79,10 +79,10 @@ class BucketRateLimiter:
         self._refilled_at = clock.monotonic()
 
     def when(self, key: str, *, max_delay: float = math.inf) -> float:
-        """Reserve a token and say when it will exist.
+        """Reserve a token; return when it is available.
 
-        If that is more than *at_most* seconds away nothing is reserved: the key does not wait for
-        it, and those that come after must not either.
+        If that exceeds *max_delay* nothing is reserved: the key does not wait for the token, and
+        later keys must not either.
         """
         now = self._clock.monotonic()
         elapsed = max(0.0, now - self._refilled_at)
@@ -95,15 +95,15 @@ class BucketRateLimiter:
         return delay
 
     def forget(self, key: str) -> None:
-        """Nothing: the bucket knows no keys."""
+        """Do nothing: there is no state per key."""
 
     def num_requeues(self, key: str) -> int:
-        """Always 0."""
+        """Return 0: there is no state per key."""
         return 0
 
 
 class MaxOfRateLimiter:
-    """Asks every member and takes the longest delay, but none above *longest*."""
+    """Returns the longest delay of all limiters, at most *max_delay*."""
 
     def __init__(self, limiters: Sequence[RateLimiter], *, max_delay: float = math.inf) -> None:
         if not limiters:
@@ -112,26 +112,25 @@ class MaxOfRateLimiter:
         self._max_delay = max_delay
 
     def when(self, key: str, *, max_delay: float = math.inf) -> float:
-        """Count one failure with each member; the longest delay, *at_most* so many seconds."""
+        """Count one failure in each limiter; return the longest delay, at most *max_delay*."""
         max_delay = min(max_delay, self._max_delay)
-        return max([member.when(key, max_delay=max_delay) for member in self._limiters])
+        return max([limiter.when(key, max_delay=max_delay) for limiter in self._limiters])
 
     def forget(self, key: str) -> None:
-        """Have every member forget *key*."""
-        for member in self._limiters:
-            member.forget(key)
+        """Reset the failure count of *key* in all limiters."""
+        for limiter in self._limiters:
+            limiter.forget(key)
 
     def num_requeues(self, key: str) -> int:
-        """The largest count of any member."""
-        return max(member.num_requeues(key) for member in self._limiters)
+        """Return the largest count of all limiters."""
+        return max(limiter.num_requeues(key) for limiter in self._limiters)
 
 
 def default_controller_rate_limiter(clock: Clock, *, max_delay: float = 1000) -> RateLimiter:
-    """What controllers use unless they say otherwise: 5 ms doubling to *longest* seconds a key,
-    and 10 retries a second with a burst of 100 over all keys, unless a key had to wait more than
-    *longest* for that."""
-    members: list[RateLimiter] = [
+    """Return the default rate limiter: per key 5 ms doubling up to *max_delay*, and over all keys
+    10 retries a second with a burst of 100, unless that delays a key beyond *max_delay*."""
+    limiters: list[RateLimiter] = [
         ExponentialFailureRateLimiter(0.005, max_delay),
         BucketRateLimiter(10, 100, clock),
     ]
-    return MaxOfRateLimiter(members, max_delay=max_delay)
+    return MaxOfRateLimiter(limiters, max_delay=max_delay)

@@ -1,7 +1,7 @@
-"""The certificate of an HTTPS server, changed while connections stay open.
+"""Serving certificate of an HTTPS server, rotated without closing connections.
 
-One ``ssl.SSLContext`` serves as long as the process. A new certificate is loaded into it: new
-connections get it, those that are open go on.
+The process keeps one ``ssl.SSLContext``. A new certificate is loaded into it and used for new
+connections.
 """
 
 import hashlib
@@ -13,27 +13,27 @@ from .file_watcher import FileWatcher
 
 
 class CertificateError(ValueError):
-    """A certificate and key that cannot be served; the text says why."""
+    """An invalid certificate or key; the text states the problem."""
 
 
 class ServingCertificate:
-    """What the server shows of itself."""
+    """Serving certificate of an HTTPS server."""
 
     def __init__(self) -> None:
-        """Make a context without a certificate."""
+        """Create a context without a certificate."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_ciphers("ECDHE+AESGCM")
         self.current = b""
-        """The chain that is served, PEM; empty until there is one."""
+        """The current chain, PEM; empty until one is loaded."""
         self._digest = b""
         """Digest of the chain and its key."""
 
     def load(self, certificate: bytes, key: bytes) -> bool:
-        """Serve another certificate (a chain, PEM) and its key; whether it is another.
+        """Load a certificate (a chain, PEM) and its key; return whether they have changed.
 
         Raises:
-            CertificateError: they are damaged or not a pair; what was served still is.
+            CertificateError: they are malformed or not a pair; the current ones are kept.
         """
         pair = hashlib.sha256(hashlib.sha256(certificate).digest() + key).digest()
         if pair == self._digest:
@@ -42,13 +42,13 @@ class ServingCertificate:
             _load_cert_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
             _load_cert_chain(self.context, certificate, key)
         except ssl.SSLError as error:
-            raise CertificateError(f"certificate and key cannot be served: {error}") from error
+            raise CertificateError(f"cannot load certificate and key: {error}") from error
         self.current, self._digest = certificate, pair
         return True
 
 
 def key_pair_watcher(serving: ServingCertificate, *, certificate: Path, key: Path) -> FileWatcher:
-    """Files that *presenter* serves, and serves anew when they have changed."""
+    """Return a watcher that loads the pair into *serving* whenever its files change."""
 
     def on_change(contents: list[bytes]) -> None:
         serving.load(*contents)
@@ -57,10 +57,10 @@ def key_pair_watcher(serving: ServingCertificate, *, certificate: Path, key: Pat
 
 
 def _load_cert_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a pair by way of memory: the library reads files only, and a key belongs in none."""
+    """Load a pair via memory: OpenSSL reads files only, and the key must not be on disk."""
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(certificate.rstrip() + b"\n" + key)
         file.flush()
-        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+        # Without a password OpenSSL would prompt on the terminal for that of an encrypted key.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")

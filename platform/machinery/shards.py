@@ -1,4 +1,4 @@
-"""Which of several queues a key belongs to: Volcano's hash, the same in every process."""
+"""Shard of a key by Volcano's hash, the same in every process."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ _MASK = 0xFFFFFFFF
 
 @lru_cache(maxsize=1 << 17)
 def fnv1(key: str) -> int:
-    """32-bit FNV-1 (not 1a) of the key's UTF-8 bytes."""
+    """Return the 32-bit FNV-1 (not 1a) of the key's UTF-8 bytes."""
     value = _OFFSET
     for byte in key.encode():
         value = (value * _PRIME & _MASK) ^ byte
@@ -17,5 +17,5 @@ def fnv1(key: str) -> int:
 
 
 def shard_of(key: str, shards: int) -> int:
-    """Index of the shard, below *shards*, that *key* belongs to."""
+    """Return the index of the shard of *key*, below *shards*."""
     return fnv1(key) % shards

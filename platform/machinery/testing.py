@@ -1,4 +1,4 @@
-"""A clock that only a test moves."""
+"""Fake clock for tests."""
 
 import asyncio
 import heapq
@@ -11,13 +11,13 @@ _MAX_ITERATIONS = 64
 
 
 async def run_ready_tasks() -> None:
-    """Let every task that can go on without time or I/O do so."""
+    """Run all tasks that can proceed without time or I/O."""
     for _ in range(_MAX_ITERATIONS):
         await asyncio.sleep(0)
 
 
 class _Timer:
-    """A call that waits in a :class:`FakeClock`."""
+    """A scheduled call of a :class:`FakeClock`."""
 
     __slots__ = ("callback", "due", "order")
 
@@ -34,7 +34,7 @@ class _Timer:
 
 
 class FakeClock:
-    """Stands still until :meth:`advance` or :meth:`tick` moves it."""
+    """Clock that moves by :meth:`advance` and :meth:`tick` only."""
 
     def __init__(self, start: datetime = _START) -> None:
         self._start = start
@@ -44,15 +44,15 @@ class FakeClock:
         self._order = itertools.count()
 
     def now(self) -> datetime:
-        """The wall clock: the start plus what was advanced, and what it was set wrong."""
+        """Return the wall clock: start plus time advanced plus steps."""
         return self._start + timedelta(seconds=self._elapsed + self._wall_offset)
 
     def monotonic(self) -> float:
-        """Seconds advanced so far, and jumped."""
+        """Return the seconds advanced plus steps."""
         return self._elapsed + self._monotonic_offset
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock was moved by *seconds*."""
+        """Wait until the clock has been advanced by *seconds*."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -69,13 +69,13 @@ class FakeClock:
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _Timer:
-        """Make *call* when the clock has been moved by *seconds*."""
+        """Schedule *callback* for when the clock has been advanced by *seconds*."""
         timer = _Timer(self._elapsed + max(seconds, 0.0), next(self._order), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock, stopping at each timer on the way to let the tasks it wakes run."""
+        """Advance the clock, stopping at each timer to run the tasks that it wakes."""
         await run_ready_tasks()
         target = self._elapsed + seconds
         while self._fire_next(target):
@@ -83,23 +83,23 @@ class FakeClock:
         self._elapsed = target
 
     def tick(self, seconds: float) -> None:
-        """Move the clock and make the calls that fall due, without letting tasks run."""
+        """Advance the clock and run due callbacks, without running tasks."""
         target = self._elapsed + seconds
         while self._fire_next(target):
             pass
         self._elapsed = target
 
     def step_monotonic(self, seconds: float) -> None:
-        """Make the steady reading step (a fault no clock should have); timers don't notice."""
+        """Step the monotonic clock (a fault); timers are not affected."""
         self._monotonic_offset += seconds
 
     def step_wall(self, seconds: float) -> None:
-        """Set the wall clock wrong by so much more."""
+        """Step the wall clock."""
         self._wall_offset += seconds
 
     @property
     def timer_count(self) -> int:
-        """Number of timers that are still due."""
+        """Number of pending timers."""
         self._timers = [timer for timer in self._timers if timer.callback is not None]
         heapq.heapify(self._timers)
         return len(self._timers)

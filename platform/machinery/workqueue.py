@@ -1,8 +1,8 @@
-"""The work queue: keys that need work, each at most once, never the same in two hands.
+"""Work queue: keys to process, deduplicated, never one key in two workers.
 
-A key is *dirty* while it needs work and *in work* between ``get`` and ``done``. A key that turns
-dirty while it is in work is handed out once more after its ``done``, however often it was added.
-Neighbours: ``delays`` adds keys later, ``controller`` puts queues side by side as shards.
+A key is *dirty* while it needs processing and in *processing* between ``get`` and ``done``. A key
+added while in processing is queued again after its ``done``, once however often it was added.
+:mod:`.delay_heap` adds keys later, :mod:`.controller` combines queues as shards.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from .workqueue_stats import WorkQueueStats
 
 
 class WorkQueue:
-    """First in, first out among the keys that are queued. For one event loop."""
+    """FIFO work queue of keys. For one event loop."""
 
     def __init__(self, clock: Clock, stats: WorkQueueStats) -> None:
         self._now = clock.monotonic
         self._stats = stats
         self._queue: deque[str] = deque()
-        # With the time of the add, or of the get.
+        # Values: time of the add, or of the get.
         self._dirty: dict[str, float] = {}
         self._processing: dict[str, float] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -28,7 +28,7 @@ class WorkQueue:
         self.shutting_down = False
 
     def add(self, key: str) -> None:
-        """*key* needs work. Ignored when shutting down."""
+        """Mark *key* dirty. Ignored when shutting down."""
         if self.shutting_down or key in self._dirty:
             return
         self._dirty[key] = self._now()
@@ -37,7 +37,7 @@ class WorkQueue:
             self._enqueue(key)
 
     def get_nowait(self) -> str | None:
-        """The next key, which is in work from now on; ``None`` if nothing is queued."""
+        """Return the next key, now in processing; ``None`` if nothing is queued."""
         if not self._queue:
             return None
         key = self._queue.popleft()
@@ -47,24 +47,24 @@ class WorkQueue:
         return key
 
     async def get(self) -> str | None:
-        """The next key, once there is one; ``None`` when shut down and nothing is queued."""
+        """Wait for the next key; ``None`` when shut down and nothing is queued."""
         while (key := self.get_nowait()) is None:
             if self.shutting_down:
                 return None
-            getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(getter)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
             try:
-                await getter
+                await waiter
             except asyncio.CancelledError:
-                if not getter.cancelled() and self._queue:
-                    self._wake_waiter()  # it was our turn: pass it on
+                if not waiter.cancelled() and self._queue:
+                    self._wake_waiter()  # pass the wake-up on
                 raise
         return key
 
     def done(self, key: str) -> float:
-        """The work on *key* has ended, well or not: the seconds that it took.
+        """Mark *key* as processed; return the duration in seconds.
 
-        Harmless for a key that is not in work.
+        No effect for a key that is not in processing.
         """
         started = self._processing.pop(key, None)
         if started is None:
@@ -78,12 +78,12 @@ class WorkQueue:
         return seconds
 
     def shut_down(self) -> None:
-        """Take no more keys; those queued are still handed out. Also ends a drain early."""
+        """Ignore further adds; queued keys are still returned. Also ends a drain early."""
         self._close()
         self._release_drainers()
 
     async def drain(self) -> None:
-        """Take no more keys, and wait until all that were accepted are done."""
+        """Ignore further adds and wait until all accepted keys are done."""
         self._close()
         if self.idle:
             return
@@ -93,36 +93,36 @@ class WorkQueue:
 
     @property
     def idle(self) -> bool:
-        """Nothing needs work and nothing is in work."""
+        """Whether no key is dirty or in processing."""
         return not self._dirty and not self._processing
 
     @property
     def depth(self) -> int:
-        """Keys that need work, queued or in work."""
+        """Number of dirty keys, queued or in processing."""
         return len(self._dirty)
 
     def __len__(self) -> int:
-        """Keys that are queued: to look at, not to decide by."""
+        """Number of queued keys; for information only."""
         return len(self._queue)
 
     def ages(self) -> list[float]:
-        """Seconds that each key in work has been in work."""
+        """Return for each key in processing for how many seconds."""
         now = self._now()
         return [now - started for started in self._processing.values()]
 
     def age(self, key: str) -> float:
-        """Seconds that *key* has been in work; 0 if it is not."""
+        """Return for how many seconds *key* has been in processing; 0 if it is not."""
         now = self._now()
         return now - self._processing.get(key, now)
 
     def validate(self) -> None:
         """Raise AssertionError unless the three collections agree."""
         queued = set(self._queue)
-        assert len(queued) == len(self._queue), "a key is queued twice"  # noqa: S101
+        assert len(queued) == len(self._queue), "duplicate key in queue"  # noqa: S101
         assert queued == self._dirty.keys() - self._processing.keys(), "queued is not dirty"  # noqa: S101
 
     def __aiter__(self) -> AsyncIterator[str]:
-        """The keys, until the queue is shut down and empty."""
+        """Iterate over the keys until the queue is shut down and empty."""
         return self
 
     async def __anext__(self) -> str:
@@ -138,9 +138,9 @@ class WorkQueue:
 
     def _wake_waiter(self) -> None:
         while self._waiters:
-            getter = self._waiters.popleft()
-            if not getter.done():
-                getter.set_result(None)
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
     def _close(self) -> None:

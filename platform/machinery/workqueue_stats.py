@@ -1,8 +1,8 @@
-"""What work queues count.
+"""Counters of work queues.
 
-They count in plain integers, because a metric object with a lock costs as much as a whole pass
-through a queue; :mod:`.metrics` turns them into Prometheus' form when it is scraped. Queues whose
-figures nobody scrapes do without its library, which takes long to import.
+Plain integers, since a metric object with a lock costs as much as a whole pass through a queue;
+:mod:`.metrics` exports them when scraped, so that processes without metrics need not import the
+Prometheus library.
 """
 
 from bisect import bisect_left
@@ -11,7 +11,7 @@ _BOUNDS = tuple(10.0**power for power in range(-8, 2))
 
 
 class Histogram:
-    """Counts of durations (seconds) in buckets from 10 ns to 10 s, each ten times the last."""
+    """Histogram of durations in seconds, in decade buckets from 10 ns to 10 s."""
 
     __slots__ = ("counts", "total")
 
@@ -26,11 +26,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many were observed."""
+        """Number of observations."""
         return sum(self.counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
+        """Return cumulative counts by upper bound, in Prometheus' format."""
         rows: list[tuple[str, float]] = []
         so_far = 0
         for bound, count in zip([*_BOUNDS, None], self.counts, strict=True):
@@ -40,17 +40,17 @@ class Histogram:
 
 
 class WorkQueueStats:
-    """What one queue, with all its shards, has counted."""
+    """Counters of one queue with all its shards."""
 
     __slots__ = ("adds", "queue_duration", "retries", "timeouts", "work_duration")
 
     def __init__(self) -> None:
         self.adds = 0
-        """Accepted adds that were not merged into an earlier one."""
+        """Adds that were not merged into an earlier one."""
         self.retries = 0
-        """Adds for later."""
+        """Delayed adds."""
         self.timeouts = 0
-        """Reconciles that took too long."""
+        """Reconciles that timed out."""
         self.queue_duration = Histogram()
         """From the add to the get."""
         self.work_duration = Histogram()

@@ -1,4 +1,4 @@
-"""Certificates of our own making: authorities, and leaves that they sign. Elliptic keys, PEM."""
+"""Certificate authorities and certificates that they issue. Elliptic keys, PEM."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _CLOCK_SKEW = timedelta(minutes=5)
-"""A certificate is good a little before it was made: clocks differ."""
+"""Certificates are valid from this long before their creation: clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +24,27 @@ class CertKeyPair:
 
     @classmethod
     def from_pem(cls, certificate: bytes, key: bytes) -> "CertKeyPair":
-        """From PEM; of a chain the first.
+        """Parse PEM; of a chain the first certificate.
 
         Raises:
-            ValueError: one is damaged, or they do not belong together.
+            ValueError: one is malformed, or they are not a pair.
         """
         first = x509.load_pem_x509_certificate(certificate)
         private = serialization.load_pem_private_key(key, password=None)
         if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise ValueError("the key is of another kind than ours")
+            raise ValueError("the key is not an elliptic curve key")
         if private.public_key() != first.public_key():
-            raise ValueError("the key is not that of the certificate")
+            raise ValueError("the key does not match the certificate")
         return cls(first, private)
 
     @property
     def certificate_pem(self) -> bytes:
-        """The certificate."""
+        """The certificate in PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key_pem(self) -> bytes:
-        """The private key, not encrypted."""
+        """The unencrypted private key in PEM."""
         return self.key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -52,7 +52,7 @@ class CertKeyPair:
         )
 
     def signed_by(self, ca: x509.Certificate) -> bool:
-        """Whether *authority* has signed the certificate."""
+        """Return whether *ca* issued the certificate."""
         try:
             self.certificate.verify_directly_issued_by(ca)
         except (ValueError, TypeError, InvalidSignature):
@@ -60,13 +60,13 @@ class CertKeyPair:
         return True
 
     def covers(self, hosts: Sequence[str]) -> bool:
-        """Whether the certificate names all *hosts*."""
+        """Return whether the certificate covers all *hosts*."""
         found = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         return {_general_name(each) for each in hosts} <= set(found.value)
 
 
 def create_ca(name: str, *, now: datetime, validity: timedelta) -> CertKeyPair:
-    """An authority that signs for itself."""
+    """Create a self-signed CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _common_name(name)
     usage = x509.KeyUsage(
@@ -90,19 +90,19 @@ def create_ca(name: str, *, now: datetime, validity: timedelta) -> CertKeyPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateRequest:
-    """What a certificate is for."""
+    """Properties of a certificate to issue."""
 
     subject: str
     validity: timedelta
     usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
     hosts: Sequence[str] = ()
-    """Names and addresses of a server."""
+    """DNS names and IP addresses of a server."""
 
 
 def issue_certificate(
     ca: CertKeyPair, request: CertificateRequest, *, now: datetime
 ) -> CertKeyPair:
-    """A certificate signed by *authority*."""
+    """Issue a certificate signed by *ca*."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = ca.certificate.subject
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())

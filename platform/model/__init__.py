@@ -1,4 +1,4 @@
-"""What the platform speaks of: names, typed objects, quantities, selectors, CRDs.
+"""Kubernetes and Volcano API types, resource names, quantities, selectors and CRDs.
 
 No I/O here, and no imports of other layers.
 """

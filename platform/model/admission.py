@@ -1,7 +1,7 @@
-"""The seam between an API server and admission rules: what is asked, and how a rule answers.
+"""Admission request, webhook and reader types shared by API servers and admission rules.
 
-The embedded API server is handed :class:`Webhook` values by the command line and calls them in its
-own process; ``batholith admission`` serves the same values over HTTPS on real Kubernetes.
+The command line passes :class:`Webhook` values to the embedded API server, which calls them in
+process; ``batholith admission`` serves the same values over HTTPS on real Kubernetes.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,32 +17,32 @@ Json = dict[str, Any]
 
 
 class ObjectReader(Protocol):
-    """Read access to what the server holds; rules that relate objects need it."""
+    """Read access to other objects, for rules that relate objects."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """One object, or ``None``."""
+        """Return one object, or ``None``."""
         ...
 
     def list(self, resource: Resource) -> Iterable[Json]:
-        """All objects of a resource, over all namespaces."""
+        """Return all objects of a resource in all namespaces."""
         ...
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A write that wants to be let in; *operation* is CREATE, UPDATE or DELETE."""
+    """A write to admit or deny; *operation* is CREATE, UPDATE or DELETE."""
 
     operation: str
     namespace: str
     name: str
     object: Json | None
-    """The object as it would be stored; ``None`` for DELETE. Rules must not change it."""
+    """The object to be stored; ``None`` for DELETE. Rules must not change it."""
     old_object: Json | None
-    """The object as it is stored; ``None`` for CREATE."""
+    """The stored object; ``None`` for CREATE."""
     user: str = ""
 
 
 class DeniedError(Exception):
-    """A rule refuses the write; the text is what the user reads."""
+    """A rule denies the write; the text is the message to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,12 @@ class Webhook:
     """One admission path of Volcano, e.g. ``/jobs/mutate``, as a pure function."""
 
     name: str
-    """As clients see it in a refusal, e.g. ``mutatejob.volcano.sh``."""
+    """Name in denial messages, e.g. ``mutatejob.volcano.sh``."""
     path: str
     resource: Resource
     operations: frozenset[str]
     mutate: Callable[[AdmissionRequest, ObjectReader], Json] | None = None
-    """Returns the object with its defaults filled in (a new dict where anything changed).
+    """Return the object with defaults set (new dicts where anything changed).
     Raises DeniedError."""
     validate: Callable[[AdmissionRequest, ObjectReader], None] | None = None
     """Raises DeniedError."""

@@ -1,11 +1,11 @@
-"""How every typed object of the wire is declared.
+"""Base class of the typed API objects.
 
-Objects are frozen, hold the fields that we read, and are decoded once at the door; fields that
-we do not know survive because writers patch and never replace (see docs/decisions).
+Objects are frozen, declare only the fields that Batholith reads, and are decoded once on receipt.
+Unknown fields survive because writers patch and never replace (see docs/decisions).
 """
 
 import msgspec
 
 
 class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A piece of a Kubernetes object: camelCase on the wire, defaults left out when written."""
+    """(Part of) a Kubernetes object: camelCase on the wire, defaults omitted when encoded."""

@@ -1,6 +1,6 @@
-"""Volcano's Command (``bus.volcano.sh/v1alpha1``): an order to a Job or a Queue.
+"""Volcano's Command (``bus.volcano.sh/v1alpha1``): requests an action on a Job or Queue.
 
-It is carried out, then deleted by the controller of its target.
+The controller of the target executes the Command, then deletes it.
 """
 
 from .base import ApiStruct
@@ -10,7 +10,7 @@ from .validation import dns1123_subdomain_error
 
 
 class Command(ApiStruct, frozen=True):
-    """An order; *action* is one of :class:`~batholith.model.job.Action`."""
+    """A Command; *action* is one of :class:`~batholith.model.job.Action`."""
 
     metadata: ObjectMeta = ObjectMeta()
     action: str = ""
@@ -19,7 +19,7 @@ class Command(ApiStruct, frozen=True):
     message: str = ""
 
     def targets_kind(self, kind: Resource) -> bool:
-        """Whether the target is of *kind*."""
+        """Return whether the target is of *kind*."""
         target = self.target
         return target is not None and (target.api_version, target.kind) == (
             kind.api_version,
@@ -28,25 +28,25 @@ class Command(ApiStruct, frozen=True):
 
     @property
     def sort_key(self) -> tuple[str, int]:
-        """Sorts Commands by when they were made: the order in which they are obeyed."""
+        """Creation time and resourceVersion: the order in which Commands are executed."""
         meta = self.metadata
         return meta.creation_timestamp or "", int(meta.resource_version or 0)
 
 
 def target_name_error(name: str) -> str:
-    """Why no Job and no Queue can have the *name* that a Command gives for its target, if so."""
-    problem = dns1123_subdomain_error(name) if name else "it is empty"
-    return f"cannot obey: target name {name[:253]!r} is invalid: {problem}" if problem else ""
+    """Return why *name* cannot be the name of a Job or Queue, or ``""``."""
+    problem = dns1123_subdomain_error(name) if name else "name is empty"
+    return f"cannot execute: target name {name[:253]!r} is invalid: {problem}" if problem else ""
 
 
 def target_kind_error(command: Command) -> str:
-    """Why no controller will ever obey *command*, judging by the kind of its target, if so."""
+    """Return why no controller will ever execute *command*, given its target's kind, or ``""``."""
     target = command.target
     if target is None:
-        return "cannot obey: no target is named"
+        return "cannot execute: no target"
     if not target.api_version or not target.kind:
-        return "cannot obey: the target has no apiVersion or no kind"
-    ours = command.targets_kind(JOBS) or command.targets_kind(QUEUES)
-    if ours or target.api_version.partition("/")[0] not in (JOBS.group, QUEUES.group):
-        return ""  # perhaps another controller knows that kind
-    return f"cannot obey: {target.api_version} has no {target.kind} that takes Commands"
+        return "cannot execute: the target has no apiVersion or kind"
+    is_known = command.targets_kind(JOBS) or command.targets_kind(QUEUES)
+    if is_known or target.api_version.partition("/")[0] not in (JOBS.group, QUEUES.group):
+        return ""  # Another controller may own that kind.
+    return f"cannot execute: {target.api_version} {target.kind} does not support Commands"

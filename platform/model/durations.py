@@ -19,14 +19,14 @@ _MAX_LENGTH = 128
 
 
 class DurationError(ValueError):
-    """The text is no duration in Go's notation."""
+    """The text is not a duration in Go's notation."""
 
 
 def parse(text: str) -> timedelta:
-    """Read a duration; what is finer than a microsecond is cut off.
+    """Parse a duration, truncated to microseconds.
 
     Raises:
-        DurationError: the text has no number, no or an unknown unit, or means more than 292 years.
+        DurationError: the text lacks a number, has no or an unknown unit, or exceeds 292 years.
     """
     sign, rest = (text[0], text[1:]) if text[:1] in ("-", "+") else ("", text)
     if rest == "0":
@@ -46,7 +46,7 @@ def parse(text: str) -> timedelta:
 
 
 def _term_nanoseconds(text: str, *, number: str, decimals: int, unit: str) -> int:
-    """One number with its unit, in nanoseconds."""
+    """Return one number with its unit in nanoseconds."""
     if not number:
         raise DurationError(f'time: invalid duration "{text}"')
     if not unit:
@@ -58,7 +58,7 @@ def _term_nanoseconds(text: str, *, number: str, decimals: int, unit: str) -> in
 
 
 def format(duration: timedelta) -> str:  # noqa: A001 - read as durations.format
-    """Write a duration as Go does: ``1h0m5s``, ``1.5s``, ``20ms``, ``0s``."""
+    """Format a duration as Go does: ``1h0m5s``, ``1.5s``, ``20ms``, ``0s``."""
     micros = duration // timedelta(microseconds=1)
     sign, micros = ("-", -micros) if micros < 0 else ("", micros)
     if micros < 1_000:
@@ -72,7 +72,7 @@ def format(duration: timedelta) -> str:  # noqa: A001 - read as durations.format
 
 
 def _decimal(number: int, unit: int) -> str:
-    """*number* over *unit* (a power of ten) without trailing zeros."""
+    """Return *number* / *unit* (a power of ten) without trailing zeros."""
     whole, rest = divmod(number, unit)
     digits = str(rest).zfill(len(str(unit)) - 1).rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)

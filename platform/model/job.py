@@ -1,6 +1,6 @@
-"""Volcano's Job (``batch.volcano.sh/v1alpha1``) and its words.
+"""Volcano's Job (``batch.volcano.sh/v1alpha1``): phases, actions, events, spec and status.
 
-The pod template stays raw JSON until a pod is made of it.
+The pod template stays raw JSON until a pod is created from it.
 """
 
 from enum import StrEnum
@@ -27,8 +27,12 @@ class JobPhase(StrEnum):
     FAILED = "Failed"
 
 
+FINAL_PHASES = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
+"""Phases that a job never leaves."""
+
+
 class Action(StrEnum):
-    """What a policy or a Command asks for."""
+    """Action of a policy or Command."""
 
     ABORT_JOB = "AbortJob"
     RESTART_JOB = "RestartJob"
@@ -46,7 +50,7 @@ class Action(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What a policy waits for."""
+    """Event that triggers a policy."""
 
     ANY = "*"
     POD_FAILED = "PodFailed"
@@ -61,15 +65,40 @@ class JobEvent(StrEnum):
     JOB_UPDATED = "JobUpdated"
 
 
+POLICY_ACTIONS = (
+    Action.ABORT_JOB,
+    Action.RESTART_JOB,
+    Action.RESTART_TASK,
+    Action.RESTART_POD,
+    Action.RESTART_PARTITION,
+    Action.TERMINATE_JOB,
+    Action.COMPLETE_JOB,
+    Action.RESUME_JOB,
+)
+"""Actions that a policy may name."""
+
+POLICY_EVENTS = (
+    JobEvent.ANY,
+    JobEvent.POD_FAILED,
+    JobEvent.POD_EVICTED,
+    JobEvent.POD_PENDING,
+    JobEvent.JOB_UNKNOWN,
+    JobEvent.TASK_COMPLETED,
+    JobEvent.TASK_FAILED,
+    JobEvent.JOB_UPDATED,
+)
+"""Events that a policy may name; the others are internal to the controller."""
+
+
 class LifecyclePolicy(ApiStruct, frozen=True):
-    """When *event* (or one of *events*, or the exit code) happens, do *action*."""
+    """Run *action* on *event*, on any of *events*, or on *exit_code*."""
 
     action: str = ""
     event: str = ""
     events: tuple[str, ...] = ()
     exit_code: int | None = None
     timeout: str | None = None
-    """Go duration text, e.g. ``"10m"``; the action waits that long."""
+    """Delay of the action, in Go's notation, e.g. ``"10m"``."""
 
 
 class DependsOn(ApiStruct, frozen=True):
@@ -80,7 +109,7 @@ class DependsOn(ApiStruct, frozen=True):
 
 
 class NetworkTopology(ApiStruct, frozen=True):
-    """How close together the pods must be."""
+    """Constraint on the network distance between the pods."""
 
     mode: str = "hard"
     highest_tier_allowed: int | None = None
@@ -88,7 +117,7 @@ class NetworkTopology(ApiStruct, frozen=True):
 
 
 class PartitionPolicy(ApiStruct, frozen=True):
-    """A task cut into partitions of equal size."""
+    """Division of a task into partitions of equal size."""
 
     total_partitions: int = 0
     partition_size: int = 0
@@ -97,7 +126,7 @@ class PartitionPolicy(ApiStruct, frozen=True):
 
 
 class TaskSpec(ApiStruct, frozen=True):
-    """One task of a Job: a number of pods of one template."""
+    """One task of a Job: *replicas* pods of one template."""
 
     name: str = ""
     replicas: int = 0
@@ -116,11 +145,11 @@ class VolumeSpec(ApiStruct, frozen=True):
     mount_path: str = ""
     volume_claim_name: str = ""
     volume_claim: dict[str, Any] | None = None
-    """The specification of a claim that is to be made, as it was sent."""
+    """PVC spec of a claim to create, as received."""
 
 
 class JobSpec(ApiStruct, frozen=True):
-    """What the user asks for."""
+    """Desired state of a Job."""
 
     scheduler_name: str = ""
     min_available: int = 0
@@ -136,11 +165,11 @@ class JobSpec(ApiStruct, frozen=True):
     min_success: int | None = None
     network_topology: NetworkTopology | None = None
     suspend: bool = False
-    """Ours beyond Volcano's: a suspended job has no pods."""
+    """Not in Volcano: a suspended job has no pods."""
 
 
 class JobState(ApiStruct, frozen=True):
-    """The phase, and why the job is in it."""
+    """Phase of a job with its reason."""
 
     phase: str = ""
     reason: str = ""
@@ -155,14 +184,14 @@ class TaskState(ApiStruct, frozen=True):
 
 
 class JobCondition(ApiStruct, frozen=True):
-    """A phase that the job has entered; *status* is the phase."""
+    """A phase that the job entered; *status* is the phase."""
 
     status: str = ""
     last_transition_time: str | None = None
 
 
 class JobStatus(ApiStruct, frozen=True):
-    """What the job controller says of the job."""
+    """Status written by the job controller."""
 
     state: JobState = JobState()
     min_available: int = 0

@@ -1,11 +1,11 @@
-"""Which job an object belongs to, in the words by which logs can be searched."""
+"""Log fields that identify an object and the job that controls it."""
 
 from .meta import ObjectMeta
 from .names import JOBS
 
 
 def owning_job(meta: ObjectMeta) -> str:
-    """``namespace/name`` of the Job that controls the object; empty if none does."""
+    """Return ``namespace/name`` of the Job that controls the object, or ``""``."""
     owner = meta.controller
     if owner is None or (owner.kind, owner.api_version) != (JOBS.kind, JOBS.api_version):
         return ""
@@ -13,6 +13,6 @@ def owning_job(meta: ObjectMeta) -> str:
 
 
 def object_fields(kind: str, meta: ObjectMeta) -> dict[str, str]:
-    """For a line of the log: the job, if there is one, and the object itself, a *what*."""
+    """Return the log fields of an object: its key under *kind*, and its job, if any."""
     job = owning_job(meta)
     return {"job": job, kind: meta.key} if job else {kind: meta.key}

@@ -1,4 +1,4 @@
-"""Metadata that all kinds share. Times are RFC 3339 text, as on the wire."""
+"""Types common to all kinds (``meta/v1``). Times are RFC 3339 text, as on the wire."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,7 +7,7 @@ from .base import ApiStruct
 
 
 class OwnerReference(ApiStruct, frozen=True):
-    """Who an object belongs to; the garbage collector follows it by uid."""
+    """Owner of an object; the garbage collector matches it by uid."""
 
     api_version: str = ""
     kind: str = ""
@@ -35,12 +35,12 @@ class ObjectMeta(ApiStruct, frozen=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, or ``name`` for a cluster-scoped object."""
+        """Return ``namespace/name``, or ``name`` for a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The one owner that controls the object, if any."""
+        """Return the owner that controls the object, if any."""
         for owner in self.owner_references:
             if owner.controller:
                 return owner
@@ -48,7 +48,7 @@ class ObjectMeta(ApiStruct, frozen=True):
 
 
 def preconditions(meta: ObjectMeta) -> dict[str, str]:
-    """``metadata`` of a patch that is meant for this object in this version and for no other."""
+    """Return the ``metadata`` of a patch that applies to this object and version only."""
     return {"uid": meta.uid, "resourceVersion": meta.resource_version}
 
 
@@ -62,7 +62,7 @@ class HasMeta(Protocol):
 
 
 class Condition(ApiStruct, frozen=True):
-    """One entry of ``status.conditions``, in the form that core kinds use."""
+    """One entry of ``status.conditions``, as in core kinds."""
 
     type: str = ""
     status: str = ""
@@ -73,7 +73,7 @@ class Condition(ApiStruct, frozen=True):
 
 
 class ObjectReference(ApiStruct, frozen=True):
-    """What an Event is about."""
+    """Reference to the object that an Event regards."""
 
     api_version: str = ""
     kind: str = ""

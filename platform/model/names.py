@@ -1,11 +1,11 @@
-"""The names that the outside world knows: resources, labels, annotations, finalizers."""
+"""Public API names: resources, labels, annotations, storage class."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object behind a Kubernetes API."""
+    """A Kubernetes API resource and its kind."""
 
     group: str
     version: str
@@ -15,18 +15,18 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """``group/version``, or ``version`` alone for the core group."""
+        """Return ``group/version``, or ``version`` alone for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of the collection, of one object, or of its sub-resource.
+        """Return the URL path of the collection, of one object, or of its subresource.
 
-        A namespaced resource without *namespace* gives the collection over all namespaces.
+        A namespaced resource without *namespace* yields the collection in all namespaces.
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        parts = [root + space, self.plural, name, subresource]
-        return "/".join(part for part in parts if part)
+        prefix = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        segments = [root + prefix, self.plural, name, subresource]
+        return "/".join(segment for segment in segments if segment)
 
 
 BATCH_GROUP = "batch.volcano.sh"
@@ -88,7 +88,7 @@ SCHEDULER_NAME = "volcano"
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 
-# Volcano's labels and annotations: the wire contract, never renamed.
+# Volcano's labels and annotations: wire names, never renamed.
 JOB_NAME = "volcano.sh/job-name"
 JOB_NAMESPACE = "volcano.sh/job-namespace"
 JOB_VERSION = "volcano.sh/job-version"
@@ -101,12 +101,12 @@ TEMPLATE_UID = "volcano.sh/template-uid"
 GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
 QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
-"""Annotation of a pod (``true``) that is to have the scheduling gate of the same name, which goes
-when the pod's queue has room for it."""
+"""Pod annotation (``true``): the webhook adds the scheduling gate of the same name; the scheduler
+removes it once the queue has capacity for the pod."""
 
-# Ours.
+# Batholith's own.
 SIMULATE_PREFIX = "simulate.batholith.io/"
 DIR_PROVISIONER = "folders.batholith.io"
-"""Who makes the volumes of the embedded cluster: folders that the agent keeps by claim."""
+"""Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""
 DIR_STORAGE_CLASS = "folder"
-"""The storage class of the embedded cluster from its start."""
+"""Storage class that the embedded cluster creates at start-up."""

@@ -1,4 +1,4 @@
-"""The words of core Pods that several parts share; views of Pods belong to who reads them."""
+"""Core Pod types used by several packages; each package declares its own views of Pods."""
 
 from enum import StrEnum
 
@@ -16,11 +16,21 @@ class PodPhase(StrEnum):
 
 
 FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
-"""Phases that a pod does not leave."""
+"""Final phases."""
+
+
+# Values that Kubernetes supports, in the order of its error messages.
+DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+IMAGE_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+PROTOCOLS = ("SCTP", "TCP", "UDP")
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+TERMINATION_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 
 
 class VolumeMount(ApiStruct, frozen=True):
-    """Where a volume appears in a container."""
+    """Mount of a volume in a container."""
 
     name: str = ""
     mount_path: str = ""

@@ -1,6 +1,6 @@
-"""What a pod needs: its containers, side-cars, init containers and overhead together.
+"""Effective requests and limits of a pod: containers, sidecars, init containers and overhead.
 
-Shared by all who turn pods into amounts: PodGroups ask for them as ``minResources``.
+Used by the scheduler, quotas, and for the ``minResources`` of PodGroups.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,21 +13,21 @@ Amounts = dict[str, Quantity]
 
 
 class Resources(ApiStruct, frozen=True):
-    """What a container (or a pod as a whole) asks for and may take at most."""
+    """Requests and limits of a container, or of a pod (pod-level resources)."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
 class ContainerResources(ApiStruct, frozen=True):
-    """A container, or an init container; one of those that restarts always is a side-car."""
+    """A container or init container; with ``restartPolicy: Always`` the latter is a sidecar."""
 
     resources: Resources = Resources()
     restart_policy: str = ""
 
 
 class PodResources(ApiStruct, frozen=True):
-    """The part of a pod's spec that says what it needs."""
+    """Fields of a pod's spec that determine its resources."""
 
     containers: tuple[ContainerResources, ...] = ()
     init_containers: tuple[ContainerResources, ...] = ()
@@ -36,10 +36,10 @@ class PodResources(ApiStruct, frozen=True):
 
 
 def quota_usage(spec: PodResources, *, finished: bool = False) -> Amounts:
-    """What a pod counts for in a resource quota; little, if it has *ended*.
+    """Return the usage of a pod in a ResourceQuota; a *finished* pod counts as an object only.
 
     Raises:
-        QuantityError: an amount is no quantity.
+        QuantityError: an amount is not a quantity.
     """
     one = parse(1)
     if finished:
@@ -55,36 +55,36 @@ def quota_usage(spec: PodResources, *, finished: bool = False) -> Amounts:
 
 
 def effective_resources(spec: PodResources, kind: str) -> Amounts:
-    """``requests`` or ``limits`` of the pod at its busiest: starting, or with all running.
+    """Return the pod's effective ``requests`` or ``limits``: the maximum of init and run phase.
 
     Raises:
-        QuantityError: an amount is no quantity.
+        QuantityError: an amount is not a quantity.
     """
     running = _sum(spec.containers, kind)
     starting: Amounts = {}
     sidecars: Amounts = {}
     for container in spec.init_containers:
-        asked = _parse_amounts(getattr(container.resources, kind))
+        request = _parse_amounts(getattr(container.resources, kind))
         if container.restart_policy == "Always":
-            add(sidecars, asked)
-            add(running, asked)
-            asked = dict(sidecars)
+            add(sidecars, request)
+            add(running, request)
+            request = dict(sidecars)
         else:
-            add(asked, sidecars)
-        for name, amount in asked.items():
+            add(request, sidecars)
+        for name, amount in request.items():
             starting[name] = max(amount, starting.get(name, ZERO))
     for name, amount in starting.items():
         running[name] = max(amount, running.get(name, ZERO))
     running |= _parse_amounts(getattr(spec.resources, kind))
     overhead = _parse_amounts(spec.overhead)
-    if kind == "limits":  # overhead counts only towards a limit that is there
+    if kind == "limits":  # Overhead is added only to existing limits.
         overhead = {name: amount for name, amount in overhead.items() if name in running}
     add(running, overhead)
     return running
 
 
 def add(total: Amounts, more: Mapping[str, Quantity]) -> None:
-    """Add *more* to *total* in place."""
+    """Add *more* to *total*, which is modified."""
     for name, amount in more.items():
         total[name] = total[name] + amount if name in total else amount
 

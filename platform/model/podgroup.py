@@ -1,4 +1,4 @@
-"""Volcano's PodGroup (``scheduling.volcano.sh/v1beta1``): a gang as the scheduler sees it."""
+"""Volcano's PodGroup (``scheduling.volcano.sh/v1beta1``): the gang as a unit of scheduling."""
 
 from enum import StrEnum
 
@@ -31,7 +31,7 @@ class SubGroupPolicy(ApiStruct, frozen=True):
 
 
 class PodGroupSpec(ApiStruct, frozen=True):
-    """What the gang needs to start."""
+    """Minimum members and resources, queue and priority of the gang."""
 
     min_member: int = 0
     min_task_member: dict[str, int] = {}
@@ -43,7 +43,7 @@ class PodGroupSpec(ApiStruct, frozen=True):
 
 
 class PodGroupCondition(ApiStruct, frozen=True):
-    """One finding of the scheduler about the gang (``Unschedulable``, ``Scheduled``)."""
+    """Scheduling condition of the gang (``Unschedulable``, ``Scheduled``)."""
 
     type: str = ""
     status: str = ""
@@ -54,7 +54,7 @@ class PodGroupCondition(ApiStruct, frozen=True):
 
 
 class PodGroupStatus(ApiStruct, frozen=True):
-    """What the scheduler says of the gang; nobody else writes it."""
+    """Status written by the scheduler alone."""
 
     phase: str = ""
     conditions: tuple[PodGroupCondition, ...] = ()

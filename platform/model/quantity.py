@@ -1,9 +1,8 @@
 """Exact Kubernetes quantities: ``500m``, ``1.5Gi``, ``2e3``.
 
-A quantity is a whole number of billionths. What is finer is rounded away from zero when it is
-read; so are :meth:`Quantity.value` and :meth:`Quantity.milli_value`, as upstream does. Unlike
-upstream, nothing overflows: numbers may be larger than 64 bits (only binary suffixes are capped,
-since upstream stores the capped number).
+A quantity is an integer number of billionths. Parsing, :meth:`Quantity.value` and
+:meth:`Quantity.milli_value` round away from zero, as upstream does. Unlike upstream, numbers may
+exceed 64 bits (only binary suffixes are capped, since upstream stores the capped number).
 """
 
 import re
@@ -13,7 +12,7 @@ from functools import lru_cache
 
 _NANO = 1_000_000_000
 _BINARY_CAP = (2**63 - 1) * _NANO
-_MAX_EXPONENT = 1000  # nobody means more, and a longer one would only eat memory
+_MAX_EXPONENT = 1000  # Bounds the memory of one quantity.
 _MAX_LENGTH = 256
 _CACHED_TEXTS = 8192
 
@@ -38,11 +37,11 @@ _BINARY_SUFFIXES = ("", *_BINARY_POWERS)
 
 
 class QuantityError(ValueError):
-    """The text is not a quantity; the message is the one that Kubernetes users know."""
+    """The text is not a quantity; the message is Kubernetes' own."""
 
 
 class Format(Enum):
-    """The family of suffixes that a quantity is written with."""
+    """Suffix family of a quantity (upstream's ``Format``)."""
 
     DECIMAL = "DecimalSI"
     BINARY = "BinarySI"
@@ -51,32 +50,32 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """An exact amount; compared and hashed by amount, whatever its form."""
+    """An exact amount; equality and hash ignore the format."""
 
     nanos: int
     """The amount in billionths."""
 
     format: Format = Format.DECIMAL
-    """How it is written; sums take the form of their first non-zero term."""
+    """Output format; sums take the format of their first non-zero term."""
 
     text: str = ""
-    """The text that it was read from, where upstream keeps that text as canonical."""
+    """The parsed text, where upstream keeps it as canonical."""
 
     def value(self) -> int:
-        """The amount in whole units, rounded away from zero."""
+        """Return the amount in whole units, rounded away from zero."""
         return _divide_away_from_zero(self.nanos, _NANO)
 
     def milli_value(self) -> int:
-        """The amount in thousandths, rounded away from zero."""
+        """Return the amount in thousandths, rounded away from zero."""
         return _divide_away_from_zero(self.nanos, 1_000_000)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the amount has no fraction."""
+        """Return whether the amount has no fraction."""
         return self.nanos % _NANO == 0
 
     def __str__(self) -> str:
-        """The canonical text: no fraction, the largest suffix that loses nothing."""
+        """Return the canonical text: no fraction, the largest exact suffix."""
         if self.text:
             return self.text
         if not self.nanos:
@@ -123,10 +122,10 @@ ZERO = Quantity(0)
 
 
 def parse(value: str | int | float) -> Quantity:
-    """Read a quantity as it stands in JSON: text or a bare number.
+    """Parse a quantity as in JSON: text or a bare number.
 
     Raises:
-        QuantityError: it is neither; the message says what is wrong, but not where.
+        QuantityError: *value* is not a quantity.
     """
     if isinstance(value, str):
         return _parse_text(value.strip())
@@ -136,10 +135,10 @@ def parse(value: str | int | float) -> Quantity:
 
 
 def canonical(value: str | int | float) -> str:
-    """The canonical text of what :func:`parse` reads.
+    """Return the canonical text of *value*.
 
     Raises:
-        QuantityError: it is no quantity.
+        QuantityError: *value* is not a quantity.
     """
     return str(parse(value))
 
@@ -153,21 +152,21 @@ def _parse_text(text: str) -> Quantity:
             "quantities must match the regular expression"
             " '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
         )
-    form, power = _parse_suffix(suffix)
+    format_, power = _parse_suffix(suffix)
     digits = whole.lstrip("0") + fraction
     number = int(whole + fraction)
-    if form is Format.BINARY:
+    if format_ is Format.BINARY:
         nanos = _divide_away_from_zero(number * 1024**power * _NANO, 10 ** len(fraction))
-        nanos, written = min(nanos, _BINARY_CAP), ""
+        nanos, canonical_text = min(nanos, _BINARY_CAP), ""
     else:
         power -= len(fraction)
         nanos = _scale_by_ten(number, power + 9)
-        written = text if _is_canonical(digits, power) else ""
-    return Quantity(-nanos if sign == "-" else nanos, form, written)
+        canonical_text = text if _is_canonical(digits, power) else ""
+    return Quantity(-nanos if sign == "-" else nanos, format_, canonical_text)
 
 
 def _parse_suffix(suffix: str) -> tuple[Format, int]:
-    """The form of a suffix and its power: of 1024 for the binary form, else of ten."""
+    """Return the format of a suffix and its power: of 1024 for BINARY, else of ten."""
     if suffix in _DECIMAL_POWERS:
         return Format.DECIMAL, _DECIMAL_POWERS[suffix]
     if suffix in _BINARY_POWERS:
@@ -182,9 +181,9 @@ def _parse_suffix(suffix: str) -> tuple[Format, int]:
 
 
 def _is_canonical(digits: str, power: int) -> bool:
-    """Whether upstream takes such digits for canonical and keeps the text as it was written.
+    """Return whether upstream treats such digits as canonical and keeps the text.
 
-    That is why ``1.234`` and ``+1`` stay, but ``1.5`` becomes ``1500m`` and ``1000`` ``1k``.
+    Hence ``1.234`` and ``+1`` are kept, but ``1.5`` becomes ``1500m`` and ``1000`` ``1k``.
     """
     return (
         digits[:1] not in ("", "0")
@@ -200,7 +199,7 @@ def _scale_by_ten(number: int, power: int) -> int:
 
 
 def _divide_away_from_zero(number: int, divisor: int) -> int:
-    """Divide, and round away from zero."""
+    """Divide, rounding away from zero."""
     return -(-number // divisor) if number >= 0 else number // divisor
 
 

@@ -1,4 +1,4 @@
-"""Volcano's Queue (``scheduling.volcano.sh/v1beta1``): shares of the cluster, in a tree."""
+"""Volcano's Queue (``scheduling.volcano.sh/v1beta1``): hierarchical cluster quota."""
 
 from enum import StrEnum
 
@@ -18,13 +18,13 @@ class QueueState(StrEnum):
 
 
 class Guarantee(ApiStruct, frozen=True):
-    """What is kept for the queue even when it is idle."""
+    """Resources reserved for the queue even while it is idle."""
 
     resource: Quantities = {}
 
 
 class QueueSpec(ApiStruct, frozen=True):
-    """What an administrator asks of a queue."""
+    """Desired state of a queue."""
 
     weight: int = 0
     capability: Quantities = {}
@@ -38,7 +38,7 @@ class QueueSpec(ApiStruct, frozen=True):
 
 
 class QueueStatus(ApiStruct, frozen=True):
-    """State and counts (the queue controller's) and *allocated* (the scheduler's)."""
+    """State and counts (by the queue controller) and *allocated* (by the scheduler)."""
 
     state: str = ""
     unknown: int = 0
@@ -50,7 +50,7 @@ class QueueStatus(ApiStruct, frozen=True):
 
 
 class Queue(ApiStruct, frozen=True):
-    """A share of the cluster."""
+    """A Volcano queue."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: QueueSpec = QueueSpec()

@@ -1,9 +1,8 @@
-"""Label selectors and field selectors: which objects are meant.
+"""Label selectors and field selectors.
 
-A label selector comes as text (``tier in (a,b),!canary``) or as the ``matchLabels`` and
+A label selector is text (``tier in (a,b),!canary``) or the ``matchLabels`` and
 ``matchExpressions`` of an object; both become a :class:`Selector`, and ``str(selector)`` is the
-text for a query. Field selectors are only parsed here: which fields a kind offers is its own
-matter.
+query text. Field selectors are only parsed here; each kind defines its selectable fields.
 """
 
 import re
@@ -24,11 +23,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class SelectorError(ValueError):
-    """The selector cannot be understood; the message is what an API client is told."""
+    """The selector is invalid; the message goes to the API client."""
 
 
 class Operator(StrEnum):
-    """How a requirement compares a label with its values."""
+    """Operator of a label requirement."""
 
     IN = "in"
     NOT_IN = "notin"
@@ -40,14 +39,14 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on one label."""
+    """A condition on one label."""
 
     key: str
     operator: Operator
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether *labels* meet the condition; NOT_IN is also met where the label is missing."""
+        """Return whether *labels* meet the condition; NOT_IN also matches a missing label."""
         value = labels.get(self.key)
         match self.operator:
             case Operator.IN:
@@ -65,7 +64,7 @@ class Requirement:
         return difference > 0 if self.operator is Operator.GREATER else difference < 0
 
     def __str__(self) -> str:
-        """The condition in selector syntax."""
+        """Return the condition in selector syntax."""
         match self.operator:
             case Operator.EXISTS:
                 return self.key
@@ -81,19 +80,19 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Conditions that must all hold; without any it selects everything."""
+    """Conditions that must all hold; without conditions it selects everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
     nothing: bool = False
-    """Selects nothing at all: what a selector that was never given means."""
+    """Select nothing: the meaning of an unset selector."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with *labels* is meant."""
+        """Return whether an object with *labels* is selected."""
         return not self.nothing and all(each.matches(labels) for each in self.requirements)
 
     def __str__(self) -> str:
-        """The selector as the text of a query (NOTHING cannot be asked for)."""
+        """Return the selector as query text (NOTHING has none)."""
         return ",".join(str(each) for each in self.requirements)
 
 
@@ -108,38 +107,38 @@ class FieldRequirement(NamedTuple):
     value: str
 
     def matches(self, value: str) -> bool:
-        """Whether a field with *value* (``""`` where it is missing) meets the condition."""
+        """Return whether *value* (``""`` if the field is missing) meets the condition."""
         return (value == self.value) == (self.operator == "=")
 
 
 @lru_cache(maxsize=1024)
 def parse_label_selector(text: str) -> Selector:
-    """Read a label selector in the syntax of ``kubectl -l``; empty text selects everything.
+    """Parse a label selector in the syntax of ``kubectl -l``; empty text selects everything.
 
     Raises:
-        SelectorError: it cannot be read, or a key or value could not stand on any object.
+        SelectorError: the syntax, a key or a value is invalid.
     """
-    reader = _Lexer(text)
+    lexer = _Lexer(text)
     requirements = []
-    while reader.peek():
-        if reader.peek() != "!" and reader.peek() in _SYMBOLS:
-            raise reader.unexpected("!, identifier, or 'end of string'")
-        requirements.append(_parse_requirement(reader))
-        separator = reader.advance()
+    while lexer.peek():
+        if lexer.peek() != "!" and lexer.peek() in _SYMBOLS:
+            raise lexer.unexpected("!, identifier, or 'end of string'")
+        requirements.append(_parse_requirement(lexer))
+        separator = lexer.advance()
         if not separator:
             break
         if separator != ",":
-            raise reader.unexpected("',' or 'end of string'", found=separator)
-        if not reader.peek() or (reader.peek() in _SYMBOLS and reader.peek() != "!"):
-            raise reader.unexpected("identifier after ','")
+            raise lexer.unexpected("',' or 'end of string'", found=separator)
+        if not lexer.peek() or (lexer.peek() in _SYMBOLS and lexer.peek() != "!"):
+            raise lexer.unexpected("identifier after ','")
     return Selector(tuple(sorted(requirements, key=lambda each: each.key)))
 
 
 def from_label_selector(selector: LabelSelector | None) -> Selector:
-    """The selector that an object carries; ``None`` selects nothing, an empty one everything.
+    """Convert an object's selector; ``None`` selects nothing, an empty one everything.
 
     Raises:
-        SelectorError: an operator is unknown, or a key, a value or their number is wrong.
+        SelectorError: an operator, a key, a value or the number of values is invalid.
     """
     if selector is None:
         return NOTHING
@@ -150,16 +149,16 @@ def from_label_selector(selector: LabelSelector | None) -> Selector:
 
 
 def parse_field_selector(text: str) -> list[FieldRequirement]:
-    """Read a field selector (``a=b,c!=d``); a backslash keeps ``,``, ``=`` and itself literal.
+    """Parse a field selector (``a=b,c!=d``); a backslash escapes ``,``, ``=`` and itself.
 
     Raises:
-        SelectorError: a term has no operator, or its value a stray backslash or ``=``.
+        SelectorError: a term has no operator, or its value has an unescaped backslash or ``=``.
     """
     return [_parse_field_requirement(term) for term in _UNESCAPED_TERM.findall(text)]
 
 
 class _Lexer:
-    """The tokens of a label selector, one after the other; ``""`` is the end."""
+    """Tokens of a label selector; ``""`` marks the end."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -169,12 +168,12 @@ class _Lexer:
         return self._next
 
     def advance(self) -> str:
-        taken = self._next
+        token = self._next
         self._next = next(self._tokens, "")
-        return taken
+        return token
 
     def identifier(self) -> str:
-        """The next token, which must be a word."""
+        """Return the next token, which must not be a symbol."""
         if not self._next or self._next in _SYMBOLS:
             raise self.unexpected("identifier")
         return self.advance()
@@ -185,12 +184,12 @@ class _Lexer:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    at = 0
-    while match := _TOKEN.match(text, at):
+    position = 0
+    while match := _TOKEN.match(text, position):
         yield match[1]
         if not match[1]:
             return
-        at = match.end()
+        position = match.end()
 
 
 def _parse_requirement(lexer: _Lexer) -> Requirement:
@@ -215,23 +214,23 @@ def _parse_requirement(lexer: _Lexer) -> Requirement:
 
 
 def _parse_exact_value(lexer: _Lexer) -> str:
-    """A value, which may be empty."""
+    """Parse a value, which may be empty."""
     return "" if lexer.peek() in ("", ",") else lexer.identifier()
 
 
 def _parse_values(lexer: _Lexer) -> list[str]:
-    """Values in parentheses; nothing between two commas is the empty value."""
+    """Parse values in parentheses; an empty item is the empty value."""
     if lexer.peek() != "(":
         raise lexer.unexpected("'('")
     lexer.advance()
     values = []
     while True:
         values.append("" if lexer.peek() in (",", ")") else lexer.identifier())
-        sign = lexer.advance()
-        if sign == ")":
+        symbol = lexer.advance()
+        if symbol == ")":
             return values
-        if sign != ",":
-            raise lexer.unexpected("',' or ')'", found=sign)
+        if symbol != ",":
+            raise lexer.unexpected("',' or ')'", found=symbol)
 
 
 def _from_expression(expression: LabelRequirement) -> Requirement:
@@ -247,16 +246,16 @@ def _from_expression(expression: LabelRequirement) -> Requirement:
 
 
 def _new_requirement(key: str, operator: Operator, values: list[str]) -> Requirement:
-    """A requirement that some object could meet."""
-    if problem := qualified_name_error(key):
-        raise _invalid("key", key, problem)
+    """Return a validated requirement."""
+    if error := qualified_name_error(key):
+        raise _invalid("key", key, error)
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
         raise SelectorError(f"values of '{key}': operators 'in' and 'notin' need at least one")
     if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST) and values:
         raise SelectorError(f"values of '{key}': must be empty for exists and does not exist")
     for value in values:
-        if problem := label_value_error(value):
-            raise _invalid(f"values of '{key}'", value, problem)
+        if error := label_value_error(value):
+            raise _invalid(f"values of '{key}'", value, error)
         if operator in (Operator.GREATER, Operator.LESS) and not _INTEGER.fullmatch(value):
             raise _invalid(f"values of '{key}'", value, "'>' and '<' compare whole numbers")
     return Requirement(key, operator, frozenset(values))

@@ -1,4 +1,4 @@
-"""Points in time as Kubernetes writes them: RFC 3339 in UTC, whole seconds or microseconds."""
+"""Timestamps as Kubernetes formats them: RFC 3339 in UTC, in seconds or microseconds."""
 
 import re
 from datetime import UTC, datetime
@@ -9,45 +9,39 @@ _RFC3339 = re.compile(
 
 
 class TimeError(ValueError):
-    """The text is no point in time as RFC 3339 writes it."""
+    """The text is not an RFC 3339 timestamp."""
 
 
 def parse(text: str) -> datetime:
-    """Read a point in time and give it in UTC; what is finer than a microsecond is cut off.
+    """Parse a timestamp to UTC, truncated to microseconds.
 
     Raises:
-        TimeError: the text is not RFC 3339, or names a day or a time that does not exist.
+        TimeError: the text is not RFC 3339, or the date or time does not exist.
     """
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise TimeError(f"not a time as RFC 3339 writes it: {text!r}")
+        raise TimeError(f"not an RFC 3339 timestamp: {text!r}")
     day, time, fraction, zone = match.groups(default="")
     try:
-        read = datetime.fromisoformat(
+        parsed = datetime.fromisoformat(
             f"{day}T{time}.{fraction[:6].ljust(6, '0')}{'+00:00' if zone in 'Zz' else zone}"
         )
-        return read.astimezone(UTC)
-    except (ValueError, OverflowError) as wrong:
-        raise TimeError(f"no such time: {text!r} ({wrong})") from wrong
+        return parsed.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise TimeError(f"no such time: {text!r} ({error})") from error
 
 
 def format(timestamp: datetime) -> str:  # noqa: A001 - read as times.format
-    """Write a point in time in whole seconds, as most fields have it; fractions are cut off.
-
-    *moment* must know its zone.
-    """
+    """Format a timezone-aware timestamp in whole seconds, truncated: the format of most fields."""
     return f"{_utc(timestamp).isoformat(timespec='seconds')}Z"
 
 
 def format_micros(timestamp: datetime) -> str:
-    """Write a point in time with six decimals, as Leases and Events have it.
-
-    *moment* must know its zone.
-    """
+    """Format a timezone-aware timestamp in microseconds: the format of Leases and Events."""
     return f"{_utc(timestamp).isoformat(timespec='microseconds')}Z"
 
 
 def _utc(timestamp: datetime) -> datetime:
     if timestamp.tzinfo is None:
-        raise ValueError("a time without a zone could mean any moment")
+        raise ValueError("timestamp has no timezone")
     return timestamp.astimezone(UTC).replace(tzinfo=None)

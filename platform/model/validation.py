@@ -1,8 +1,7 @@
-"""What names, labels and values must look like in Kubernetes.
+"""Kubernetes' syntax rules for names, labels and values.
 
-Each function answers with what is wrong with a text, in words that can follow the text itself in a
-refusal (the words of Kubernetes, which some clients look for), or with ``""`` when nothing is.
-Answers are remembered: the same names and labels come again and again.
+Each function returns an error message, or ``""`` for valid text. The messages are Kubernetes' own,
+which some clients match. Results are cached, since the same names and labels recur.
 """
 
 import re
@@ -30,7 +29,7 @@ _PATH_SEGMENT_RE = re.compile(r"[^/%]+")
 
 @lru_cache(maxsize=4096)
 def dns1123_label_error(text: str) -> str:
-    """Of a name that becomes one part of a host name: containers, volumes, services."""
+    """Validate a DNS label (RFC 1123): names of containers, volumes and namespaces."""
     if _DNS1123_LABEL_RE.fullmatch(text):
         return too_long_error(text, 63)
     return (
@@ -42,7 +41,7 @@ def dns1123_label_error(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def dns1123_subdomain_error(text: str) -> str:
-    """Of the name of most objects."""
+    """Validate a DNS subdomain (RFC 1123): names of most objects."""
     if _DNS1123_SUBDOMAIN_RE.fullmatch(text):
         return too_long_error(text, 253)
     return (
@@ -53,7 +52,7 @@ def dns1123_subdomain_error(text: str) -> str:
 
 
 def name_error(text: str) -> str:
-    """Of the part of a label key after its slash, and of names with the same rules."""
+    """Validate the name part of a label key, and names with the same rules."""
     if not text:
         return "name part must be non-empty"
     if _NAME_RE.fullmatch(text):
@@ -67,18 +66,18 @@ def name_error(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def qualified_name_error(text: str) -> str:
-    """Of the key of a label, annotation or resource: a name, perhaps after a domain and a slash."""
+    """Validate the key of a label, annotation or resource: ``[domain/]name``."""
     prefix, slash, name = text.rpartition("/")
     if slash and not prefix:
         return "prefix part must be non-empty"
-    if slash and (problem := dns1123_subdomain_error(prefix)):
-        return f"prefix part {problem}"
+    if slash and (error := dns1123_subdomain_error(prefix)):
+        return f"prefix part {error}"
     return name_error(name)
 
 
 @lru_cache(maxsize=8192)
 def label_value_error(text: str) -> str:
-    """Of the value of a label; the empty value is one."""
+    """Validate a label value, which may be empty."""
     if not text or _NAME_RE.fullmatch(text):
         return too_long_error(text, 63)
     return (
@@ -90,7 +89,7 @@ def label_value_error(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def dns1035_label_error(text: str) -> str:
-    """Of a label of the domain name system that starts with a letter (RFC 1035): services."""
+    """Validate a DNS label that starts with a letter (RFC 1035): names of services."""
     if _DNS1035_LABEL_RE.fullmatch(text):
         return too_long_error(text, 63)
     return (
@@ -102,7 +101,7 @@ def dns1035_label_error(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def path_segment_error(text: str) -> str:
-    """Of the names of RBAC objects, which need only be one segment of a URL path."""
+    """Validate names that need only be one segment of a URL path: RBAC objects."""
     if text in (".", ".."):
         return f"may not be '{text}'"
     return "" if _PATH_SEGMENT_RE.fullmatch(text) else "may not contain '/' or '%'"
@@ -110,9 +109,9 @@ def path_segment_error(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def config_key_error(text: str) -> str:
-    """Of a key of a ConfigMap or Secret."""
-    if problem := too_long_error(text, 253):
-        return problem
+    """Validate a key of a ConfigMap or Secret."""
+    if error := too_long_error(text, 253):
+        return error
     if text in (".", ".."):
         return f"must not be '{text}'"
     if text.startswith(".."):
@@ -128,7 +127,7 @@ def config_key_error(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def env_name_error(text: str) -> str:
-    """Of the name of an environment variable."""
+    """Validate the name of an environment variable."""
     if _ENV_NAME_RE.fullmatch(text):
         return ""
     return (
@@ -138,7 +137,7 @@ def env_name_error(text: str) -> str:
 
 
 def http_header_name_error(text: str) -> str:
-    """Of the name of a header of HTTP."""
+    """Validate the name of an HTTP header."""
     if _HTTP_HEADER_NAME_RE.fullmatch(text):
         return ""
     return (
@@ -148,7 +147,7 @@ def http_header_name_error(text: str) -> str:
 
 
 def search_path_error(text: str) -> str:
-    """Of a domain that names are looked up in."""
+    """Validate a DNS search domain."""
     if _SEARCH_PATH_RE.fullmatch(text):
         return too_long_error(text, 253)
     return (
@@ -159,5 +158,5 @@ def search_path_error(text: str) -> str:
 
 
 def too_long_error(text: str, max_length: int) -> str:
-    """Of a text of more than *most* bytes."""
+    """Validate the length of ASCII text, in bytes."""
     return f"must be no more than {max_length} bytes" if len(text) > max_length else ""

@@ -1,1 +1,1 @@
-"""The podgroup controller: gangs for pods that no Volcano job made."""
+"""PodGroup controller: PodGroups for pods that are not part of a Volcano job."""

@@ -1,4 +1,4 @@
-"""The PodGroup of a pod that came without one: a pure function of the pod and its owners."""
+"""Build the PodGroup of a pod without one: a pure function of the pod and its owners."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,9 +12,9 @@ from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStat
 from .core_types import Pod
 
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
-"""Annotation of a pod's owner: the size of the gang."""
+"""Annotation of a pod's owner: the gang size (minMember)."""
 QUEUE = "scheduling.volcano.sh/queue-name"
-"""Annotation of a pod: the queue of its gang."""
+"""Annotation of a pod: the queue of its PodGroup."""
 _INHERITED = "volcano.sh/"
 _TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
 _TOPOLOGY_TIER = "volcano.sh/network-topology-highest-tier"
@@ -24,7 +24,7 @@ _LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
 
 
 def merge_owners(owners: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The annotations of all owners; where they differ, the first one's."""
+    """Merge the annotations of all owners; the first owner takes precedence."""
     merged: dict[str, str] = {}
     for annotations in owners:
         merged = {**annotations, **merged}
@@ -32,10 +32,10 @@ def merge_owners(owners: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def build(pod: Pod, inherited: Mapping[str, str]) -> PodGroup:
-    """The PodGroup for *pod*, whose owners carry the annotations *inherited*.
+    """Return the PodGroup for *pod*, whose owners have the annotations *inherited*.
 
     Raises:
-        QuantityError: the pod asks for something that is no quantity.
+        QuantityError: a resource request of the pod is malformed.
     """
     meta = pod.metadata
     size = min_member(inherited)
@@ -59,9 +59,9 @@ def build(pod: Pod, inherited: Mapping[str, str]) -> PodGroup:
 
 
 def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:
-    """The merge patch that brings an older PodGroup of the same owner up to date; or nothing.
+    """Return the merge patch that updates a PodGroup of the same owner; empty if none is needed.
 
-    What others have added stays: labels, annotations, and a queue that the pod does not name.
+    Other labels and annotations stay, and so does a queue that the pod does not name.
     """
     metadata: dict[str, object] = {}
     for field in ("labels", "annotations"):
@@ -69,11 +69,14 @@ def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, obj
         differing = {key: value for key, value in new.items() if old.get(key) != value}
         if differing:
             metadata[field] = differing
-    had, wants = msgspec.to_builtins(current.spec), msgspec.to_builtins(desired.spec)
+    current_spec, desired_spec = (
+        msgspec.to_builtins(current.spec),
+        msgspec.to_builtins(desired.spec),
+    )
     spec = {
-        field: _merge_patch_value(had.get(field), wants.get(field))
+        field: _merge_patch_value(current_spec.get(field), desired_spec.get(field))
         for field in ("minMember", "minResources", "priorityClassName", "networkTopology")
-        if had.get(field) != wants.get(field)
+        if current_spec.get(field) != desired_spec.get(field)
     }
     if desired.spec.queue and desired.spec.queue != current.spec.queue:
         spec["queue"] = desired.spec.queue
@@ -81,14 +84,14 @@ def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, obj
 
 
 def _merge_patch_value(old: object, new: object) -> object:
-    """What a merge patch must say to turn *old* into *new*: null for each key that goes."""
+    """Return the merge patch value from *old* to *new*: null for each removed key."""
     if isinstance(old, dict) and isinstance(new, dict):
         return dict.fromkeys(old.keys() - new.keys()) | new
     return new
 
 
 def min_member(inherited: Mapping[str, str]) -> int:
-    """Size of the gang: what the owners' annotation says, or one."""
+    """Return the gang size of the owners' annotation, or one."""
     text = inherited.get(MIN_MEMBER, "")
     if not text.removeprefix("+").isdecimal() or not text.isascii():
         return 1
@@ -97,23 +100,23 @@ def min_member(inherited: Mapping[str, str]) -> int:
 
 
 def ineffective_size(pod: Pod, size: int) -> str:
-    """The size that the pod itself asks for in vain, or nothing."""
-    asked = pod.metadata.annotations.get(MIN_MEMBER, "")
-    return "" if asked == str(size) else asked
+    """Return the gang size in the pod's own annotation, where it has no effect; empty if none."""
+    value = pod.metadata.annotations.get(MIN_MEMBER, "")
+    return "" if value == str(size) else value
 
 
 def ineffective_queue(pod: Pod, inherited: Mapping[str, str]) -> str:
-    """The queue that the pod's owners ask for in vain, or nothing."""
-    asked = inherited.get(QUEUE, "")
-    return "" if asked == (pod.metadata.annotations.get(QUEUE) or DEFAULT_QUEUE) else asked
+    """Return the queue in the owners' annotations, where it has no effect; empty if none."""
+    value = inherited.get(QUEUE, "")
+    return "" if value == (pod.metadata.annotations.get(QUEUE) or DEFAULT_QUEUE) else value
 
 
 def _owners(pod: Pod) -> tuple[OwnerReference, ...]:
-    """All owners of a pod that has a controller; else the pod itself."""
+    """Return all owners of a pod that has a controller; else the pod itself."""
     meta = pod.metadata
     if meta.controller is not None:
         return meta.owner_references
-    itself = OwnerReference(
+    pod_reference = OwnerReference(
         api_version=PODS.api_version,
         kind=PODS.kind,
         name=meta.name,
@@ -121,7 +124,7 @@ def _owners(pod: Pod) -> tuple[OwnerReference, ...]:
         controller=True,
         block_owner_deletion=True,
     )
-    return (itself,)
+    return (pod_reference,)
 
 
 def _annotations(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:

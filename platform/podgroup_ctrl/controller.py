@@ -1,8 +1,8 @@
-"""The podgroup controller's shell: makes a PodGroup for pods that came without one.
+"""PodGroup controller: creates a PodGroup for pods that have none.
 
-Its keys are PodGroups, so that all pods of one owner are looked at together and by one worker. The
-API server leaves out, by selectors, the pods of other schedulers and those of Volcano jobs, whose
-PodGroups the job controller makes.
+Its keys are PodGroups, so that all pods of one owner are reconciled together by one worker.
+Selectors exclude the pods of other schedulers and those of Volcano jobs, whose PodGroups the job
+controller creates.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from ..machinery.controller import (
     RequeueError,
     ShardedQueue,
     WorkerSettings,
+    requeue_on_conflict,
     run_workers,
 )
 from ..machinery.event_recorder import Recorder, object_reference
@@ -58,34 +59,34 @@ OWNERS = {
     ("apps", "StatefulSet"): Resource("apps", "v1", "statefulsets", "StatefulSet"),
     ("batch", "Job"): Resource("batch", "v1", "jobs", "Job"),
 }
-"""Owners whose annotations say something about the gang."""
+"""Owners whose annotations are inherited."""
 _SCALABLE_KINDS = ("ReplicaSet", "StatefulSet")
-"""Owners that stay when they want no pods; their PodGroup then goes."""
+"""Owners that may be scaled to zero, when their PodGroup is deleted."""
 _REJECTIONS = (BadRequestError, ForbiddenError, InvalidError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroupSettings:
-    """How the podgroup controller works."""
+    """Options of the PodGroup controller."""
 
     workers: int = 5
-    """PodGroups worked on at the same time."""
+    """Concurrent reconciles."""
 
     reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Seconds that one look at a PodGroup may take before it is cancelled and tried again."""
+    """Timeout of one reconcile in seconds."""
 
     scheduler_names: Sequence[str] = (SCHEDULER_NAME,)
-    """Pods of these schedulers get PodGroups."""
+    """Schedulers whose pods get PodGroups."""
 
     inherit_owner_annotations: bool = True
-    """Whether a PodGroup takes its size and ``volcano.sh/`` annotations from the pod's owners."""
+    """Whether a PodGroup inherits size and ``volcano.sh/`` annotations from the pod's owners."""
 
     work_metrics: WorkQueueMetrics | None = None
-    """Where the work queue reports, if anywhere."""
+    """Metrics of the work queue, if any."""
 
 
 class PodGroupController:
-    """Runs until cancelled; see :meth:`run_in_thread`."""
+    """Controller of PodGroups for plain pods; see :meth:`run`."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class PodGroupController:
         recorder: Recorder | None = None,
         podgroups: Informer[PodGroup] | None = None,
     ) -> None:
-        """*podgroups* holds all PodGroups; several controllers may share it, each running it."""
+        """*podgroups*: informer of all PodGroups; may be used and run by several controllers."""
         self._client = client
         self._settings = settings or PodGroupSettings()
         self._recorder = recorder
@@ -112,18 +113,18 @@ class PodGroupController:
         self._pods = [
             _pod_informer(client, name) for name in dict.fromkeys(self._settings.scheduler_names)
         ]
-        # What was asked for and is not in the caches yet: PodGroups by name, bound pods by uid.
+        # Writes not in the informers yet: created PodGroups by name, annotated pods by uid.
         self._creating = Expectations(clock)
         self._annotating = Expectations(clock)
-        # PodGroups that were refused; a queue that opens may be what they wait for.
+        # PodGroups that the server rejected, perhaps because their queue is not open.
         self._rejected: set[str] = set()
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> None:
-        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
+        """Sync the informers and run the workers until cancelled, as `run_controller` does.
 
-        When cancelled, it finishes what is in hand and queued, and writes nothing after.
+        When cancelled, it finishes keys in processing and queued, and writes nothing after that.
         """
         sources: list[Source] = [
             KindSource(self._podgroups, self._on_podgroup),
@@ -141,7 +142,7 @@ class PodGroupController:
         settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
         await run_workers(self._workqueue, self._reconcile, settings=settings)
 
-    # What is seen
+    # Event handlers
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.podgroup_name):
@@ -157,46 +158,48 @@ class PodGroupController:
             self._workqueue.add(old.metadata.key)
         elif old is None and new is not None:
             self._creating.observe(new.metadata.key, new.metadata.name)
-            if _has_scalable_owner(new):  # perhaps to none, while nobody looked
+            if _has_scalable_owner(new):  # perhaps scaled to zero before this start
                 self._workqueue.add(new.metadata.key)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         opened = new is not None and new.status.state == QueueState.OPEN
         if opened and (old is None or old.status.state != QueueState.OPEN):
-            refused, self._rejected = self._rejected, set()
-            for key in refused:
+            rejected, self._rejected = self._rejected, set()
+            for key in rejected:
                 self._workqueue.add(key)
 
-    # What is done
+    # Reconciling
 
     async def _reconcile(self, key: str) -> float | None:
-        pods = [pod for cache in self._pods for pod in cache.by_index(_PODGROUP_INDEX, key)]
+        pods = [pod for informer in self._pods for pod in informer.by_index(_PODGROUP_INDEX, key)]
         group = self._podgroups.get(key)
         if not pods:
             self._rejected.discard(key)
             await self._delete_if_scaled_down(group)
             return None
-        alive = [pod for pod in pods if not pod.is_finished]
-        if not alive:
+        active = [pod for pod in pods if not pod.is_finished]
+        if not active:
             await self._delete_if_scaled_down(group)
             return None
         if group is None and not self._creating.pending(key):
-            await self._create(key, alive)
-        binding = self._annotating.pending(key)
-        free = [pod for pod in alive if not pod.podgroup_name and pod.metadata.uid not in binding]
-        if group is not None and free:
-            await self._update_podgroup(group, free[0])
-        outcome = await run_concurrently(free, self._annotate_pod)
-        if outcome.first_error is not None:
-            raise outcome.first_error
-        waits = (self._creating.expires_in(key), self._annotating.expires_in(key))
-        return min((wait for wait in waits if wait is not None), default=None)
+            await self._create(key, active)
+        annotating = self._annotating.pending(key)
+        unannotated = [
+            pod for pod in active if not pod.podgroup_name and pod.metadata.uid not in annotating
+        ]
+        if group is not None and unannotated:
+            await self._update_podgroup(group, unannotated[0])
+        result = await run_concurrently(unannotated, self._annotate_pod)
+        if result.first_error is not None:
+            raise result.first_error
+        expirations = (self._creating.expires_in(key), self._annotating.expires_in(key))
+        return min((seconds for seconds in expirations if seconds is not None), default=None)
 
     async def _create(self, key: str, pods: Sequence[Pod]) -> None:
-        """Create the PodGroup after the first pod that is free.
+        """Create the PodGroup from the first pod without one.
 
         Raises:
-            ApiError: it was refused, which the pods are told, or could not be made.
+            ApiError: the PodGroup was not created; a rejection is recorded on the pods.
         """
         pod = min(pods, key=lambda pod: (bool(pod.podgroup_name), pod.metadata.name))
         inherited = await self._owner_annotations(pod)
@@ -206,38 +209,38 @@ class PodGroupController:
             await self._client.create(PODGROUPS, group, namespace=pod.metadata.namespace)
             log.info("podgroup created", extra={"podgroup": key})
         except AlreadyExistsError:
-            log.debug("the PodGroup is there already", extra={"key": key})
+            log.debug("PodGroup already exists", extra={"key": key})
         except BaseException as error:
-            # Even after a timeout: the name is fixed, so trying again makes no second one.
+            # Even after a timeout: the name is fixed, so a retry cannot create a second one.
             self._creating.observe(key, pod.generated_podgroup_name)
             if isinstance(error, _REJECTIONS):
                 self._rejected.add(key)
                 for each in pods:
-                    self._warn(each, "PodGroupRefused", f"no PodGroup: {error.message}")
+                    self._warn(each, "PodGroupRefused", f"cannot create PodGroup: {error.message}")
             raise
         self._warn_misplaced_annotations(pod, group.spec.min_member, inherited)
 
     def _warn_misplaced_annotations(
         self, pod: Pod, size: int, inherited: Mapping[str, str]
     ) -> None:
-        """Say which annotations stand where they have no effect."""
-        if asked := build.ineffective_size(pod, size):
+        """Record events on annotations that have no effect."""
+        if value := build.ineffective_size(pod, size):
             self._warn(
                 pod,
                 "GroupMinMemberIgnored",
-                f"annotation {build.MIN_MEMBER}={asked} has no effect on a pod; "
+                f"annotation {build.MIN_MEMBER}={value} has no effect on a pod; "
                 "put it on the pod's owner",
             )
-        if asked := build.ineffective_queue(pod, inherited):
+        if value := build.ineffective_queue(pod, inherited):
             self._warn(
                 pod,
                 "QueueNameIgnored",
-                f"annotation {build.QUEUE}={asked} has no effect on the pod's owner; "
+                f"annotation {build.QUEUE}={value} has no effect on the pod's owner; "
                 "put it into the pod template",
             )
 
     async def _update_podgroup(self, podgroup: PodGroup, pod: Pod) -> None:
-        """Let a PodGroup follow an owner whose annotations or template may have changed."""
+        """Update a PodGroup whose owner's annotations or pod template may have changed."""
         controller = pod.metadata.controller
         if controller is None or controller.kind not in _SCALABLE_KINDS:
             return
@@ -246,13 +249,11 @@ class PodGroupController:
         if not patch:
             return
         patch["metadata"]["resourceVersion"] = meta.resource_version
-        try:
+        with requeue_on_conflict("PodGroup"):
             await self._client.patch(PODGROUPS, meta.name, patch, namespace=meta.namespace)
-        except ConflictError as error:
-            raise RequeueError("the PodGroup has changed meanwhile") from error
 
     async def _annotate_pod(self, pod: Pod) -> None:
-        """Write into the pod which PodGroup it belongs to, unless somebody else does just now."""
+        """Write the PodGroup annotation of a pod if the pod is unmodified."""
         meta = pod.metadata
         patch = {
             "metadata": {
@@ -266,45 +267,44 @@ class PodGroupController:
                 PODS, meta.name, patch, namespace=meta.namespace, kind=PatchType.STRATEGIC
             )
         except BaseException as error:
-            # Even if it is done: the pod has changed then, and a second patch meets a conflict.
+            # Even if it took effect: then the pod is modified, and a second patch is a conflict.
             self._annotating.observe(pod.generated_podgroup_key, meta.uid)
             if isinstance(error, ConflictError | InvalidError):
-                # Most likely it has changed, or another pod has its name by now, which the cache
-                # will say: a patch with the uid of the old one is then called invalid.
-                raise RequeueError("the pod could not be bound to its PodGroup yet") from error
+                # The pod was modified or re-created; a patch with the old uid is Invalid.
+                raise RequeueError("pod was modified concurrently") from error
             if not isinstance(error, NotFoundError):
-                raise  # otherwise the pod is gone
+                raise  # NotFound: the pod was deleted
 
     async def _owner_annotations(self, pod: Pod) -> dict[str, str]:
-        """The annotations of the pod's owners."""
+        """Return the merged annotations of the pod's owners."""
         if not self._settings.inherit_owner_annotations:
             return {}
-        found = []
+        annotations = []
         for owner in pod.metadata.owner_references:
-            seen = await self._owner(owner, pod.metadata.namespace)
-            if seen is not None:
-                found.append(seen.metadata.annotations)
-        return build.merge_owners(found)
+            found = await self._owner(owner, pod.metadata.namespace)
+            if found is not None:
+                annotations.append(found.metadata.annotations)
+        return build.merge_owners(annotations)
 
     async def _owner(self, owner: OwnerReference, namespace: str) -> Owner | None:
-        """The owner as it is now; none if it is of no kind that we ask, gone, or forbidden."""
+        """Get an owner; None if it is of another kind, not found, or forbidden."""
         resource = OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
-        if resource is None or dns1123_subdomain_error(
-            owner.name
-        ):  # nobody checks it in a reference
+        # The API server does not validate names in owner references.
+        if resource is None or dns1123_subdomain_error(owner.name):
             return None
         try:
             return await self._client.get(resource, owner.name, namespace=namespace, view=Owner)
         except NotFoundError:
             return None
         except ForbiddenError as error:
-            named = {"owner": f"{namespace}/{owner.name}", "kind": owner.kind}
-            what = "owner may not be read, so its annotations do not count"
-            log.warning(what, extra={**named, "error": str(error)})
+            fields = {"owner": f"{namespace}/{owner.name}", "kind": owner.kind}
+            log.warning(
+                "cannot get owner, ignoring its annotations", extra={**fields, "error": str(error)}
+            )
             return None
 
     async def _delete_if_scaled_down(self, podgroup: PodGroup | None) -> None:
-        """Delete a PodGroup without live pods whose owner was scaled to none."""
+        """Delete a PodGroup without active pods whose owner is scaled to zero."""
         controller = podgroup.metadata.controller if podgroup is not None else None
         if podgroup is None or controller is None or not _has_scalable_owner(podgroup):
             return
@@ -313,26 +313,25 @@ class PodGroupController:
         if owner is None or owner.metadata.uid != controller.uid or owner.spec.replicas != 0:
             return
         try:
-            await self._client.delete(
-                PODGROUPS,
-                meta.name,
-                namespace=meta.namespace,
-                uid=meta.uid,
-                resource_version=meta.resource_version,
-            )
+            with requeue_on_conflict("PodGroup"):
+                await self._client.delete(
+                    PODGROUPS,
+                    meta.name,
+                    namespace=meta.namespace,
+                    uid=meta.uid,
+                    resource_version=meta.resource_version,
+                )
         except NotFoundError:
-            log.debug("the PodGroup is gone already", extra={"key": meta.key})
-        except ConflictError as error:
-            raise RequeueError("the PodGroup could not be deleted just now") from error
+            log.debug("PodGroup already deleted", extra={"key": meta.key})
 
     def _warn(self, pod: Pod, reason: str, message: str) -> None:
         if self._recorder is not None:
-            about = object_reference(PODS, pod.metadata)
-            self._recorder.record(about, type="Warning", reason=reason, message=message)
+            regarding = object_reference(PODS, pod.metadata)
+            self._recorder.record(regarding, type="Warning", reason=reason, message=message)
 
 
 def _has_scalable_owner(podgroup: PodGroup) -> bool:
-    """Whether it was made for the pods of an owner that may want none."""
+    """Return whether the PodGroup was generated for an owner that may be scaled to zero."""
     owner = podgroup.metadata.controller
     if owner is None or owner.kind not in _SCALABLE_KINDS:
         return False
@@ -340,10 +339,10 @@ def _has_scalable_owner(podgroup: PodGroup) -> bool:
 
 
 def _pod_informer(client: Client, scheduler: str) -> Informer[Pod]:
-    """The pods of *scheduler* that no Volcano job made.
+    """Return the informer of the pods of *scheduler* that are not part of a Volcano job.
 
-    Those of jobs are told by a label that nobody gives to other pods, as people do with
-    the job's name; one of theirs that lacks it has its group in an annotation.
+    Pods of jobs are recognised by the task index label: users set the job name label on other
+    pods, too. A job's pod without it has its PodGroup in an annotation.
     """
     return Informer(
         client,

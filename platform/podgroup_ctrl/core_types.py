@@ -1,4 +1,4 @@
-"""What the podgroup controller reads of pods and their owners."""
+"""Fields of pods and their owners that the PodGroup controller reads."""
 
 from collections.abc import Iterable
 
@@ -10,14 +10,14 @@ from ..model.pod_resources import PodResources
 
 
 class PodSpec(PodResources, frozen=True):
-    """The part of a pod's spec that its PodGroup is made of."""
+    """Fields of a pod's spec from which its PodGroup is built."""
 
     scheduler_name: str = ""
     priority_class_name: str = ""
 
 
 class PodStatus(ApiStruct, frozen=True):
-    """Where the pod is in its life."""
+    """Phase of a pod."""
 
     phase: str = ""
 
@@ -31,33 +31,33 @@ class Pod(ApiStruct, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """It will not run any more."""
+        """Whether the pod is finished."""
         return self.status.phase in FINISHED
 
     @property
     def podgroup_name(self) -> str:
-        """Name of the PodGroup that the pod says it belongs to; empty if none."""
+        """Name of the PodGroup in the pod's annotation; empty if none."""
         return self.metadata.annotations.get(GROUP_NAME, "")
 
     @property
     def generated_podgroup_name(self) -> str:
-        """Name of the PodGroup made for it: after its controller, or after itself."""
+        """Name of the PodGroup generated for the pod, after its controller or the pod itself."""
         controller = self.metadata.controller
         return f"podgroup-{controller.uid if controller else self.metadata.uid}"
 
     @property
     def generated_podgroup_key(self) -> str:
-        """Key of that PodGroup."""
+        """Key of the generated PodGroup."""
         return f"{self.metadata.namespace}/{self.generated_podgroup_name}"
 
     @property
     def is_managed(self) -> bool:
-        """It belongs to no PodGroup yet, or to the one made for it."""
+        """Whether the pod has no PodGroup yet, or the generated one."""
         return self.podgroup_name in ("", self.generated_podgroup_name)
 
 
 class OwnerSpec(ApiStruct, frozen=True):
-    """How many pods an owner wants."""
+    """Replicas of an owner."""
 
     replicas: int | None = None
 
@@ -70,5 +70,5 @@ class Owner(ApiStruct, frozen=True):
 
 
 def index_by_podgroup(pod: Pod) -> Iterable[str]:
-    """Index of pods by the PodGroup that is made for them."""
+    """Index of pods by their generated PodGroup."""
     return (pod.generated_podgroup_key,) if pod.is_managed else ()

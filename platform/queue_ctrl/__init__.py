@@ -1,1 +1,1 @@
-"""The queue controller: the states of queues, their tree and their counts."""
+"""Queue controller: state, hierarchy and counts of queues."""

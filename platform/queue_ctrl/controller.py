@@ -1,8 +1,8 @@
-"""The queue controller's shell: watches queues, PodGroups and Commands, and carries out decisions.
+"""Queue controller: watches queues, PodGroups and Commands, and executes decisions.
 
-It owns a queue's state, counts and place in the tree, and sees to it that the root queue and the
-default queue exist. What it decides is in ``decide``. A Command waits in the queue's mailbox until
-it is carried out and deleted, in that order: carrying one out twice changes nothing.
+It owns a queue's state, counts and parent, and creates the root queue and the default queue.
+:mod:`.decide` computes the changes. A Command is a pending item of its queue until it is executed
+and deleted, in that order: executing it again has no effect.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from ..machinery.controller import (
     RequeueError,
     ShardedQueue,
     WorkerSettings,
+    requeue_on_conflict,
     run_workers,
 )
 from ..machinery.event_recorder import Recorder, object_reference
@@ -50,45 +51,45 @@ from .metrics import QueueMetrics
 log = logging.getLogger(__name__)
 
 _PARENT = "parent"
-"""Index of queues by the parent that they name."""
+"""Index of queues by parent."""
 
 INVALID_TARGET = "InvalidTarget"
-"""Reason of the event on a Command that can never be obeyed."""
+"""Reason of the event on a Command with an invalid target."""
 
 RESYNC_AFTER_GIVE_UP = 60.0
-"""Seconds after which a queue whose retries have run out is looked at all the same: nothing else
-may ever happen to it."""
+"""Seconds after which a queue that exceeded its requeues is added again: there may never be another
+event for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """How the queue controller works."""
+    """Options of the queue controller."""
 
     workers: int = 5
-    """Queues worked on at the same time."""
+    """Concurrent reconciles."""
 
     max_requeues: int = 15
-    """Retries before a queue is left alone for a while, and a Command that is refused for good;
-    negative: no limit."""
+    """Retries before a queue is dropped for a while, and a failing Command is deleted; negative:
+    unlimited."""
 
     count_interval: float = 1.0
-    """Seconds at least between two writes of a queue's counts; states are written at once."""
+    """Minimum seconds between two writes of a queue's counts; states are written at once."""
 
     reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Seconds that one look at a queue may take before it is cancelled and tried again."""
+    """Timeout of one reconcile in seconds."""
 
     default_queue: str = DEFAULT_QUEUE
-    """Queue of jobs that name none."""
+    """Queue of jobs without a queue."""
 
     registry: CollectorRegistry | None = None
-    """Where metrics are registered, if anywhere."""
+    """Registry of the queue metrics, if any."""
 
     work_metrics: WorkQueueMetrics | None = None
-    """Where the work queue reports, if anywhere."""
+    """Metrics of the work queue, if any."""
 
 
 class QueueController:
-    """Runs until cancelled; see :meth:`run_in_thread`."""
+    """Controller of queues; see :meth:`run`."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class QueueController:
         recorder: Recorder | None = None,
         podgroups: Informer[PodGroup] | None = None,
     ) -> None:
-        """*podgroups* holds all PodGroups; several controllers may share it, each running it."""
+        """*podgroups*: informer of all PodGroups; may be used and run by several controllers."""
         self._client = client
         self._settings = settings or QueueSettings()
         self._clock = clock if clock is not None else SystemClock()
@@ -111,17 +112,17 @@ class QueueController:
             metrics=self._settings.work_metrics,
         )
         self.default_queue_ready = asyncio.Event()
-        """Set when there is the queue that jobs go to which name none."""
+        """Set when the default queue exists."""
         self._counts = QueueCounts()
         self._queues = Informer(client, QUEUES, Queue, indexes={_PARENT: _parent_index})
         self._podgroups = Informer(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
         self._commands = Informer(client, COMMANDS, Command, options=InformerOptions(ordered=True))
-        # Commands of the first list, which comes in no useful order.
+        # Commands of the initial list, which is not ordered by creation.
         self._initial_commands: list[Command] | None = []
-        # Queues as our last write left them, until the cache shows that or something later.
+        # Queues as last written, until the informer has that version or a later one.
         self._last_written: dict[str, Queue] = {}
         self._counts_written_at: dict[str, float] = {}
-        # Commands that are given up and only need deleting, by uid.
+        # Uids of Commands that have failed and only need to be deleted.
         self._rejected_commands: set[str] = set()
         self._required_queues = {
             ROOT_QUEUE: QueueSpec(weight=1, reclaimable=False),
@@ -133,9 +134,9 @@ class QueueController:
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> None:
-        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
+        """Sync the informers and run the workers until cancelled, as `run_controller` does.
 
-        When cancelled, it finishes what is in hand and queued, and writes nothing after.
+        When cancelled, it finishes keys in processing and queued, and writes nothing after that.
         """
         sources: list[Source] = [
             KindSource(self._queues, self._on_queue),
@@ -157,11 +158,11 @@ class QueueController:
     def _on_synced(self) -> None:
         for name in self._required_queues:
             self._workqueue.add(name)
-        early, self._initial_commands = self._initial_commands or [], None
-        for command in sorted(early, key=lambda command: command.sort_key):
+        commands, self._initial_commands = self._initial_commands or [], None
+        for command in sorted(commands, key=lambda command: command.sort_key):
             self._on_command(None, command)
 
-    # What is seen
+    # Event handlers
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         either = new or old
@@ -188,9 +189,9 @@ class QueueController:
             self._workqueue.add_item(new.target.name, new)
 
     def _on_give_up(self, key: str, error: Exception) -> None:
-        """Retries have run out: say so, and leave a Command that is refused to be deleted."""
-        waits = isinstance(error, RequeueError) and not isinstance(error.__cause__, ConflictError)
-        if not waits:  # for what the watch will tell, which need not be so of a conflict's cause
+        """Record an event for a dropped key, and mark a failing Command for deletion."""
+        conflict = isinstance(error.__cause__, ConflictError)
+        if conflict or not isinstance(error, RequeueError):  # no event is certain to follow
             self._workqueue.add_after(key, RESYNC_AFTER_GIVE_UP)
         command = self._command(key)
         if command is not None and not isinstance(error, UNAVAILABLE_ERRORS):
@@ -204,11 +205,11 @@ class QueueController:
             self._record_event(queue, "Warning", action, f"{action} failed: {error}")
 
     def _counts_by_queue(self) -> Iterator[tuple[str, PodGroupCounts]]:
-        """Of each queue; nothing from a standby, which has not counted."""
+        """Yield the counts of each queue; none on a standby, which has not counted."""
         for queue in self._queues if self._initial_commands is None else ():
             yield queue.metadata.name, self._counts.get(queue.metadata.name)
 
-    # What is done
+    # Reconciling
 
     async def _reconcile(self, key: str) -> float | None:
         command = self._command(key)
@@ -223,23 +224,22 @@ class QueueController:
         view = QueueView(queue=queue, parent=parent, counts=self._counts.get(key))
         changes = decide(view, command.action if command is not None else None)
         try:
-            again_in = await self._execute(queue, changes)
-        except ConflictError as error:
-            raise RequeueError("the queue has changed meanwhile") from error
+            with requeue_on_conflict("queue"):
+                requeue_after = await self._execute(queue, changes)
         except NotFoundError:
-            return None  # the watch will say so
+            return None  # the DELETED event triggers the next sync
         if command is not None:
             await self._delete_command(key, command)
-        return again_in
+        return requeue_after
 
     async def _execute(self, queue: Queue, changes: Iterable[Change]) -> float | None:
-        """Make *changes* in order; seconds until counts may be written, if they must wait.
+        """Execute *changes* in order; return the seconds until a delayed write of counts, if any.
 
         Raises:
-            ConflictError: somebody else has written; the rest is not done.
-            TryAgainError: all is done that could be, and something must happen first.
+            ConflictError: the queue was modified concurrently; the other changes are skipped.
+            RequeueError: all changes are executed, and a precondition is not met.
         """
-        again_in = None
+        requeue_after = None
         for change in changes:
             match change:
                 case SetParent(parent):
@@ -248,24 +248,24 @@ class QueueController:
                     value = "true" if closed_by_parent else "false"
                     queue = await self._patch(queue, {}, annotations={CLOSED_BY_PARENT: value})
                 case SetStatus():
-                    again_in = self._count_delay(queue, change)
-                    if again_in is None:
-                        was = queue.status.state
+                    requeue_after = self._count_delay(queue, change)
+                    if requeue_after is None:
+                        previous = queue.status.state
                         queue = await self._patch(queue, _status_body(queue, change), "status")
-                        if change.state != was:
-                            note = {"queue": queue.metadata.name, "was": was}
-                            log.info("queue state", extra={**note, "state": change.state})
+                        if change.state != previous:
+                            fields = {"queue": queue.metadata.name, "from": previous}
+                            log.info("queue state changed", extra={**fields, "state": change.state})
                         self._counts_written_at[queue.metadata.name] = self._clock.monotonic()
                 case RecordEvent(reason, message, warning):
                     self._record_event(queue, "Warning" if warning else "Normal", reason, message)
                 case Requeue(message):
-                    if again_in is not None:  # counts need not wait for what this waits for
-                        self._workqueue.add_after(queue.metadata.name, again_in)
+                    if requeue_after is not None:  # counts need not wait for the backoff
+                        self._workqueue.add_after(queue.metadata.name, requeue_after)
                     raise RequeueError(message)
-        return again_in
+        return requeue_after
 
     def _count_delay(self, queue: Queue, change: SetStatus) -> float | None:
-        """Seconds that a write of nothing but counts must wait, if any."""
+        """Return for how many seconds a write of counts alone must be delayed, if any."""
         last = self._counts_written_at.get(queue.metadata.name)
         if last is None or queue.status.state != change.state:
             return None
@@ -280,7 +280,7 @@ class QueueController:
         *,
         annotations: dict[str, str] | None = None,
     ) -> Queue:
-        """Write to the queue as we know it, or not at all; the queue after it."""
+        """Patch the queue if it is unmodified; return the result."""
         metadata: dict[str, object] = {"resourceVersion": queue.metadata.resource_version}
         if annotations:
             metadata["annotations"] = annotations
@@ -292,15 +292,15 @@ class QueueController:
         return written
 
     async def _queue_not_found(self, key: str, command: Command | None) -> None:
-        """There is no such queue: make it if it must exist, and have done with its Commands."""
+        """Create a missing queue if it is required; else delete its Commands."""
         self._counts_written_at.pop(key, None)
-        seed = self._required_queues.get(key)
-        if seed is not None:
-            body = {"metadata": {"name": key}, "spec": seed}
+        spec = self._required_queues.get(key)
+        if spec is not None:
+            body = {"metadata": {"name": key}, "spec": spec}
             try:
                 await self._client.create(QUEUES, body)
             except AlreadyExistsError:
-                log.debug("the queue is there already", extra={"key": key})
+                log.debug("queue already exists", extra={"key": key})
         elif command is not None:
             if problem := target_name_error(key):
                 self._reject_command(command, problem)
@@ -311,12 +311,12 @@ class QueueController:
             except NotFoundError:
                 await self._delete_command(key, command)
             else:
-                raise RequeueError("the queue is not in the cache yet")
+                raise RequeueError("queue is not in the informer yet")
 
     def _reject_command(self, command: Command, problem: str) -> None:
-        """Say on a Command why it can never be obeyed."""
-        about = {"command": command.metadata.key, "action": command.action, "why": problem}
-        log.warning("command refused", extra=about)
+        """Record an event on a Command with an invalid target."""
+        fields = {"command": command.metadata.key, "action": command.action, "reason": problem}
+        log.warning("rejecting Command", extra=fields)
         if self._recorder is not None:
             self._recorder.record(
                 object_reference(COMMANDS, command.metadata),
@@ -326,48 +326,51 @@ class QueueController:
             )
 
     async def _delete_command(self, key: str, command: Command) -> None:
-        """Delete a Command that is carried out or void, then drop it from the mailbox.
+        """Delete an executed or obsolete Command, then pop it from the queue's pending items.
 
         Raises:
-            TryAgainError: a conflict; the Command may be there still.
+            RequeueError: the Command was modified concurrently and may still exist.
         """
         meta = command.metadata
         try:
-            await self._client.delete(COMMANDS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            with requeue_on_conflict("Command"):
+                await self._client.delete(
+                    COMMANDS, meta.name, namespace=meta.namespace, uid=meta.uid
+                )
         except NotFoundError:
-            log.debug("the command is gone already", extra={"key": meta.key})
-        except ConflictError as error:
-            raise RequeueError("the Command could not be deleted just now") from error
+            log.debug("Command already deleted", extra={"key": meta.key})
         self._workqueue.pop_item(key)
         self._rejected_commands.discard(meta.uid)
 
     # Helpers
 
     def _command(self, key: str) -> Command | None:
-        mail = self._workqueue.peek_item(key)
-        return mail if isinstance(mail, Command) else None
+        item = self._workqueue.peek_item(key)
+        return item if isinstance(item, Command) else None
 
     def _is_current(self, command: Command) -> bool:
-        """Nobody has taken the Command back, and we have not given it up."""
-        seen = self._commands.get(command.metadata.key)
+        """Return whether the Command still exists and has not failed."""
+        cached = self._commands.get(command.metadata.key)
         uid = command.metadata.uid
-        return seen is not None and seen.metadata.uid == uid and uid not in self._rejected_commands
+        return (
+            cached is not None and cached.metadata.uid == uid and uid not in self._rejected_commands
+        )
 
     def _latest(self, name: str) -> Queue | None:
-        """The queue as the cache shows it, or as our own write left it if that is newer."""
-        seen, written = self._queues.get(name), self._last_written.get(name)
+        """Return the queue as in the informer, or as last written if that is newer."""
+        cached, written = self._queues.get(name), self._last_written.get(name)
         if written is None:
-            return seen
-        same = seen is not None and seen.metadata.uid == written.metadata.uid
-        if seen is not None and same and _resource_version(seen) < _resource_version(written):
+            return cached
+        same = cached is not None and cached.metadata.uid == written.metadata.uid
+        if cached is not None and same and _resource_version(cached) < _resource_version(written):
             return written
         del self._last_written[name]
-        return seen
+        return cached
 
     def _record_event(self, queue: Queue, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
-            about = object_reference(QUEUES, queue.metadata)
-            self._recorder.record(about, type=kind, reason=reason, message=message)
+            regarding = object_reference(QUEUES, queue.metadata)
+            self._recorder.record(regarding, type=kind, reason=reason, message=message)
 
 
 def _parent_index(queue: Queue) -> tuple[str, ...]:
@@ -375,10 +378,10 @@ def _parent_index(queue: Queue) -> tuple[str, ...]:
 
 
 def _relevant_fields(queue: Queue) -> tuple[object, ...]:
-    """What of a queue we act upon; the scheduler's *allocated* is not among it."""
-    mark = queue.metadata.annotations.get(CLOSED_BY_PARENT)
+    """Return the fields that the controller depends on; the scheduler's *allocated* is not one."""
+    closed_by_parent = queue.metadata.annotations.get(CLOSED_BY_PARENT)
     status = queue.status
-    return queue.spec.parent, mark, status.state, PodGroupCounts.from_status(status)
+    return queue.spec.parent, closed_by_parent, status.state, PodGroupCounts.from_status(status)
 
 
 def _resource_version(queue: Queue) -> int:
@@ -386,7 +389,7 @@ def _resource_version(queue: Queue) -> int:
 
 
 def _status_body(queue: Queue, change: SetStatus) -> dict[str, object]:
-    """A merge patch of what differs; a count of none is left out, as Volcano leaves it."""
+    """Return a merge patch of what differs; zero counts are omitted, as Volcano does."""
     status: dict[str, object] = {"state": change.state}
     counts = change.counts
     for field in ("pending", "inqueue", "running", "unknown", "completed"):

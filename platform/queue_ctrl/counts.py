@@ -1,6 +1,6 @@
-"""How many PodGroups lie in each queue, by phase: kept up by each event in O(1).
+"""PodGroup counts of each queue by phase, updated in O(1) per event.
 
-Counts belong to the queue's name, so that a queue that is made anew sees what lies in it.
+Counts are kept by queue name, so that a re-created queue has the counts of its PodGroups.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from ..model.queue import QueueStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroupCounts:
-    """PodGroups of one queue."""
+    """PodGroup counts of one queue."""
 
     pending: int = 0
     inqueue: int = 0
@@ -21,27 +21,27 @@ class PodGroupCounts:
     unknown: int = 0
     completed: int = 0
     total: int = 0
-    """Also those that have no phase yet; not part of a queue's status."""
+    """Includes those without a phase; not in a queue's status."""
 
     @property
     def status_counts(self) -> tuple[int, int, int, int, int]:
-        """What a queue's status shows."""
+        """The counts in a queue's status."""
         return (self.pending, self.inqueue, self.running, self.unknown, self.completed)
 
     @staticmethod
     def from_status(status: QueueStatus) -> tuple[int, int, int, int, int]:
-        """What *status* shows, in the same order."""
+        """Return the counts in *status*, in the same order."""
         return (status.pending, status.inqueue, status.running, status.unknown, status.completed)
 
 
 class QueueCounts:
-    """The counts of all queues."""
+    """PodGroup counts of all queues."""
 
     def __init__(self) -> None:
         self._by_queue: dict[str, Counter[str]] = {}
 
     def observe(self, old: PodGroup | None, new: PodGroup | None) -> set[str]:
-        """Count a PodGroup out of its old place and into its new; the queues that this changed."""
+        """Apply a change of a PodGroup; return the queues whose counts changed."""
         before = _bucket(old)
         after = _bucket(new)
         if before == after:
@@ -56,7 +56,7 @@ class QueueCounts:
         return changed
 
     def get(self, queue: str) -> PodGroupCounts:
-        """The counts of one queue."""
+        """Return the counts of one queue."""
         counts = self._by_queue.get(queue)
         if not counts:
             return PodGroupCounts()
@@ -70,7 +70,7 @@ class QueueCounts:
         )
 
     def __len__(self) -> int:
-        """Number of queues that hold PodGroups."""
+        """Number of queues with PodGroups."""
         return len(self._by_queue)
 
     def _count(self, bucket: tuple[str, str], delta: int) -> None:
@@ -84,5 +84,5 @@ class QueueCounts:
 
 
 def _bucket(group: PodGroup | None) -> tuple[str, str] | None:
-    """Queue and phase."""
+    """Return queue and phase."""
     return (group.spec.queue or DEFAULT_QUEUE, group.status.phase) if group is not None else None

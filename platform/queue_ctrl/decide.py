@@ -1,8 +1,8 @@
-"""What must happen to a queue: a pure function from what is seen to a list of changes.
+"""Decisions of the queue controller: a pure function from a queue's view to a list of changes.
 
-Queues form a tree. A queue whose parent is shut is shut too, and marked by an annotation, so that
-it opens again with the parent; one that was closed by hand stays closed. All of that follows from
-the states of the queue and its parent, so that nothing is lost if a process ends half-way.
+Queues form a tree. A queue whose parent is closed is closed too, and annotated, so that it opens
+again with the parent; one that was closed by a Command stays closed. All of this follows from the
+states of the queue and its parent, so that an interrupted sync is completed by the next one.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from .counts import PodGroupCounts
 from .states import CLOSED_STATES, RULES, StateRules
 
 CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
-"""Annotation of a queue: ``"true"`` if it opens again together with its parent."""
+"""Annotation of a queue: ``"true"`` if it opens together with its parent."""
 
 _ACTIONS = (Action.OPEN_QUEUE, Action.CLOSE_QUEUE, Action.SYNC_QUEUE)
 
 CLOSE_SUCCEEDED = "Close queue succeed"
-"""Message of the event about a close, in Volcano's words."""
+"""Message of the event on closing, as in Volcano."""
 
 
 class InvalidStateError(Exception):
-    """``status.state`` is none that there is."""
+    """``status.state`` is unknown."""
 
     def __init__(self, queue: str, state: str) -> None:
         super().__init__(f"queue {queue!r} has the invalid state {state!r}")
@@ -31,11 +31,11 @@ class InvalidStateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """A queue and what its fate depends on."""
+    """A queue with the state that decisions depend on."""
 
     queue: Queue
     parent: Queue | None
-    """The queue named as its parent (``root`` if none is named), if that exists."""
+    """The parent queue (``root`` by default), if it exists."""
     counts: PodGroupCounts
 
 
@@ -72,7 +72,7 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Something else must happen first; when all else is done, look again later."""
+    """Requeue with backoff after the other changes: a precondition is not met."""
 
     message: str
 
@@ -81,10 +81,9 @@ Change = SetParent | SetClosedByParent | SetStatus | RecordEvent | Requeue
 
 
 def decide(view: QueueView, action: str | None = None) -> list[Change]:
-    """Say what must change about a queue, in order; do none of it.
+    """Return the changes that a queue needs, in order.
 
-    *action* is what a Command asks for, of which only opening and closing mean anything more than
-    another look.
+    *action* is that of a Command; any other than opening and closing is a sync.
 
     Raises:
         InvalidStateError: the queue's state is unknown.
@@ -109,35 +108,35 @@ def decide(view: QueueView, action: str | None = None) -> list[Change]:
 
 def _unknown_action(action: str) -> RecordEvent:
     known = " and ".join((Action.OPEN_QUEUE, Action.CLOSE_QUEUE))
-    why = f"a Command asks for {action!r}, which no queue can do; there are {known}"
-    return RecordEvent("UnknownAction", why, warning=True)
+    message = f"unknown action {action!r}; supported are {known}"
+    return RecordEvent("UnknownAction", message, warning=True)
 
 
 def _sync_with_parent(view: QueueView, rules: StateRules) -> list[Change]:
-    """Nobody asks: do as the parent does, or settle."""
+    """Without an open or close action: follow the parent, or sync the state."""
     queue = view.queue
-    settled = _status(view, rules.next_state(view.counts.total))
+    synced = _status(view, rules.next_state(view.counts.total))
     if view.parent is None and not _is_root(queue):
         parent = queue.spec.parent or ROOT_QUEUE
-        return [*settled, Requeue(f"the parent queue {parent!r} does not exist")]
+        return [*synced, Requeue(f"the parent queue {parent!r} does not exist")]
     parent_state = _parent_state(view)
     if parent_state in CLOSED_STATES and rules.state not in CLOSED_STATES:
         return _close(view, rules, by_parent=True)
     if parent_state == QueueState.OPEN and _closed_by_parent(queue) == "true":
         if rules.state in CLOSED_STATES:
             return _open(view)
-        # An opening that ended half-way: without this a close by hand would not last.
-        return [*settled, SetClosedByParent(False)]
-    return settled
+        # An interrupted opening: without this a later close by Command would not last.
+        return [*synced, SetClosedByParent(False)]
+    return synced
 
 
 def _open_if_parent_open(view: QueueView, rules: StateRules) -> list[Change]:
-    """Open, which the parent must allow."""
+    """Open the queue if its parent is open."""
     parent_state = _parent_state(view)
     if parent_state in CLOSED_STATES:
         parent = view.queue.spec.parent
-        why = Requeue(f"the parent queue {parent!r} is {parent_state} and must be opened first")
-        return [*_sync_with_parent(view, rules), why]
+        requeue = Requeue(f"the parent queue {parent!r} is {parent_state} and must be opened first")
+        return [*_sync_with_parent(view, rules), requeue]
     if not parent_state:
         return _sync_with_parent(view, rules)
     return _open(view)
@@ -151,22 +150,24 @@ def _open(view: QueueView) -> list[Change]:
 
 
 def _close(view: QueueView, rules: StateRules, *, by_parent: bool) -> list[Change]:
-    """Close; what is closed by hand, even if it is shut already, does not open with its parent."""
+    """Close; a queue closed by a Command, even if already closed, does not open with its parent."""
     changes: list[Change] = []
     if by_parent != (_closed_by_parent(view.queue) == "true"):
         changes.append(SetClosedByParent(by_parent))
-    then = RULES[rules.transitions[Action.CLOSE_QUEUE]].next_state(view.counts.total)
-    changes += _status(view, then)
+    state = RULES[rules.transitions[Action.CLOSE_QUEUE]].next_state(view.counts.total)
+    changes += _status(view, state)
     if rules.state not in CLOSED_STATES:
         changes.append(RecordEvent(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
     return changes
 
 
 def _status(view: QueueView, state: QueueState) -> list[Change]:
-    """The status write, unless it would change nothing."""
+    """Return the status write, if anything differs."""
     status = view.queue.status
-    same = status.state == state and PodGroupCounts.from_status(status) == view.counts.status_counts
-    return [] if same else [SetStatus(state, view.counts)]
+    unchanged = (
+        status.state == state and PodGroupCounts.from_status(status) == view.counts.status_counts
+    )
+    return [] if unchanged else [SetStatus(state, view.counts)]
 
 
 def _rules(queue: Queue) -> StateRules:
@@ -177,7 +178,7 @@ def _rules(queue: Queue) -> StateRules:
 
 
 def _parent_state(view: QueueView) -> str:
-    """The parent's state, open for the root; empty if there is no parent."""
+    """Return the parent's state, open for the root; empty if there is no parent."""
     if _is_root(view.queue):
         return QueueState.OPEN
     if view.parent is None:

@@ -1,4 +1,4 @@
-"""PodGroups of each queue by phase, as gauges that are read when they are scraped."""
+"""PodGroups of each queue by phase, as gauges computed when scraped."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -16,7 +16,7 @@ class QueueMetrics:
         self._list_counts = list_counts
 
     def collect(self) -> Iterator[Metric]:
-        """One family a phase, one series a queue."""
+        """Yield one family per phase, with one series per queue."""
         families = {
             phase: GaugeMetricFamily(
                 f"volcano_queue_pod_group_{phase}_count",

@@ -1,7 +1,7 @@
-"""The states of a queue, each a class whose edges are data.
+"""States of a queue; each is a class with its transitions as data.
 
-An *edge* is where an action leads; :meth:`StateRules.refresh` is where a state leads by itself,
-given the number of PodGroups that lie in the queue, in whatever phase.
+A transition is the result of an action; :meth:`StateRules.next_state` is the result of a sync,
+given the number of PodGroups in the queue, in any phase.
 """
 
 from collections.abc import Mapping
@@ -12,43 +12,43 @@ from ..model.queue import QueueState
 
 
 class StateRules:
-    """What one state allows, and how it changes by itself."""
+    """Transitions of one state."""
 
     state: ClassVar[QueueState]
     transitions: ClassVar[Mapping[str, QueueState]] = {}
 
     def next_state(self, podgroups: int) -> QueueState:
-        """The state that follows, if nobody asks for anything."""
+        """Return the state after a sync without an action."""
         return self.state
 
 
 class Open(StateRules):
-    """Takes jobs. Closing it waits for the PodGroups that it holds."""
+    """Accepts jobs. Closing waits for its PodGroups."""
 
     state = QueueState.OPEN
     transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
 
 
 class Closing(StateRules):
-    """Takes no jobs, and still holds PodGroups."""
+    """Rejects jobs, and still has PodGroups."""
 
     state = QueueState.CLOSING
     transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
 
     def next_state(self, podgroups: int) -> QueueState:
-        """Closed, once the last PodGroup is gone."""
+        """Return Closed once the last PodGroup is deleted."""
         return QueueState.CLOSING if podgroups else QueueState.CLOSED
 
 
 class Closed(StateRules):
-    """Takes no jobs. Stays so even if somebody puts a PodGroup into it."""
+    """Rejects jobs. Stays closed even if a PodGroup is added."""
 
     state = QueueState.CLOSED
     transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSED}
 
 
 class Unknown(StateRules):
-    """Never set by us; leaves by command alone."""
+    """Not set by this controller; left by a Command only."""
 
     state = QueueState.UNKNOWN
     transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
@@ -58,4 +58,4 @@ RULES: Mapping[str, StateRules] = {
     rules.state.value: rules for rules in (Open(), Closing(), Closed(), Unknown())
 }
 CLOSED_STATES = (QueueState.CLOSED, QueueState.CLOSING)
-"""States in which a queue takes no jobs."""
+"""States in which a queue rejects jobs."""

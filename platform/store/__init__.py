@@ -1,1 +1,1 @@
-"""The SQL tables of the REST API: who commanded what, when, and what came of it."""
+"""SQL store of the REST API: the history of commands and their outcomes."""

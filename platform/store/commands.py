@@ -1,7 +1,7 @@
-"""Who commanded what, when, and what came of it: the table behind the REST API.
+"""The ``commands`` table: the history of commands issued through the REST API.
 
-Every replica of the API may write it. Rows are made before the Command object, so that a crash
-in between leaves a row that says so, never a command that nobody can be asked about.
+Every replica of the API may write it. A row is inserted before the Command object is created, so a
+crash in between leaves an open row, never a Command without a row.
 """
 
 from collections.abc import Sequence
@@ -36,20 +36,20 @@ COMMANDS = sa.Table(
 
 
 class CommandState(StrEnum):
-    """How far a command has come."""
+    """State of a command."""
 
     ACCEPTED = "Accepted"
-    """Written down; its Command object is not known to exist yet."""
+    """Row inserted; the Command object is not known to exist yet."""
     ISSUED = "Issued"
-    """Its Command object waits for the job controller."""
+    """The Command object exists and awaits the job controller."""
     EXECUTED = "Executed"
-    """The job's status names it."""
+    """The job's status names the Command."""
     IGNORED = "Ignored"
-    """The job controller took it and the job's phase had no use for it."""
+    """The job controller deleted the Command without effect in the job's phase."""
     UNKNOWN = "Unknown"
-    """It is gone, and nobody was there to see what came of it."""
+    """The Command was deleted and its outcome was not observed."""
     FAILED = "Failed"
-    """It could not be issued, or its job is gone."""
+    """The Command could not be created, or the job was deleted."""
 
 
 OPEN_STATES = (CommandState.ACCEPTED, CommandState.ISSUED)
@@ -74,21 +74,21 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timestamp(time: datetime) -> str:
-    """RFC 3339 with microseconds in UTC: text that sorts by time."""
+    """Return RFC 3339 text with microseconds in UTC, which sorts by time."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class CommandStore:
-    """The ``commands`` table. Methods raise :class:`StoreUnavailableError` while it is not there.
+    """Reads and writes the ``commands`` table; methods raise :class:`StoreUnavailableError`.
 
-    Every write may be repeated: a row is known by its id, and an outcome that stands is kept.
+    Every write is idempotent: rows are keyed by id, and an existing outcome is kept.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def ping(self) -> bool:
-        """Whether the database can be read, within two seconds."""
+        """Return whether the database can be read within two seconds."""
         try:
             await self._database.run(lambda db: db.execute(sa.select(1)))
         except (StoreUnavailableError, sa.exc.SQLAlchemyError):
@@ -96,18 +96,18 @@ class CommandStore:
         return True
 
     async def add(self, record: CommandRecord) -> None:
-        """Write a new command down, unless an attempt whose answer was lost has done so."""
+        """Insert a new command, unless an attempt whose response was lost has done so."""
         row = msgspec.to_builtins(record)
-        known = sa.select(COMMANDS.c.id).where(COMMANDS.c.id == record.id)
+        existing = sa.select(COMMANDS.c.id).where(COMMANDS.c.id == record.id)
 
         def insert(db: sa.Connection) -> None:
-            if db.execute(known).first() is None:
+            if db.execute(existing).first() is None:
                 db.execute(sa.insert(COMMANDS).values(row))
 
         await self._database.run(insert)
 
     async def mark_issued(self, id_: str, *, command_uid: str) -> None:
-        """Note that the Command object exists."""
+        """Record that the Command object exists."""
         await self._transition(
             id_,
             from_states=(CommandState.ACCEPTED,),
@@ -116,13 +116,13 @@ class CommandStore:
         )
 
     async def finish(self, id_: str, state: CommandState, *, detail: str, at: datetime) -> None:
-        """Write the outcome; a row that has one keeps it, so replicas may all try."""
+        """Record the outcome; an existing one is kept, so several replicas may write it."""
         await self._transition(
             id_, from_states=OPEN_STATES, state=state, detail=detail, finished_at=timestamp(at)
         )
 
     async def get(self, namespace: str, job: str, id_: str) -> CommandRecord | None:
-        """One command of one job."""
+        """Return one command of a job."""
         where = sa.and_(
             COMMANDS.c.id == id_, COMMANDS.c.namespace == namespace, COMMANDS.c.job == job
         )
@@ -130,17 +130,17 @@ class CommandStore:
         return rows[0] if rows else None
 
     async def history(self, namespace: str, job: str, *, limit: int) -> Sequence[CommandRecord]:
-        """The latest commands of a job, newest first."""
+        """Return the latest commands of a job, newest first."""
         where = sa.and_(COMMANDS.c.namespace == namespace, COMMANDS.c.job == job)
         query = sa.select(COMMANDS).where(where).order_by(COMMANDS.c.received_at.desc())
         return await self._select(query.limit(limit))
 
     async def list_open(self) -> Sequence[CommandRecord]:
-        """All commands without an outcome."""
+        """Return all commands without an outcome."""
         return await self._select(sa.select(COMMANDS).where(COMMANDS.c.state.in_(OPEN_STATES)))
 
     async def get_open_by_command(self, namespace: str, command: str) -> CommandRecord | None:
-        """The command without an outcome whose Command object has this name."""
+        """Return the command without an outcome whose Command object has this name."""
         where = sa.and_(
             COMMANDS.c.namespace == namespace,
             COMMANDS.c.command == command,

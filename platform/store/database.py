@@ -1,4 +1,4 @@
-"""One SQL database and its schema version; SQLite by default, PostgreSQL for several replicas."""
+"""SQL database with a schema version: SQLite by default, PostgreSQL for several replicas."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ SCHEMA_VERSION = sa.Table(
 
 
 TRANSACTION_TIMEOUT = 1.5
-"""Seconds that a transaction gets, waiting for its turn included."""
+"""Timeout of a transaction in seconds, including the wait for the thread."""
 
 _LIBPQ_DEFAULTS = {
     "connect_timeout": 2,
@@ -31,10 +31,11 @@ _LIBPQ_DEFAULTS = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-"""Connection parameters unless the URL has its own: a dead server is noticed in seconds."""
+"""Default connection parameters: a dead server is detected within seconds."""
 
 _BUSY_TIMEOUT = 1.0
-"""How long SQLite waits for another process's lock; below TIMEOUT, so that its error is seen."""
+"""Seconds SQLite waits for another process's lock; less than TRANSACTION_TIMEOUT, so that its
+error is reported."""
 
 _PERMANENT_ERRORS = (
     sa.exc.DataError,
@@ -42,91 +43,91 @@ _PERMANENT_ERRORS = (
     sa.exc.NotSupportedError,
     sa.exc.ProgrammingError,
 )
-"""Errors of a statement itself, which the same statement meets again."""
+"""Errors of the statement itself; a retry would fail, too."""
 
 _MIGRATION_LOCK_ID = 7_205_759_403
-"""Number of the lock that replicas take before they touch the schema of a shared PostgreSQL."""
+"""Advisory lock that serializes migrations by replicas with a common PostgreSQL."""
 
 
 class StoreError(Exception):
-    """The database cannot be used; the text names it, but not its password, and says why."""
+    """The database cannot be used; the text names its URL without the password, and the cause."""
 
 
 class StoreUnavailableError(StoreError):
-    """The database did not answer in time, or refused for now; a write may have come through."""
+    """The database timed out or failed temporarily; a write may have been committed."""
 
 
 class SchemaTooNewError(StoreError):
-    """The database was written by a newer Batholith; upgrade, do not downgrade in place."""
+    """The schema is of a newer Batholith; downgrades are not supported."""
 
 
 class Database:
-    """Runs functions over a connection in a thread of its own, each in one transaction.
+    """Runs functions in transactions, in a dedicated thread.
 
-    :meth:`migrate` comes first; until it has succeeded, nothing else can be run.
+    :meth:`run` fails until :meth:`migrate` has succeeded.
     """
 
     def __init__(self, url: str) -> None:
-        """Take the database at *url*, as SQLAlchemy writes it.
+        """Open the database at *url*, an SQLAlchemy URL.
 
         Raises:
-            StoreError: it is no such URL, its driver is missing, or its file cannot be made.
+            StoreError: the URL is invalid, its driver is missing, or its file cannot be created.
         """
         with _store_errors(url):
             self._engine = _create_engine(url)
-        # SQLite takes one writer at a time anyway; one thread also keeps the order of writes.
+        # SQLite allows one writer at a time; one thread also preserves the order of writes.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._migrated = False
 
     async def migrate(self, migrations: Sequence[Migration]) -> None:
-        """Bring the schema to version ``len(migrations)``, each step in one transaction.
+        """Migrate the schema to version ``len(migrations)``, each migration in one transaction.
 
-        Replicas that start together may all try; they do so one after the other.
+        Safe with several replicas: an advisory lock serializes them.
 
         Raises:
-            StoreError: it does not answer, or lets us do nothing.
-            SchemaTooNewError: the database is ahead of *migrations*.
+            StoreError: the database does not respond or denies access.
+            SchemaTooNewError: the schema version exceeds ``len(migrations)``.
         """
         with _store_errors(self._engine.url):
             await self._submit(_create_version_table)
             for number, migration in enumerate(migrations, start=1):
                 await self._submit(partial(_apply_migration, number=number, migration=migration))
-            have = await self._submit(_read_version)
-        if have > len(migrations):
+            version = await self._submit(_read_version)
+        if version > len(migrations):
             raise SchemaTooNewError(
-                f"database is at version {have}, this Batholith knows {len(migrations)}"
+                f"database schema is at version {version}, newest supported: {len(migrations)}"
             )
         self._migrated = True
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
-        """Do *work* in one transaction; it is rolled back when *work* raises.
+        """Run *work* in one transaction, rolled back if *work* raises.
 
-        *work* is done again after a connection broke, even in the commit, whose outcome is unknown
-        then: doing it twice must come to the same.
+        *work* must be idempotent: it is retried once after a connection failure, even of a commit
+        whose outcome is unknown.
 
         Raises:
-            StoreUnavailableError: the database does not answer in time, or not at all.
+            StoreUnavailableError: the database does not respond in time.
         """
         if not self._migrated:
-            raise StoreUnavailableError("the store cannot be used yet")
+            raise StoreUnavailableError("the store is not migrated yet")
         try:
             async with asyncio.timeout(TRANSACTION_TIMEOUT):
                 return await self._submit(work, limit=TRANSACTION_TIMEOUT)
         except TimeoutError as error:
             raise StoreUnavailableError(
-                f"no answer from the store in {TRANSACTION_TIMEOUT} s"
+                f"no response from the store within {TRANSACTION_TIMEOUT} s"
             ) from error
         except _PERMANENT_ERRORS:
             raise
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-            why = getattr(error, "orig", None) or error
-            raise StoreUnavailableError(f"the store cannot be used: {why}") from error
+            cause = getattr(error, "orig", None) or error
+            raise StoreUnavailableError(f"cannot use the store: {cause}") from error
 
     async def close(self) -> None:
-        """Close all connections; a transaction that hangs is given up after a while."""
+        """Close all connections; wait for a running transaction up to its timeout."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        ending = asyncio.create_task(asyncio.to_thread(self._executor.shutdown))
-        await asyncio.wait((ending,), timeout=TRANSACTION_TIMEOUT)
+        shutdown = asyncio.create_task(asyncio.to_thread(self._executor.shutdown))
+        await asyncio.wait((shutdown,), timeout=TRANSACTION_TIMEOUT)
         self._engine.dispose()
 
     async def _submit(self, work: Callable[[sa.Connection], T], limit: float | None = None) -> T:
@@ -135,7 +136,7 @@ class Database:
 
 
 def _transact(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
-    """Do *work* in a transaction, and once more if its connection breaks."""
+    """Run *work* in a transaction; retry once if the connection breaks."""
     try:
         return _run_transaction(engine, work, limit=limit)
     except sa.exc.DBAPIError as error:
@@ -149,13 +150,13 @@ def _run_transaction(
 ) -> T:
     with engine.begin() as connection:
         if limit is not None and engine.dialect.name == "postgresql":
-            # A statement that waits for a lock ends when its caller has stopped waiting for it.
+            # End a statement that waits for a lock once its caller has timed out.
             connection.execute(sa.text(f"SET LOCAL statement_timeout = {int(limit * 1000)}"))
         return work(connection)
 
 
 def _create_engine(url: str) -> sa.Engine:
-    # A server that was started again leaves dead connections behind, which are tried first.
+    # A server restart leaves dead connections in the pool.
     engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
     if engine.dialect.driver in ("psycopg", "psycopg2"):
         sa.event.listen(engine, "do_connect", partial(_with_defaults, _LIBPQ_DEFAULTS))
@@ -163,30 +164,30 @@ def _create_engine(url: str) -> sa.Engine:
         sa.event.listen(engine, "do_connect", partial(_with_defaults, {"timeout": _BUSY_TIMEOUT}))
         sa.event.listen(engine, "connect", _set_durable_pragmas)
         if engine.url.database:
-            # History names who did what: for its owner alone.
+            # The history names users: readable by the owner only.
             Path(engine.url.database).touch(mode=0o600)
     return engine
 
 
 @contextmanager
 def _store_errors(url: str | sa.URL) -> Iterator[None]:
-    """Make a StoreError of whatever keeps the database at *url* from being used."""
+    """Convert errors of the database at *url* to StoreError."""
     try:
-        where = sa.make_url(url).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError as error:  # which may say what was given, password and all
-        raise StoreError("the store's address is no URL that SQLAlchemy understands") from error
+        address = sa.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError as error:  # Its text may include the password.
+        raise StoreError("the store's address is not a valid SQLAlchemy URL") from error
     try:
         yield
     except (OSError, ImportError, sa.exc.SQLAlchemyError) as error:
-        why = getattr(error, "orig", None) or error
-        raise StoreError(f"the store {where} cannot be used: {why}") from error
+        cause = getattr(error, "orig", None) or error
+        raise StoreError(f"cannot use the store {address}: {cause}") from error
 
 
 def _with_defaults(
-    defaults: Mapping[str, object], _dialect: object, _record: object, *given: Any
+    defaults: Mapping[str, object], _dialect: object, _record: object, *arguments: Any
 ) -> None:
     """Add *defaults* to the parameters of a new connection."""
-    _, parameters = given
+    _, parameters = arguments
     for name, value in defaults.items():
         parameters.setdefault(name, value)
 
@@ -199,7 +200,7 @@ def _set_durable_pragmas(connection: object, _record: object) -> None:
 
 
 def _lock_schema(db: sa.Connection) -> None:
-    """Keep others from the schema until the transaction ends; SQLite does so by itself."""
+    """Lock the schema until the transaction ends; SQLite's write lock suffices there."""
     if db.dialect.name == "postgresql":
         db.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK_ID)))
 
@@ -215,11 +216,11 @@ def _read_version(db: sa.Connection) -> int:
 
 def _apply_migration(db: sa.Connection, *, number: int, migration: Migration) -> None:
     _lock_schema(db)
-    have = _read_version(db)
-    if have >= number:
+    version = _read_version(db)
+    if version >= number:
         return
     migration(db)
-    if have:
+    if version:
         db.execute(sa.update(SCHEMA_VERSION).values(version=number))
     else:
         db.execute(sa.insert(SCHEMA_VERSION).values(only=1, version=number))

@@ -1,4 +1,4 @@
-"""The steps that bring an empty or older database to the present schema; append, never edit."""
+"""Schema migrations, in order; append, never edit."""
 
 import sqlalchemy as sa
 
@@ -11,7 +11,7 @@ def _create_commands_table(db: sa.Connection) -> None:
 
 
 def _widen_user_column(db: sa.Connection) -> None:
-    # SQLite holds no text to a length.
+    # SQLite does not enforce text lengths.
     if db.dialect.name == "postgresql":
         db.execute(sa.text("ALTER TABLE commands ALTER COLUMN who TYPE TEXT"))
 

@@ -12,8 +12,8 @@ import msgspec
 
 from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
 from ..apiserver.kinds.info import KindInfo
-from ..apiserver.server import RunningServer, Settings, running
-from ..apiserver.storage.object_store import ObjectStore, PendingWrite, ResourceStore
+from ..apiserver.storage.object_store import ObjectStore, PendingWrite
+from ..apiserver.storage.resource_store import ResourceStore
 from ..apiserver.storage.stored_objects import StoredObject, WatchEvent, new_uid
 from ..apiserver.verbs.patches import merge_patch
 from ..apiserver.verbs.writes import now
@@ -21,6 +21,7 @@ from ..kube.client.client import Client
 from ..kube.client.config import Credentials
 from ..kube.errors import from_response
 from ..kube.gc_tuning import gc_paused
+from ..local.apiserver import RunningServer, Settings, running
 from ..model.admission import Webhook
 from ..model.names import PODS, Resource
 from . import templates

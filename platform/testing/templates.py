@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..apiserver.server import Settings, running
+from ..local.apiserver import Settings, running
 
 _COPIED = ("pki", "tokens.json", "cluster.db")
 _templates: dict[bytes, Path] = {}

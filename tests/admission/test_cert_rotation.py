@@ -1,4 +1,4 @@
-"""The steps from one certificate to the next."""
+"""Steps of the certificate rotation."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ def prepared_bundle(initial_bundle: CertBundle) -> CertBundle:
     return prepare_next(initial_bundle, facts(days=7), POLICY)
 
 
-def test_the_first_is_sound_and_names_its_hosts(initial_bundle: CertBundle) -> None:
+def test_the_initial_bundle_is_valid_and_covers_its_hosts(initial_bundle: CertBundle) -> None:
     assert initial_bundle.is_valid
     certificate = x509.load_pem_x509_certificate(initial_bundle.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -61,11 +61,13 @@ def test_the_first_is_sound_and_names_its_hosts(initial_bundle: CertBundle) -> N
     assert next_step(initial_bundle, facts(), POLICY) == (None, 6 * DAY)
 
 
-def test_it_is_left_alone_until_little_is_left_of_it(initial_bundle: CertBundle) -> None:
+def test_nothing_happens_until_renewal_is_due(initial_bundle: CertBundle) -> None:
     assert next_step(initial_bundle, facts(days=5.5), POLICY) == (None, DAY / 2)
 
 
-def test_the_next_is_trusted_before_it_is_served(initial_bundle: CertBundle) -> None:
+def test_the_next_ca_is_trusted_before_its_certificate_is_served(
+    initial_bundle: CertBundle,
+) -> None:
     step, _ = next_step(initial_bundle, facts(days=6), POLICY)
     assert step is not None
     assert step.is_valid
@@ -74,17 +76,17 @@ def test_the_next_is_trusted_before_it_is_served(initial_bundle: CertBundle) -> 
     assert ca_certificates(step) == 2
 
 
-@pytest.mark.parametrize(("spread_for", "pause"), [(-1, 60), (0, 60), (59, 1)])
-def test_it_is_not_served_before_all_have_heard_of_it(
-    prepared_bundle: CertBundle, spread_for: float, pause: float
+@pytest.mark.parametrize(("propagated_for", "delay"), [(-1, 60), (0, 60), (59, 1)])
+def test_the_next_certificate_is_not_served_before_propagation(
+    prepared_bundle: CertBundle, propagated_for: float, delay: float
 ) -> None:
-    assert next_step(prepared_bundle, facts(days=7, propagated_for=spread_for), POLICY) == (
+    assert next_step(prepared_bundle, facts(days=7, propagated_for=propagated_for), POLICY) == (
         None,
-        pause,
+        delay,
     )
 
 
-def test_then_it_is_served_and_the_former_is_still_trusted(prepared_bundle: CertBundle) -> None:
+def test_after_the_switch_the_old_ca_is_still_trusted(prepared_bundle: CertBundle) -> None:
     step, _ = next_step(prepared_bundle, facts(days=7, propagated_for=60), POLICY)
     assert step is not None
     assert (step.certificate, step.key) == (
@@ -96,7 +98,7 @@ def test_then_it_is_served_and_the_former_is_still_trusted(prepared_bundle: Cert
     assert step.is_valid
 
 
-def test_the_former_authority_goes_when_the_last_replica_has_changed(
+def test_the_old_ca_is_removed_after_its_retention(
     prepared_bundle: CertBundle,
 ) -> None:
     served, _ = next_step(prepared_bundle, facts(days=7, propagated_for=60), POLICY)
@@ -108,41 +110,43 @@ def test_the_former_authority_goes_when_the_last_replica_has_changed(
     assert next_step(last, facts(days=7, served_for=601), POLICY) == (None, 6 * DAY)
 
 
-def test_another_name_needs_another_certificate(initial_bundle: CertBundle) -> None:
+def test_new_hosts_require_a_new_certificate(initial_bundle: CertBundle) -> None:
     step, _ = next_step(initial_bundle, facts(hosts=("other.ns.svc",)), POLICY)
     assert step is not None
     assert step.next_certificate
 
 
-def test_one_that_has_run_out_is_replaced_too(initial_bundle: CertBundle) -> None:
+def test_an_expired_certificate_is_replaced(initial_bundle: CertBundle) -> None:
     step, _ = next_step(initial_bundle, facts(days=11), POLICY)
     assert step is not None
     assert step.is_valid
 
 
-def test_what_is_stored_is_what_is_read(prepared_bundle: CertBundle) -> None:
+def test_secret_data_round_trips(prepared_bundle: CertBundle) -> None:
     stored = {
         name: value for name, value in prepared_bundle.to_secret_data().items() if value is not None
     }
     assert CertBundle.from_secret_data(stored) == prepared_bundle
 
 
-def test_keys_are_not_shown(prepared_bundle: CertBundle) -> None:
+def test_repr_does_not_contain_keys(prepared_bundle: CertBundle) -> None:
     assert b"PRIVATE" not in repr(prepared_bundle).encode()
 
 
-@pytest.mark.parametrize("field", ["trusted", "certificate", "key", "next_certificate", "next_key"])
-def test_damage_is_noticed(prepared_bundle: CertBundle, field: str) -> None:
+@pytest.mark.parametrize(
+    "field", ["ca_bundle", "certificate", "key", "next_certificate", "next_key"]
+)
+def test_a_damaged_bundle_is_invalid(prepared_bundle: CertBundle, field: str) -> None:
     assert not replace(prepared_bundle, **{field: b"nonsense"}).is_valid
 
 
-def test_a_stranger_among_the_certificates_is_noticed(
+def test_a_foreign_certificate_makes_the_bundle_invalid(
     initial_bundle: CertBundle, prepared_bundle: CertBundle
 ) -> None:
-    stranger = new_initial_bundle(facts(), POLICY)
-    assert not replace(initial_bundle, certificate=stranger.certificate).is_valid, "another key"
-    assert not replace(initial_bundle, ca_bundle=stranger.ca_bundle).is_valid, (
-        "nobody vouches for it"
+    foreign = new_initial_bundle(facts(), POLICY)
+    assert not replace(initial_bundle, certificate=foreign.certificate).is_valid, "another key"
+    assert not replace(initial_bundle, ca_bundle=foreign.ca_bundle).is_valid, (
+        "signed by no CA of the bundle"
     )
     assert not replace(prepared_bundle, ca_bundle=initial_bundle.ca_bundle).is_valid, (
         "nor for the next"

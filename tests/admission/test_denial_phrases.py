@@ -1,4 +1,4 @@
-"""Refusals contain the phrases that clients match on: the rules, and servers that ask them."""
+"""Denials contain the phrases that clients match, from the rules and from API servers."""
 
 from pathlib import Path
 
@@ -17,24 +17,29 @@ def test_each_phrase_of_the_table_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("phrase", CASES)
-def test_the_rules_say_it(phrase: str) -> None:
-    case: DenialCase = CASES[phrase]
-    said = denial(
-        case.new, ObjectReaderStub(*case.existing_queues), old=case.old, settings=SETTINGS
+def test_denials_of_the_rules_contain_the_phrase(phrase: str) -> None:
+    denial_case: DenialCase = CASES[phrase]
+    message = denial(
+        denial_case.new,
+        ObjectReaderStub(*denial_case.existing_queues),
+        old=denial_case.old,
+        settings=SETTINGS,
     )
-    assert filled(phrase, case.values) in said
+    assert filled(phrase, denial_case.values) in message
 
 
-async def test_servers_that_ask_the_rules_say_it(servers: ServerFactory, tmp_path: Path) -> None:
-    """The embedded server, which has them built in, and a real one, which calls webhooks."""
-    cases = {phrase: case for phrase, case in CASES.items() if not case.not_by_servers}
-    asked = webhooks(SETTINGS)
-    async with servers.start(tmp_path, crds=crds.load(), webhooks=asked) as server:
+async def test_denials_of_servers_contain_the_phrases(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    """On the embedded server, which calls the rules in process, and a real one with webhooks."""
+    cases = {phrase: each for phrase, each in CASES.items() if not each.not_by_servers}
+    rules = webhooks(SETTINGS)
+    async with servers.start(tmp_path, crds=crds.load(), webhooks=rules) as server:
         await create_queues(server, cases.values())
-        said = await denials(server, cases)
+        messages = await denials(server, cases)
     wrong = {
         phrase: text
-        for phrase, text in said.items()
+        for phrase, text in messages.items()
         if filled(phrase, cases[phrase].values) not in text or "denied the request" not in text
     }
     assert wrong == {}

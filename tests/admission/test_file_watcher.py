@@ -1,4 +1,4 @@
-"""Files of an administrator: looked at again and again, and never believed blindly."""
+"""File watcher: polls files, and keeps the last valid contents."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca,
 
 
 class RecordingFileWatcher:
-    """What was handed on; the word ``bad`` is not taken."""
+    """Records the contents; rejects the text ``bad``."""
 
     def __init__(self, *paths: Path) -> None:
         self.now: list[bytes] = []
@@ -29,7 +29,7 @@ class RecordingFileWatcher:
         self.timestamps += 1
 
 
-def test_they_are_handed_on_together_and_only_when_they_have_changed(tmp_path: Path) -> None:
+def test_all_contents_are_passed_on_when_a_file_has_changed(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"1")
     other.write_bytes(b"2")
@@ -45,7 +45,7 @@ def test_they_are_handed_on_together_and_only_when_they_have_changed(tmp_path: P
     )
 
 
-async def test_a_bad_file_changes_nothing_and_a_missing_one_neither(tmp_path: Path) -> None:
+async def test_invalid_and_missing_files_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"bad")
     taken, clock = RecordingFileWatcher(path), FakeClock()
@@ -68,8 +68,8 @@ def issue_leaf(ca: CertKeyPair) -> CertKeyPair:
     return issue_certificate(ca, request, now=datetime.now(UTC))
 
 
-async def test_half_of_a_change_is_not_served(tmp_path: Path) -> None:
-    """Certificate and key are written one after the other, by people at least."""
+async def test_a_partial_change_of_a_key_pair_is_not_served(tmp_path: Path) -> None:
+    """Certificate and key are not replaced atomically."""
     authority = create_ca("a", now=datetime.now(UTC), validity=timedelta(days=1))
     first, second = issue_leaf(authority), issue_leaf(authority)
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"

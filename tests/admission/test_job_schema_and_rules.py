@@ -1,4 +1,4 @@
-"""Jobs as a client sends them: the schema's defaults and checks together with our rules."""
+"""Jobs as sent by clients: defaults and validation of schema and rules together."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,18 +23,18 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
         yield started
 
 
-async def test_quirk_a2_retries_without_end_are_refused_with_the_field_named(
+async def test_quirk_a2_negative_retries_are_rejected_with_the_field_named(
     server: Server,
 ) -> None:
     sent = job(task(maxRetry=-1))
     sent["metadata"]["namespace"] = "default"
-    answer = await server.request("POST", JOBS.path("default"), sent)
-    assert answer.status == 422
-    assert "spec.tasks[0].maxRetry" in answer.body["message"]
+    response = await server.request("POST", JOBS.path("default"), sent)
+    assert response.status == 422
+    assert "spec.tasks[0].maxRetry" in response.body["message"]
 
 
 async def test_quirk_a18_an_empty_queue_and_no_retries_mean_the_defaults(server: Server) -> None:
-    """Written out; left out, the schema knows the same values."""
+    """If given explicitly; if omitted, the schema has the same defaults."""
     for name, spec in (("empty", {"queue": "", "maxRetry": 0}), ("absent", {})):
         sent = job(name=name)
         del sent["spec"]["queue"]

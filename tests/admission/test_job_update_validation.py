@@ -1,4 +1,4 @@
-"""What may change in a job that exists (rules U1 to U8), and a manifest that is applied again."""
+"""Validation of Job updates (rules U1 to U8), and repeated apply of a manifest."""
 
 import copy
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def pod_of(spec: Json) -> Json:
         lambda spec: pod_of(spec).update(volumes=[], hostNetwork=False, nodeSelector=None),
     ],
 )
-def test_this_may_change(change: Callable[[Json], object]) -> None:
+def test_mutable_fields_may_change(change: Callable[[Json], object]) -> None:
     admit(changed(change), old=stored())
 
 
@@ -88,7 +88,7 @@ def test_this_may_change(change: Callable[[Json], object]) -> None:
         ),
     ],
 )
-def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
+def test_quirks_a9_and_a11_other_fields_are_immutable_and_the_denial_lists_the_mutable_ones(
     change: Callable[[Json], object], field: str
 ) -> None:
     text = denial(changed(change), old=stored())
@@ -98,7 +98,7 @@ def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         (lambda spec: spec["tasks"].pop(), "may not add or remove tasks"),
         (lambda spec: spec["tasks"].append(task("c")), "may not add or remove tasks"),
@@ -111,11 +111,11 @@ def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
         ),
     ],
 )
-def test_this_is_refused(change: Callable[[Json], object], words: str) -> None:
-    assert words in denial(changed(change), old=stored())
+def test_invalid_updates_are_denied(change: Callable[[Json], object], expected: str) -> None:
+    assert expected in denial(changed(change), old=stored())
 
 
-def test_quirk_a19_fewer_pods_than_the_default_minimum_are_refused_with_both_named() -> None:
+def test_quirk_a19_replicas_below_the_default_minimum_are_denied_with_both_named() -> None:
     text = denial(changed(lambda spec: spec["tasks"][0].update(replicas=2)), old=stored())
     assert text.startswith("'minAvailable' must be <= 'replicas' in task: a")
     assert "spec.tasks[0].minAvailable is 4" in text
@@ -144,16 +144,16 @@ def test_a_manifest_with_fewer_replicas_can_be_applied() -> None:
     assert (new["minAvailable"], new["tasks"][0]["minAvailable"]) == (2, 2)
 
 
-def test_a_job_may_be_edited_whatever_its_queue_and_status() -> None:
+def test_updates_do_not_depend_on_queue_and_status() -> None:
     old = stored() | {"status": {"state": {"phase": "Completed"}}}
-    old["spec"]["queue"] = "gone"
+    old["spec"]["queue"] = "deleted"
     new = copy.deepcopy(old)
     new["metadata"]["labels"] = {"a": "b"}
     admit(new, old=old)
 
 
-def test_a_job_from_before_the_webhooks_can_be_written() -> None:
-    """Whoever made it without them, none must be kept from writing labels or finalizers now."""
+def test_a_job_from_before_the_webhooks_can_be_updated() -> None:
+    """A job stored without validation must not block updates of labels or finalizers."""
     bare = job({"replicas": 2, "template": task()["template"]}, plugins={"mpi": []})
     del bare["spec"]["queue"]
     wrong = {**bare, "spec": bare["spec"] | {"minAvailable": 9}}

@@ -1,4 +1,4 @@
-"""Which new jobs are let in, and what the others are told (rules C1 to C20)."""
+"""Defaulting and validation of new Jobs (rules C1 to C20)."""
 
 import copy
 from typing import Any
@@ -22,7 +22,7 @@ from batholith.admission import AdmissionSettings
 Json = dict[str, Any]
 
 
-def test_a_plain_job_is_let_in_with_its_defaults() -> None:
+def test_a_minimal_job_is_allowed_and_defaulted() -> None:
     stored = stored_spec(admit(job(task(name="", replicas=2), task("b"))))
     assert stored["schedulerName"] == "volcano"
     assert stored["minAvailable"] == 3
@@ -32,7 +32,7 @@ def test_a_plain_job_is_let_in_with_its_defaults() -> None:
     assert [each["maxRetry"] for each in stored["tasks"]] == [3, 3]
 
 
-def test_nothing_but_the_defaults_is_touched() -> None:
+def test_only_missing_fields_are_changed() -> None:
     pod = {"containers": [container(resources={"requests": {"cpu": "1000m"}})], "unknown": {"a": 0}}
     sent = job(task(pod=pod), nosuch=[1])
     stored = admit(sent)
@@ -41,7 +41,7 @@ def test_nothing_but_the_defaults_is_touched() -> None:
     assert stored["metadata"] is sent["metadata"]
 
 
-def test_filling_in_twice_changes_nothing() -> None:
+def test_defaulting_is_idempotent() -> None:
     once = admit(job(plugins={"mpi": ["--master=t"]}))
     assert admit(copy.deepcopy(once)) == once
 
@@ -70,12 +70,12 @@ def test_pods_on_the_network_of_the_node_can_resolve_services() -> None:
         ({"hcclrank": []}, {"hcclrank": []}),
     ],
 )
-def test_quirk_g17_plugins_bring_those_that_they_need(given_plugins: Json, stored: Json) -> None:
+def test_quirk_g17_plugins_add_their_dependencies(given_plugins: Json, stored: Json) -> None:
     assert stored_spec(admit(job(plugins=given_plugins)))["plugins"] == stored
 
 
 @pytest.mark.parametrize(
-    ("sent", "words"),
+    ("sent", "expected"),
     [
         pytest.param(job() | {"spec": {"queue": "default"}}, "No task specified", id="C1"),
         pytest.param(job(plugins={"mpi": ["--master=x"]}), 'no task is named "x"', id="C2"),
@@ -118,29 +118,29 @@ def test_quirk_g17_plugins_bring_those_that_they_need(given_plugins: Json, store
         pytest.param(job(runningEstimate="1 hour"), "spec.runningEstimate", id="estimate"),
     ],
 )
-def test_a_broken_job_is_refused(sent: Json, words: str) -> None:
-    shelf = ObjectReaderStub(
+def test_invalid_jobs_are_denied(sent: Json, expected: str) -> None:
+    reader = ObjectReaderStub(
         queue("closed", state="Closed"), queue("parent"), queue("c", parent="parent")
     )
-    assert words in denial(sent, shelf)
+    assert expected in denial(sent, reader)
 
 
-def test_a_queue_whose_state_nobody_has_written_yet_is_open() -> None:
+def test_a_queue_without_a_state_is_open() -> None:
     admit(job(queue="new"), ObjectReaderStub(queue("new", state="")))
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_a_denial_contains_all_errors() -> None:
     text = denial(job(task(), task(), plugins={"x": []}, queue="y", minAvailable=9))
-    for words in ("duplicated task name t", "total replicas", "job plugin: x", '"y" not found'):
-        assert words in text
+    for expected in ("duplicated task name t", "total replicas", "job plugin: x", '"y" not found'):
+        assert expected in text
 
 
-def test_quirk_a7_a_task_named_twice_does_not_hide_the_size_of_the_rest() -> None:
+def test_quirk_a7_replicas_of_a_duplicate_task_count() -> None:
     text = denial(job(task("a"), task("a"), task("b", replicas=5), minAvailable=7))
     assert text == "duplicated task name a"
 
 
-def test_quirk_a3_the_name_of_the_last_pod_must_fit() -> None:
+def test_quirk_a3_the_name_of_the_last_pod_must_be_valid() -> None:
     admit(job(task(replicas=10), name="n" * 59))
     assert "create pod with name" in denial(job(task(replicas=11), name="n" * 59))
 
@@ -158,7 +158,7 @@ def test_quirk_a3_the_name_of_the_last_pod_must_fit() -> None:
         ("a.b", {"volumes": [{"mountPath": "/a", "volumeClaimName": "c"}]}, False),
     ],
 )
-def test_quirks_a4_and_g9_the_name_must_do_for_what_is_named_after_the_job(
+def test_quirks_a4_and_g9_the_name_must_be_valid_for_objects_named_after_the_job(
     name: str, extra: Json, fits: bool
 ) -> None:
     sent = job(name=name, **extra)
@@ -168,13 +168,13 @@ def test_quirks_a4_and_g9_the_name_must_do_for_what_is_named_after_the_job(
         assert f'metadata.name: Invalid value: "{name}"' in denial(sent)
 
 
-def test_plugins_of_others_can_be_let_in() -> None:
+def test_plugins_of_entry_points_can_be_allowed() -> None:
     settings = AdmissionSettings(job_plugins=frozenset(("mine",)))
     admit(job(plugins={"mine": []}), settings=settings)
 
 
 @pytest.mark.parametrize(
-    ("volumes", "words"),
+    ("volumes", "expected"),
     [
         ([{"mountPath": "/a", "volumeClaimName": "c"}], ""),
         ([{"mountPath": "/a", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}], ""),
@@ -183,15 +183,15 @@ def test_plugins_of_others_can_be_let_in() -> None:
         ([{"mountPath": "/a", "volumeClaimName": "C"}], "invalid VolumeClaimName C"),
     ],
 )
-def test_volumes(volumes: list[Json], words: str) -> None:
-    if words:
-        assert words in denial(job(volumes=volumes))
+def test_volumes(volumes: list[Json], expected: str) -> None:
+    if expected:
+        assert expected in denial(job(volumes=volumes))
     else:
         admit(job(volumes=volumes))
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "expected"),
     [
         ({"totalPartitions": 2, "partitionSize": 2}, ""),
         ({"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1}, ""),
@@ -208,15 +208,15 @@ def test_volumes(volumes: list[Json], words: str) -> None:
         ),
     ],
 )
-def test_partitions(policy: Json, words: str) -> None:
+def test_partitions(policy: Json, expected: str) -> None:
     sent = job(task(replicas=4, partitionPolicy=policy))
-    if words:
-        assert words in denial(sent)
+    if expected:
+        assert expected in denial(sent)
     else:
         admit(sent)
 
 
-def test_the_least_partitions_decide_the_least_pods() -> None:
+def test_min_partitions_determine_min_available() -> None:
     policy = {"totalPartitions": 3, "partitionSize": 2, "minPartitions": 2}
     sent = job(task(replicas=6, partitionPolicy=policy))
     assert stored_spec(admit(sent))["tasks"][0]["minAvailable"] == 4
@@ -225,18 +225,18 @@ def test_the_least_partitions_decide_the_least_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("awaited", "words"),
+    ("dependencies", "expected"),
     [
         (["b"], ""),
         (["a"], "a -> a"),
-        (["nosuch"], "depends on nosuch, which is no task"),
-        (["b", "b"], "names b twice"),
+        (["nosuch"], "depends on nosuch, which is not a task"),
+        (["b", "b"], "has duplicate dependency b"),
     ],
 )
-def test_dependencies(awaited: list[str], words: str) -> None:
-    sent = job(task("a", dependsOn={"name": awaited}), task("b"))
-    if words:
-        assert words in denial(sent)
+def test_dependencies(dependencies: list[str], expected: str) -> None:
+    sent = job(task("a", dependsOn={"name": dependencies}), task("b"))
+    if expected:
+        assert expected in denial(sent)
     else:
         admit(sent)
 
@@ -251,7 +251,7 @@ def test_dependencies(awaited: list[str], words: str) -> None:
         ({"requests": {"memory": "1Gi"}, "limits": {"cpu": 1}}, False),
     ],
 )
-def test_cpus_are_pinned_whole(resources: Json, whole: bool) -> None:
+def test_topology_policies_require_whole_cpus(resources: Json, whole: bool) -> None:
     pod = {"containers": [container(resources=resources)]}
     sent = job(task(pod=pod, topologyPolicy="best-effort"))
     if whole:
@@ -287,9 +287,9 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["spec", "status"]), json_values))
-def test_any_object_is_filled_in_or_left_alone(parts: Json) -> None:
-    """Faults of type are the schema's to name: defaulting never fails, validation only denies."""
-    sent = {"kind": "Job", "metadata": {"name": "j"}} | parts
+def test_defaulting_and_validation_accept_any_object(fields: Json) -> None:
+    """The schema reports wrong types: defaulting never fails, validation only denies."""
+    sent = {"kind": "Job", "metadata": {"name": "j"}} | fields
     try:
         stored = admit(sent)
     except Exception as refused:

@@ -1,4 +1,4 @@
-"""The JSON patch that a mutating webhook answers with."""
+"""The JSON Patch in the response of a mutating webhook."""
 
 import copy
 import json
@@ -20,21 +20,23 @@ OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
 
 
 def exact(value: Any) -> str:
-    """Text that tells true from 1 and 1 from 1.0."""
+    """Return text that distinguishes true from 1 and 1 from 1.0."""
     return json.dumps(value, sort_keys=True)
 
 
 @given(OBJECTS, OBJECTS)
-def test_applying_it_gives_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_applying_the_patch_yields_the_new_object(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
     assert exact(json_patch(before, create_patch(before, after))) == exact(after)
 
 
 @given(OBJECTS)
-def test_nothing_is_said_where_nothing_has_changed(same: dict[str, Any]) -> None:
+def test_equal_objects_have_an_empty_patch(same: dict[str, Any]) -> None:
     assert create_patch(same, copy.deepcopy(same)) == []
 
 
-def test_a_field_deep_inside_is_named_alone() -> None:
+def test_the_patch_of_a_nested_field_contains_only_that_field() -> None:
     before = {"spec": {"tasks": [{"name": "a"}, {"name": "b"}]}}
     after = {"spec": {"tasks": [{"name": "a", "minAvailable": 1}, {"name": "b"}]}}
     assert create_patch(before, after) == [

@@ -1,4 +1,4 @@
-"""A job whose pods could never be made is refused, with the path of the fault."""
+"""A job whose pods could never be created is denied with the path of the invalid field."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def with_container(**fields: Any) -> Json:
         (with_container(env=[{"name": "N", "value": 1}]), "value: Expected str, got int"),
     ],
 )
-def test_a_broken_pod_is_refused(pod: Json, text: str) -> None:
+def test_invalid_pod_templates_are_denied(pod: Json, text: str) -> None:
     assert text in denial(job(task(pod=pod)))
 
 
@@ -168,7 +168,7 @@ def test_resources(resources: Json, text: str) -> None:
         admit(sent)
 
 
-def test_a_rich_template_is_let_in() -> None:
+def test_a_template_with_many_fields_is_allowed() -> None:
     pod = {
         "restartPolicy": "OnFailure",
         "terminationGracePeriodSeconds": 0,
@@ -209,7 +209,7 @@ def test_a_rich_template_is_let_in() -> None:
     admit(job(task(pod=pod)))
 
 
-def test_labels_of_the_pods_are_checked() -> None:
+def test_labels_of_the_template_are_validated() -> None:
     broken = task()
     broken["template"]["metadata"] = {"labels": {"a": "-"}, "annotations": {"b c": "x"}}
     text = denial(job(broken))

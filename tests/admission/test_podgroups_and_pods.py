@@ -1,4 +1,4 @@
-"""PodGroups and pods that come from elsewhere; and the list of admission paths."""
+"""PodGroups and pods of other clients, and the list of admission paths."""
 
 import copy
 from typing import Any
@@ -24,13 +24,13 @@ def namespace(name: str, queue_name: str) -> Json:
 @pytest.mark.parametrize(
     ("asked", "got"), [("default", "theirs"), ("other", "other"), (None, "theirs")]
 )
-def test_the_namespace_may_name_the_queue(asked: str | None, got: str) -> None:
-    shelf = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"), queue("other"))
+def test_the_namespace_may_define_the_queue(asked: str | None, got: str) -> None:
+    reader = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"), queue("other"))
     sent = group(minMember=1) if asked is None else group(queue=asked)
-    assert stored_spec(admit(sent, shelf))["queue"] == got
+    assert stored_spec(admit(sent, reader))["queue"] == got
 
 
-def test_without_an_annotation_the_queue_stays() -> None:
+def test_without_an_annotation_the_queue_is_kept() -> None:
     assert stored_spec(admit(group(queue="default")))["queue"] == "default"
     assert (
         stored_spec(admit(group(queue="default"), ObjectReaderStub(namespace("ns", ""))))["queue"]
@@ -41,27 +41,27 @@ def test_without_an_annotation_the_queue_stays() -> None:
 @pytest.mark.parametrize(
     ("asked", "got"), [("default", "theirs"), ("other", "other"), ("", "theirs"), (None, "theirs")]
 )
-def test_quirk_a16_a_queue_that_the_namespace_names_is_that_of_its_jobs_too(
+def test_quirk_a16_the_queue_of_the_namespace_applies_to_its_jobs(
     asked: str | None, got: str
 ) -> None:
-    shelf = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"), queue("other"))
+    reader = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"), queue("other"))
     sent = job()
     del sent["spec"]["queue"]
     sent["spec"] |= {} if asked is None else {"queue": asked}
-    assert stored_spec(admit(sent, shelf))["queue"] == got
+    assert stored_spec(admit(sent, reader))["queue"] == got
 
 
 @pytest.mark.parametrize("stored", ["default", "theirs", "another"])
-def test_quirk_a16_a_job_that_is_applied_again_stays_in_its_queue(stored: str) -> None:
-    """Whatever the namespace said when it was made."""
-    shelf = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"))
+def test_quirk_a16_a_job_that_is_applied_again_keeps_its_queue(stored: str) -> None:
+    """Even if the namespace's annotation has changed since."""
+    reader = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"))
     old = admit(job(queue=stored), ObjectReaderStub(queue(stored)))
-    assert stored_spec(admit(job(), shelf, old=old))["queue"] == stored
-    assert "changed: spec.queue" in denial(job(queue="other"), shelf, old=old)
+    assert stored_spec(admit(job(), reader, old=old))["queue"] == stored
+    assert "changed: spec.queue" in denial(job(queue="other"), reader, old=old)
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "expected"),
     [
         ({"queue": "x"}, 'unable to find queue: queue.scheduling.volcano.sh "x" not found'),
         ({"queue": "shut"}, "queue `shut` status is `Closing`"),
@@ -80,19 +80,19 @@ def test_quirk_a16_a_job_that_is_applied_again_stays_in_its_queue(stored: str) -
         ),
     ],
 )
-def test_a_broken_group_is_refused(spec: Json, words: str) -> None:
-    assert words in denial(group(**spec), ObjectReaderStub(queue("shut", state="Closing")))
+def test_invalid_podgroups_are_denied(spec: Json, expected: str) -> None:
+    assert expected in denial(group(**spec), ObjectReaderStub(queue("shut", state="Closing")))
 
 
-def test_quirk_p13_a_group_may_follow_its_queue_at_once() -> None:
+def test_quirk_p13_a_podgroup_may_be_created_right_after_its_queue() -> None:
     admit(group(queue="new"), ObjectReaderStub(queue("new", state="")))
 
 
-def test_quirk_p14_queues_that_take_no_jobs_take_no_groups() -> None:
-    shelf = ObjectReaderStub(queue("parent"), queue("child", parent="parent"))
-    admit(group(queue="child"), shelf)
-    assert "can not submit PodGroup to root queue" in denial(group(queue="root"), shelf)
-    text = denial(group(queue="parent"), shelf)
+def test_quirk_p14_queues_that_deny_jobs_deny_podgroups() -> None:
+    reader = ObjectReaderStub(queue("parent"), queue("child", parent="parent"))
+    admit(group(queue="child"), reader)
+    assert "can not submit PodGroup to root queue" in denial(group(queue="root"), reader)
+    text = denial(group(queue="parent"), reader)
     assert text == "can only submit PodGroup to leaf queue, queue `parent` has 1 child queues"
 
 
@@ -109,7 +109,7 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("sent", "words"),
+    ("sent", "expected"),
     [
         (pod(), ""),
         (pod(least="1"), ""),
@@ -124,20 +124,20 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
         (pod("default-scheduler", least="few"), ""),
     ],
 )
-def test_quirks_a12_and_a13_annotations_of_pods(sent: Json, words: str) -> None:
-    if words:
-        assert words in denial(sent)
+def test_quirks_a12_and_a13_annotations_of_pods(sent: Json, expected: str) -> None:
+    if expected:
+        assert expected in denial(sent)
     else:
         admit(sent)
 
 
-def test_pods_of_all_configured_schedulers_are_checked() -> None:
+def test_pods_of_all_configured_schedulers_are_validated() -> None:
     settings = AdmissionSettings(scheduler_names=("one", "two"))
     assert "few" in denial(pod("two", least="few"), settings=settings)
     admit(pod("volcano", least="few"), settings=settings)
 
 
-def test_names_and_paths_are_those_that_clients_know() -> None:
+def test_names_and_paths_are_volcanos() -> None:
     assert {hook.path: hook.name for hook in WEBHOOKS} == {
         "/jobs/mutate": "mutatejob.volcano.sh",
         "/queues/mutate": "mutatequeue.volcano.sh",
@@ -150,13 +150,13 @@ def test_names_and_paths_are_those_that_clients_know() -> None:
     }
 
 
-def test_each_path_either_fills_in_or_checks_and_filling_in_comes_first() -> None:
+def test_each_path_mutates_or_validates_and_mutating_ones_are_first() -> None:
     kinds = [hook.mutate is not None for hook in webhooks(AdmissionSettings())]
     assert kinds == sorted(kinds, reverse=True)
     assert all((hook.mutate is None) != (hook.validate is None) for hook in WEBHOOKS)
 
 
-def test_only_queues_are_asked_about_at_deletion() -> None:
+def test_only_deletions_of_queues_are_validated() -> None:
     deleting = [hook.path for hook in WEBHOOKS if "DELETE" in hook.operations]
     assert deleting == ["/queues/validate"]
     assert {hook.resource for hook in WEBHOOKS if hook.path.startswith("/pods/")} == {PODS}
@@ -166,14 +166,12 @@ GATE = {"name": QUEUE_GATE}
 
 
 def gates(pod: Json, *, on: bool = True) -> Any:
-    """The gates of *pod* as it is stored, under the feature or without it."""
+    """Return the gates of *pod* after mutation, with or without the feature."""
     stored = admit(copy.deepcopy(pod), settings=AdmissionSettings(queue_gates=on))
     return stored["spec"].get("schedulingGates")
 
 
-def test_quirk_a15_a_pod_that_asks_gets_the_gate_of_its_queue_without_further_configuration() -> (
-    None
-):
+def test_quirk_a15_a_pod_that_requests_it_gets_the_queue_gate() -> None:
     asking = pod() | {"metadata": {"name": "p", "annotations": {QUEUE_GATE: "true"}}}
     assert gates(asking) == [GATE]
     assert gates(asking, on=False) is None
@@ -183,8 +181,8 @@ def test_quirk_a15_a_pod_that_asks_gets_the_gate_of_its_queue_without_further_co
     assert gates(asking) == [GATE]
 
 
-def test_who_does_not_ask_or_is_not_ours_gets_no_gate() -> None:
-    for scheduler, word in (("volcano", "yes"), ("default-scheduler", "true")):
+def test_pods_without_the_annotation_or_of_other_schedulers_get_no_gate() -> None:
+    for scheduler, value in (("volcano", "yes"), ("default-scheduler", "true")):
         asking = pod(scheduler)
-        asking["metadata"] = {"name": "p", "annotations": {QUEUE_GATE: word}}
+        asking["metadata"] = {"name": "p", "annotations": {QUEUE_GATE: value}}
         assert gates(asking) is None

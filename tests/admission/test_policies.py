@@ -1,4 +1,4 @@
-"""Which lifecycle policies make sense."""
+"""Validation of lifecycle policies."""
 
 from typing import Any
 
@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.admission import admit, denial, job, task
 
-from batholith.admission.policy_validation import ACTIONS, EVENTS
-from batholith.model.job import JobEvent
+from batholith.model.job import POLICY_ACTIONS, POLICY_EVENTS, JobEvent
 
 Json = dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("policies", "words"),
+    ("policies", "expected"),
     [
         ([{"event": "PodFailed", "action": "RestartJob"}], ""),
         ([{"event": "*", "action": "RestartJob"}], ""),
@@ -41,18 +40,18 @@ Json = dict[str, Any]
         ([{"event": "PodPending", "action": "AbortJob", "timeout": "soon"}], "invalid timeout"),
     ],
 )
-def test_quirk_a5_a_list_of_policies(policies: list[Json], words: str) -> None:
-    if not words:
+def test_quirk_a5_a_list_of_policies(policies: list[Json], expected: str) -> None:
+    if not expected:
         admit(job(policies=policies))
         admit(job(task(policies=policies)))
         return
     text = denial(job(policies=policies))
     assert text.startswith("spec.policies: ")
-    assert words in text
+    assert expected in text
     assert "spec.tasks[0].policies" in denial(job(task(policies=policies)))
 
 
-def test_quirk_a6_the_refusal_lists_what_is_valid_always_in_one_order() -> None:
+def test_quirk_a6_the_denial_lists_the_valid_values_in_a_fixed_order() -> None:
     text = denial(job(policies=[{"action": "AbortJob"}]))
     assert text.endswith(
         "; valid events are [* PodFailed PodEvicted PodPending Unknown TaskCompleted TaskFailed"
@@ -64,16 +63,18 @@ def test_quirk_a6_the_refusal_lists_what_is_valid_always_in_one_order() -> None:
 policies = st.one_of(
     st.fixed_dictionaries(
         {
-            "events": st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2),
-            "action": st.sampled_from(ACTIONS),
+            "events": st.lists(st.sampled_from(POLICY_EVENTS), min_size=1, max_size=2),
+            "action": st.sampled_from(POLICY_ACTIONS),
         }
     ),
-    st.fixed_dictionaries({"exitCode": st.integers(1, 4), "action": st.sampled_from(ACTIONS)}),
+    st.fixed_dictionaries(
+        {"exitCode": st.integers(1, 4), "action": st.sampled_from(POLICY_ACTIONS)}
+    ),
 )
 
 
 @given(st.lists(policies, max_size=4))
-def test_a_list_is_good_exactly_when_no_trigger_comes_twice_and_any_stands_alone(
+def test_policies_are_valid_if_triggers_are_unique_and_any_is_the_only_one(
     given_policies: list[Json],
 ) -> None:
     events = [event for each in given_policies for event in set(each.get("events", ()))]

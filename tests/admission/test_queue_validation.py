@@ -1,4 +1,4 @@
-"""Which queues are let in, moved and deleted."""
+"""Defaulting and validation of queues."""
 
 import copy
 from typing import Any
@@ -42,7 +42,7 @@ def test_a_queue_without_a_spec_gets_one() -> None:
     ("path", "rooted"),
     [("sci/dev", "root/sci/dev"), ("root/sci", "root/sci"), ("rootless/x", "root/rootless/x")],
 )
-def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
+def test_quirk_q13_a_hierarchy_starts_at_root(path: str, rooted: str) -> None:
     weights = "1/" * path.count("/") + "2"
     stored = admit(queue("q", annotations=hierarchy(path, weights)))["metadata"]["annotations"]
     assert stored[PATH] == rooted
@@ -50,7 +50,7 @@ def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "expected"),
     [
         ({"capability": {"cpu": "-1"}}, 'requestBody.spec.capability.cpu: Invalid value: "-1"'),
         ({"capability": {"pods": "500m"}}, "requestBody.spec.capability.pods"),
@@ -70,11 +70,11 @@ def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
         ),
     ],
 )
-def test_quirk_q19_what_a_queue_contradicts_itself_in_is_named(spec: Json, words: str) -> None:
-    assert words in denial(queue("q", **spec))
+def test_quirk_q19_contradictory_resources_are_named(spec: Json, expected: str) -> None:
+    assert expected in denial(queue("q", **spec))
 
 
-def test_several_faults_come_in_one_list() -> None:
+def test_several_errors_are_joined_in_one_list() -> None:
     text = denial(queue("q", capability={"cpu": "-1", "memory": "-1"}))
     assert text.startswith("[requestBody.spec.capability.cpu")
     assert text.endswith("]")
@@ -84,18 +84,18 @@ def test_several_faults_come_in_one_list() -> None:
 def test_a_new_queue_is_open_or_closed() -> None:
     for state in ("", "Open", "Closed"):
         admit(queue("q", state=state))
-    told = 'requestBody.spec.state: Invalid value: "Closing": queue state must be in [Open Closed]'
-    assert told in denial(queue("q", state="Closing"))
+    error = 'requestBody.spec.state: Invalid value: "Closing": queue state must be in [Open Closed]'
+    assert error in denial(queue("q", state="Closing"))
 
 
 @pytest.mark.parametrize("state", ["Closing", "Unknown"])
-def test_quirk_q2_a_closing_queue_can_be_edited(state: str) -> None:
+def test_quirk_q2_a_closing_queue_can_be_updated(state: str) -> None:
     old = queue("q", state=state, weight=1)
     admit(queue("q", state=state, weight=2), ObjectReaderStub(old), old=old)
 
 
 @pytest.mark.parametrize(
-    ("path", "weights", "words"),
+    ("path", "weights", "expected"),
     [
         ("root/a", "1/2", ""),
         ("root/a", "1", "must have the same length with"),
@@ -110,19 +110,19 @@ def test_quirk_q2_a_closing_queue_can_be_edited(state: str) -> None:
         ("root/sci/devel", "1/1/1", ""),
     ],
 )
-def test_quirk_q13_the_annotations_of_a_hierarchy(path: str, weights: str, words: str) -> None:
-    shelf = ObjectReaderStub(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")))
+def test_quirk_q13_the_annotations_of_a_hierarchy(path: str, weights: str, expected: str) -> None:
+    reader = ObjectReaderStub(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")))
     sent = queue("q", annotations=hierarchy(path, weights))
-    if words:
-        assert words in denial(sent, shelf)
+    if expected:
+        assert expected in denial(sent, reader)
     else:
-        admit(sent, shelf)
+        admit(sent, reader)
 
 
-def test_a_queue_below_a_leaf_that_was_let_in_elsewhere_can_be_edited() -> None:
+def test_a_stored_queue_below_a_leaf_can_be_updated() -> None:
     old = queue("q", annotations=hierarchy("root/sci/dev/x", "1/1/1/1"))
-    shelf = ObjectReaderStub(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")), old)
-    admit(old | {"spec": {"weight": 2}}, shelf, old=old)
+    reader = ObjectReaderStub(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")), old)
+    admit(old | {"spec": {"weight": 2}}, reader, old=old)
 
 
 def chain(*names: str) -> list[Json]:
@@ -130,48 +130,48 @@ def chain(*names: str) -> list[Json]:
     return [queue(name, parent=parent) for name, parent in zip(names, parents, strict=False)]
 
 
-def test_the_tree_is_five_levels_deep_at_most() -> None:
-    shelf = ObjectReaderStub(*chain("a", "b", "c", "d"))
-    admit(queue("e", parent="d"), shelf)
-    shelf.put(queue("e", parent="d"))
-    assert "6 levels deep" in denial(queue("f", parent="e"), shelf)
-    admit(queue("f", parent="e"), shelf, settings=AdmissionSettings(max_queue_depth=6))
+def test_the_maximum_depth_is_five() -> None:
+    reader = ObjectReaderStub(*chain("a", "b", "c", "d"))
+    admit(queue("e", parent="d"), reader)
+    reader.put(queue("e", parent="d"))
+    assert "6 levels deep" in denial(queue("f", parent="e"), reader)
+    admit(queue("f", parent="e"), reader, settings=AdmissionSettings(max_queue_depth=6))
 
 
-def test_quirk_q11_a_moved_queue_takes_its_children_along() -> None:
-    shelf = ObjectReaderStub(*chain("a", "b", "c", "d"), *chain("x", "y"))
+def test_quirk_q11_the_depth_of_a_moved_queue_includes_its_children() -> None:
+    reader = ObjectReaderStub(*chain("a", "b", "c", "d"), *chain("x", "y"))
     moved = queue("x", parent="d")
-    assert "6 levels deep" in denial(moved, shelf, old=queue("x", parent="root"))
-    admit(queue("x", parent="c"), shelf, old=queue("x", parent="root"))
+    assert "6 levels deep" in denial(moved, reader, old=queue("x", parent="root"))
+    admit(queue("x", parent="c"), reader, old=queue("x", parent="root"))
 
 
 @pytest.mark.parametrize(
-    ("moved", "words"),
+    ("moved", "expected"),
     [
         (queue("a", parent="a"), "cannot use itself as parent"),
-        (queue("a", parent="b"), "cannot have parent b, which lies below it"),
-        (queue("a", parent="c"), "cannot have parent c, which lies below it"),
+        (queue("a", parent="b"), "cannot have parent b, its descendant"),
+        (queue("a", parent="c"), "cannot have parent c, its descendant"),
         (queue("a", parent="nosuch"), "failed to get parent queue nosuch of queue a"),
     ],
 )
-def test_quirk_q10_a_queue_cannot_be_moved_there(moved: Json, words: str) -> None:
-    shelf = ObjectReaderStub(*chain("a", "b", "c"))
-    assert words in denial(moved, shelf, old=queue("a", parent="root"))
+def test_quirk_q10_invalid_parents_are_denied(moved: Json, expected: str) -> None:
+    reader = ObjectReaderStub(*chain("a", "b", "c"))
+    assert expected in denial(moved, reader, old=queue("a", parent="root"))
 
 
-def test_a_circle_that_was_let_in_elsewhere_is_named() -> None:
-    shelf = ObjectReaderStub(queue("a", parent="b"), queue("b", parent="a"))
-    assert "circle" in denial(queue("q", parent="a"), shelf)
+def test_a_cycle_among_stored_queues_is_named() -> None:
+    reader = ObjectReaderStub(queue("a", parent="b"), queue("b", parent="a"))
+    assert "cycle" in denial(queue("q", parent="a"), reader)
 
 
 def test_a_missing_grandparent_is_named() -> None:
-    shelf = ObjectReaderStub(queue("b", parent="gone"))
-    assert 'gone of queue b: queue.scheduling.volcano.sh "gone" not found' in denial(
-        queue("q", parent="b"), shelf
+    reader = ObjectReaderStub(queue("b", parent="missing"))
+    assert 'missing of queue b: queue.scheduling.volcano.sh "missing" not found' in denial(
+        queue("q", parent="b"), reader
     )
 
 
-def test_a_queue_with_running_pods_gets_no_first_child() -> None:
+def test_a_leaf_queue_with_running_pods_cannot_become_a_parent() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"cpu": "1", "pods": 2}
     assert "because it has allocated Pods: 2" in denial(
@@ -181,7 +181,7 @@ def test_a_queue_with_running_pods_gets_no_first_child() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "expected"),
     [
         ({"capability": {"cpu": 5}}, "capability[cpu]=5 exceeds its ancestor's capability=4"),
         ({"capability": {"cpu": 4}}, ""),
@@ -197,50 +197,52 @@ def test_a_queue_with_running_pods_gets_no_first_child() -> None:
         ({"deserved": {"cpu": 1}, "guarantee": {"resource": {"cpu": 1}}}, "guarantee (cpu 1)"),
     ],
 )
-def test_a_child_gets_no_more_than_there_is(spec: Json, words: str) -> None:
-    shelf = ObjectReaderStub(
+def test_resources_of_a_child_are_limited_by_its_parent(spec: Json, expected: str) -> None:
+    reader = ObjectReaderStub(
         queue("p", capability={"cpu": 4}, deserved={"cpu": 3}),
         queue("sibling", parent="p", deserved={"cpu": 1}),
     )
     sent = queue("q", parent="p", **spec)
-    if words:
-        assert words in denial(sent, shelf)
+    if expected:
+        assert expected in denial(sent, reader)
     else:
-        admit(sent, shelf)
+        admit(sent, reader)
 
 
-def test_the_nearest_ancestor_with_a_limit_counts() -> None:
-    shelf = ObjectReaderStub(
+def test_the_nearest_ancestor_with_a_capability_applies() -> None:
+    reader = ObjectReaderStub(
         queue("a", capability={"cpu": 2}),
         queue("b", parent="a", capability={"cpu": 4}),
         queue("c", parent="b", capability={"memory": "1Gi"}),
     )
-    admit(queue("q", parent="c", capability={"cpu": 3}), shelf)
-    assert "ancestor's capability=4" in denial(queue("q", parent="c", capability={"cpu": 5}), shelf)
+    admit(queue("q", parent="c", capability={"cpu": 3}), reader)
+    assert "ancestor's capability=4" in denial(
+        queue("q", parent="c", capability={"cpu": 5}), reader
+    )
 
 
-def test_a_parent_keeps_what_its_children_have() -> None:
+def test_resources_of_a_parent_cover_its_children() -> None:
     old = queue("p", capability={"cpu": 8}, deserved={"cpu": 4})
-    shelf = ObjectReaderStub(
+    reader = ObjectReaderStub(
         old,
         queue("mid", parent="p"),
         queue("leaf", parent="mid", capability={"cpu": 6}),
         queue("other", parent="p", deserved={"cpu": 3}),
     )
-    admit(queue("p", capability={"cpu": 6}, deserved={"cpu": 3}), shelf, old=old)
+    admit(queue("p", capability={"cpu": 6}, deserved={"cpu": 3}), reader, old=old)
     smaller = queue("p", capability={"cpu": 5})
-    assert "smaller than its descendants' max capability=6" in denial(smaller, shelf, old=old)
+    assert "smaller than its descendants' max capability=6" in denial(smaller, reader, old=old)
     poorer = queue("p", capability={"cpu": 8}, deserved={"cpu": 2})
-    assert "deserved (cpu 3)" in denial(poorer, shelf, old=old)
+    assert "deserved (cpu 3)" in denial(poorer, reader, old=old)
 
 
-def test_what_did_not_change_is_not_checked_again() -> None:
-    old = queue("q", parent="gone", capability={"cpu": 1})
-    new = queue("q", parent="gone", capability={"cpu": "1000m"}, weight=3)
+def test_unchanged_resources_are_not_validated() -> None:
+    old = queue("q", parent="missing", capability={"cpu": 1})
+    new = queue("q", parent="missing", capability={"cpu": "1000m"}, weight=3)
     admit(new, ObjectReaderStub(old), old=old)
 
 
-def test_the_resources_of_root_are_fixed_unless_unprotected() -> None:
+def test_resources_of_root_are_immutable_while_protected() -> None:
     old = queue("root")
     new = queue("root", capability={"cpu": 1})
     assert "guarantee) cannot be modified" in denial(new, old=old)
@@ -249,17 +251,17 @@ def test_the_resources_of_root_are_fixed_unless_unprotected() -> None:
     assert "has no parent" in denial(queue("root", parent="default"), old=old)
 
 
-def test_quirk_q17_deletion_is_checked_by_the_queue_that_goes() -> None:
+def test_quirk_q17_deletion_is_validated_by_the_deleted_queue() -> None:
     busy = queue("busy", parent="top")
     busy["status"]["allocated"] = {"pods": "1"}
-    shelf = ObjectReaderStub(queue("top"), busy)
+    reader = ObjectReaderStub(queue("top"), busy)
     for name in ("default", "root"):
-        assert "can not be deleted" in denial(None, shelf, old=queue(name))
-    assert "1 child queues: busy" in denial(None, shelf, old=queue("top"))
-    assert '"gone" not found' in denial(None, shelf, old=queue("gone"))
-    admit(None, shelf, old=busy)
+        assert "can not be deleted" in denial(None, reader, old=queue(name))
+    assert "1 child queues: busy" in denial(None, reader, old=queue("top"))
+    assert '"missing" not found' in denial(None, reader, old=queue("missing"))
+    admit(None, reader, old=busy)
     strict = AdmissionSettings(queue_allocated_pods_check=True)
-    assert "because it has allocated Pods: 1" in denial(None, shelf, old=busy, settings=strict)
+    assert "because it has allocated Pods: 1" in denial(None, reader, old=busy, settings=strict)
 
 
 names = st.sampled_from("abcd")
@@ -267,18 +269,20 @@ moves = st.lists(st.tuples(names, st.sampled_from(["root", *"abcd"])), max_size=
 
 
 @given(moves)
-def test_quirks_q10_and_q11_no_moves_make_a_circle_or_too_deep_a_tree(given_moves: Any) -> None:
-    shelf = ObjectReaderStub()
+def test_quirks_q10_and_q11_no_sequence_of_moves_creates_a_cycle_or_too_deep_a_tree(
+    given_moves: Any,
+) -> None:
+    reader = ObjectReaderStub()
     settings = AdmissionSettings(max_queue_depth=3)
     parents: dict[str, str] = {}
     for name, parent in given_moves:
         old = queue(name, parent=parents[name]) if name in parents else None
         new = queue(name, parent=parent)
         try:
-            admit(copy.deepcopy(new), shelf, old=old, settings=settings)
+            admit(copy.deepcopy(new), reader, old=old, settings=settings)
         except DeniedError:
             continue
-        shelf.put(new)
+        reader.put(new)
         parents[name] = parent
     for name in parents:
         steps, above = 0, name
@@ -291,17 +295,17 @@ shares = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 4), 
 
 
 @given(st.lists(st.tuples(names, shares), max_size=8), shares)
-def test_children_never_deserve_more_than_their_parent(changes: Any, parent: Json) -> None:
+def test_deserved_of_children_never_exceeds_the_parents(changes: Any, parent: Json) -> None:
     top = queue("p", deserved=parent)
-    shelf = ObjectReaderStub(top)
+    reader = ObjectReaderStub(top)
     held: dict[str, Json] = {}
-    for name, share in changes:
-        new = queue(name, parent="p", deserved=share)
+    for name, deserved in changes:
+        new = queue(name, parent="p", deserved=deserved)
         try:
-            admit(copy.deepcopy(new), shelf, old=held.get(name))
+            admit(copy.deepcopy(new), reader, old=held.get(name))
         except DeniedError:
             continue
-        shelf.put(new)
+        reader.put(new)
         held[name] = new
     for resource in ("cpu", "memory"):
         total = sum(each["spec"]["deserved"].get(resource, 0) for each in held.values())

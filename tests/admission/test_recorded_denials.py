@@ -1,4 +1,4 @@
-"""What Volcano was seen to refuse, and where it was seen to refuse it."""
+"""Recorded denials of Volcano, by the layer that denied them."""
 
 import json
 from pathlib import Path
@@ -18,43 +18,47 @@ DEFAULTS = [json.loads(line) for line in (DATA / "job-defaults.jsonl").read_text
 
 
 def by(layer: str) -> list[Any]:
-    cases = [case for case in RECORDED if case["refused_by"] == layer]
+    cases = [entry for entry in RECORDED if entry["refused_by"] == layer]
     return [
-        pytest.param(case, id=f"{case['object']['kind']}-{case['object']['metadata']['name'][:24]}")
-        for case in cases
+        pytest.param(
+            entry, id=f"{entry['object']['kind']}-{entry['object']['metadata']['name'][:24]}"
+        )
+        for entry in cases
     ]
 
 
 def recorded_queues() -> ObjectReaderStub:
-    """The queues at the time of the recordings."""
+    """Return the queues at the time of the recordings."""
     held = next(c["object"] for c in RECORDED if c["object"]["metadata"]["name"] == "gq-ok")
     return ObjectReaderStub(queue("gq-ok", **held["spec"]))
 
 
-def as_the_server_sees_it(case: dict[str, Any]) -> dict[str, Any]:
-    """With the default that the schema has already filled in."""
-    spec = case["object"]["spec"]
-    if case["object"]["kind"] != "Queue":
+def with_schema_defaults(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the object with the schema's defaults."""
+    spec = entry["object"]["spec"]
+    if entry["object"]["kind"] != "Queue":
         spec = {"queue": "default"} | spec
-    return {**case["object"], "spec": spec}
+    return {**entry["object"], "spec": spec}
 
 
-@pytest.mark.parametrize("case", by("rules"))
-def test_it_is_refused_and_the_field_named(case: dict[str, Any]) -> None:
-    text = denial(as_the_server_sees_it(case), recorded_queues())
-    for words in case["says"]:
-        assert words in text
+@pytest.mark.parametrize("entry", by("rules"))
+def test_it_is_denied_with_the_recorded_phrases(entry: dict[str, Any]) -> None:
+    text = denial(with_schema_defaults(entry), recorded_queues())
+    for phrase in entry["says"]:
+        assert phrase in text
 
 
-@pytest.mark.parametrize("case", by("nobody"))
-def test_it_is_accepted(case: dict[str, Any]) -> None:
-    admit(as_the_server_sees_it(case), ObjectReaderStub())
+@pytest.mark.parametrize("entry", by("nobody"))
+def test_it_is_allowed(entry: dict[str, Any]) -> None:
+    admit(with_schema_defaults(entry), ObjectReaderStub())
 
 
-@pytest.mark.parametrize("case", by("schema"))
-def test_what_the_schema_refuses_passes_defaulting_with_its_fault(case: dict[str, Any]) -> None:
-    """Defaulting comes before the schema, and must neither fail at a fault nor mend it."""
-    sent = as_the_server_sees_it(case)
+@pytest.mark.parametrize("entry", by("schema"))
+def test_objects_that_the_schema_rejects_are_not_changed_by_defaulting(
+    entry: dict[str, Any],
+) -> None:
+    """Defaulting precedes the schema, and must neither fail on an invalid field nor fix it."""
+    sent = with_schema_defaults(entry)
     (hook,) = (each for each in WEBHOOKS if each.mutate and each.resource.kind == sent["kind"])
     review = AdmissionRequest(
         operation="CREATE", namespace="ns", name="x", object=sent, old_object=None
@@ -67,7 +71,7 @@ def test_what_the_schema_refuses_passes_defaulting_with_its_fault(case: dict[str
             assert stored["spec"][field] == value
 
 
-@pytest.mark.parametrize("case", DEFAULTS, ids=lambda case: str(case["recording"]))
-def test_defaults_are_those_of_the_reference(case: dict[str, Any]) -> None:
-    sent = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"queue": "default"} | case["sent"]}
-    assert admit(sent, ObjectReaderStub())["spec"] == case["stored"]
+@pytest.mark.parametrize("entry", DEFAULTS, ids=lambda entry: str(entry["recording"]))
+def test_defaults_are_volcanos(entry: dict[str, Any]) -> None:
+    sent = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"queue": "default"} | entry["sent"]}
+    assert admit(sent, ObjectReaderStub())["spec"] == entry["stored"]

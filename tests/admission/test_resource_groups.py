@@ -1,4 +1,4 @@
-"""What pods of some groups are given when they are created, as the administrator wrote it down."""
+"""Resource groups: fields set on new pods by the admission configuration."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def pod(namespace: str = "ns", annotations: Json | None = None, **spec: Any) -> 
     return {"kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def test_by_namespace() -> None:
+def test_pods_are_selected_by_namespace() -> None:
     given = completed(pod("mng-ns-1", schedulerName="volcano", nodeSelector={"zone": "a"}))
     assert given == {
         "schedulerName": "default-scheduler",
@@ -52,7 +52,7 @@ def test_by_namespace() -> None:
 
 
 @pytest.mark.parametrize("annotations", [{"kind": "cpu"}, {"size": "5"}])
-def test_quirk_a14_by_annotation_and_tolerations_are_added_to_those_there(
+def test_quirk_a14_pods_are_selected_by_annotation_and_tolerations_are_appended(
     annotations: Json,
 ) -> None:
     theirs = {"key": "mine", "operator": "Exists"}
@@ -61,13 +61,13 @@ def test_quirk_a14_by_annotation_and_tolerations_are_added_to_those_there(
     assert given == {"schedulerName": "volcano", "tolerations": [theirs, added]}
 
 
-def test_by_the_name_of_the_group_where_nothing_else_is_said() -> None:
+def test_pods_are_selected_by_the_groups_name_by_default() -> None:
     assert completed(pod(annotations={"volcano.sh/resource-group": "gpu"})) == {
         "affinity": AFFINITY
     }
 
 
-def test_an_affinity_that_is_there_stays() -> None:
+def test_an_existing_affinity_is_kept() -> None:
     mine: Json = {"podAffinity": {}}
     given = completed(pod(annotations={"volcano.sh/resource-group": "gpu"}, affinity=mine))
     assert given == {"affinity": mine}
@@ -77,32 +77,32 @@ def test_an_affinity_that_is_there_stays() -> None:
     "annotations",
     [{}, {"kind": "gpu"}, {"volcano.sh/resource-group": "management"}, {"colour": "red"}],
 )
-def test_others_are_left_as_they_are(annotations: Json) -> None:
+def test_other_pods_are_not_changed(annotations: Json) -> None:
     assert completed(pod(annotations=annotations)) == {}
 
 
-def test_the_first_group_counts() -> None:
+def test_the_first_matching_group_applies() -> None:
     given = completed(pod("mng-ns-1", annotations={"kind": "cpu"}))
     assert given["schedulerName"] == "default-scheduler"
 
 
 @pytest.mark.parametrize("text", [b"", b"resourceGroups: []", b"other: 1"])
-def test_none_at_all(text: bytes) -> None:
+def test_a_file_may_contain_no_groups(text: bytes) -> None:
     assert parse(text) == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("resourceGroups: [", "resource groups"),
         ("[]", "resource groups"),
         ("resourceGroups: [{labels: []}]", "labels"),
         ("resourceGroups: [{resourceGroup: a, affinity: '{'}]", "resource group 'a'"),
         ("resourceGroups: [{resourceGroup: a, affinity: '[]'}]", "resource group 'a'"),
-        ("resourceGroups: [{resourceGroup: a, object: {value: [word]}}]", "'word'"),
+        ("resourceGroups: [{resourceGroup: a, object: {value: [text]}}]", "'text'"),
         (json.dumps({"resourceGroups": [{"object": {"value": ["a: [b]"]}}]}), "a: [b]"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_where(text: str, words: str) -> None:
-    with pytest.raises(ResourceGroupsError, match=re.escape(words)):
+def test_errors_of_an_invalid_file_name_the_group(text: str, expected: str) -> None:
+    with pytest.raises(ResourceGroupsError, match=re.escape(expected)):
         parse(text.encode())

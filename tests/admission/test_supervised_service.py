@@ -1,4 +1,4 @@
-"""Work beside the reviews that fails is started again; the reviews go on."""
+"""Failed background tasks are restarted while reviews are served."""
 
 import asyncio
 from dataclasses import replace
@@ -21,9 +21,7 @@ TASK = "webhook registration"
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("as planned"), asyncio.CancelledError()])
-async def test_a_failed_registration_is_started_again(
-    tmp_path: Path, failure: BaseException
-) -> None:
+async def test_a_failed_registration_is_restarted(tmp_path: Path, failure: BaseException) -> None:
     clock, failures, before = SystemClock(), [failure], TASK_RESTARTS[TASK]
     async with (
         embedded_server(tmp_path, crds=crds.load()) as server,

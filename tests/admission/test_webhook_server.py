@@ -1,4 +1,4 @@
-"""What API servers, and others who find the port, get from the webhook server."""
+"""Responses of the webhook server to API servers and other clients."""
 
 import asyncio
 import base64
@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WebhookClient:
-    """The server as a client sees it."""
+    """A client of the server."""
 
     url: str
     handler: AdmissionHandler
@@ -54,7 +54,7 @@ class WebhookClient:
     async def send(
         self, path: str, body: bytes | Json, *, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        """Status, and the JSON or text of the answer."""
+        """Return the status, and the JSON or text of the response."""
         raw = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         headers = {"Content-Type": content_type} if content_type else {}
         connector = aiohttp.TCPConnector(ssl=self.ca_context)
@@ -62,17 +62,17 @@ class WebhookClient:
             aiohttp.ClientSession(
                 connector=connector, skip_auto_headers=["Content-Type"]
             ) as session,
-            session.post(self.url + path, data=raw, headers=headers) as answer,
+            session.post(self.url + path, data=raw, headers=headers) as response,
         ):
-            text = await answer.text()
-            return answer.status, json.loads(text) if answer.status == 200 else text
+            text = await response.text()
+            return response.status, json.loads(text) if response.status == 200 else text
 
     async def review(self, path: str, request: Json) -> Json:
         """The response to a review."""
-        status, answer = await self.send(path, review(request))
-        assert status == 200, answer
-        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-        response: Json = answer["response"]
+        status, body = await self.send(path, review(request))
+        assert status == 200, body
+        assert (body["apiVersion"], body["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        response: Json = body["response"]
         assert response["uid"] == request["uid"]
         return response
 
@@ -107,36 +107,36 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 @asynccontextmanager
 async def opened(
-    *hooks: Webhook, figures: ListenerMetrics | None = None
+    *hooks: Webhook, metrics: ListenerMetrics | None = None
 ) -> AsyncIterator[WebhookClient]:
-    """The webhook server without an API server: no cache holds anything."""
+    """Run the webhook server without an API server: its informers are empty."""
     now, lasts = datetime.now(UTC), timedelta(days=1)
     authority = create_ca("tests", now=now, validity=lasts)
     async with unreachable_client() as client:
-        desk, presenter = (
+        handler, certificate = (
             AdmissionHandler(hooks or WEBHOOKS, empty_reader(client)),
             ServingCertificate(),
         )
         leaf = issue_leaf(authority)
-        assert presenter.load(leaf.certificate_pem, leaf.key_pem)
-        server = ReviewServer(presenter, address="127.0.0.1", port=0, metrics=figures)
-        listening = serve_until_exit(server, desk)
+        assert certificate.load(leaf.certificate_pem, leaf.key_pem)
+        server = ReviewServer(certificate, address="127.0.0.1", port=0, metrics=metrics)
+        listening = serve_until_exit(server, handler)
         async with listening as url:
-            yield WebhookClient(url, desk, presenter, authority)
+            yield WebhookClient(url, handler, certificate, authority)
 
 
 def unreachable_client() -> Client:
-    """A client of a server that cannot be reached."""
+    """Return a client of an unreachable API server."""
     return Client(Credentials(server="http://127.0.0.1:9"), user_agent="tests")
 
 
 def empty_reader(client: Client) -> InformerReader:
-    """Caches that have never been told of anything: as late as caches can be."""
+    """Return a reader with empty informers, which lag behind any server."""
     return InformerReader(client, (QUEUES, NAMESPACES))
 
 
 @pytest.mark.parametrize("hook", WEBHOOKS, ids=lambda hook: hook.path)
-def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -> None:
+def test_a_path_served_alone_has_informers_for_its_lookups(hook: Webhook) -> None:
     given: Json = {
         "Job": job(),
         "Queue": queue("q", parent="p"),
@@ -150,7 +150,7 @@ def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -
         review = AdmissionRequest(
             operation="CREATE", namespace="ns", name="x", object=obj, old_object=None
         )
-        with suppress(DeniedError):  # anything else is a shelf that is missing
+        with suppress(DeniedError):  # Other errors mean that an informer is missing.
             if hook.mutate:
                 hook.mutate(review, reading)
             if hook.validate:
@@ -164,14 +164,14 @@ def issue_leaf(ca: CertKeyPair) -> CertKeyPair:
 
 @pytest.fixture
 async def client() -> AsyncIterator[WebhookClient]:
-    async with opened() as door:
-        yield door
+    async with opened() as client:
+        yield client
 
 
 # -- reviews
 
 
-async def test_defaults_come_back_as_a_patch(client: WebhookClient) -> None:
+async def test_defaults_are_returned_as_a_patch(client: WebhookClient) -> None:
     sent = job()
     response = await client.review("/jobs/mutate", request(sent, JOBS))
     assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
@@ -180,72 +180,74 @@ async def test_defaults_come_back_as_a_patch(client: WebhookClient) -> None:
     assert stored["spec"]["maxRetry"] == 3
 
 
-def test_it_answers_on_uvloop_too() -> None:
-    """On which the process runs."""
+def test_reviews_are_served_on_uvloop() -> None:
+    """The event loop of the process."""
 
     async def talk() -> None:
-        async with opened() as door:
+        async with opened() as client:
             for _ in range(2):
-                response = await door.review("/queues/validate", request(queue("a"), QUEUES))
+                response = await client.review("/queues/validate", request(queue("a"), QUEUES))
                 assert response["allowed"]
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(talk())
 
 
-async def test_what_needs_no_defaults_gets_no_patch(client: WebhookClient) -> None:
+async def test_a_complete_object_gets_no_patch(client: WebhookClient) -> None:
     first = await client.review("/jobs/mutate", request(job(), JOBS))
     full = json_patch(job(), json.loads(base64.b64decode(first["patch"])))
     again = await client.review("/jobs/mutate", request(full, JOBS))
     assert again == {"uid": again["uid"], "allowed": True}
 
 
-async def test_a_refusal_has_a_message_and_neither_code_nor_reason(client: WebhookClient) -> None:
+async def test_a_denial_has_a_message_and_neither_code_nor_reason(client: WebhookClient) -> None:
     response = await client.review("/queues/validate", request(queue("a", parent="a"), QUEUES))
     assert response["allowed"] is False
     assert response["status"] == {"message": "queue a cannot use itself as parent"}
 
 
-async def test_a_refusal_is_logged_under_the_name_of_what_was_refused(
+async def test_a_denial_is_logged_with_the_name_of_the_object(
     client: WebhookClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await client.review("/jobs/validate", request(job(queue="none"), JOBS))
-    (line,) = [vars(line) for line in caplog.records if line.message == "refused"]
+    (line,) = [vars(line) for line in caplog.records if line.message == "denied"]
     assert line["job"] == "ns/j"
 
 
-async def test_a_deletion_is_judged_by_what_was_there(client: WebhookClient) -> None:
-    gone = request(queue("default"), QUEUES, operation="DELETE")
-    response = await client.review("/queues/validate", gone)
+async def test_a_deletion_is_validated_by_the_old_object(client: WebhookClient) -> None:
+    deletion = request(queue("default"), QUEUES, operation="DELETE")
+    response = await client.review("/queues/validate", deletion)
     assert response["status"]["message"] == "`default` queue can not be deleted"
 
 
-async def test_what_a_cache_has_not_seen_yet_is_looked_up(server: EmbeddedServer) -> None:
+async def test_objects_missing_from_informers_are_read_from_the_server(
+    server: EmbeddedServer,
+) -> None:
     await server.create(QUEUES.path(), queue("fresh") | {"apiVersion": QUEUES.api_version})
     space = {"name": "ns", "annotations": {"scheduling.volcano.sh/queue-name": "fresh"}}
     await server.create(NAMESPACES.path(), {"metadata": space})
     sent = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"queue": "default"}}
     asked = request(sent, PODGROUPS)
     async with server.client() as client:
-        desk = AdmissionHandler(WEBHOOKS, empty_reader(client))
-        answer = await desk(review(asked), webhook="podgroups/mutate")
-        patched = json_patch(sent, json.loads(base64.b64decode(answer["response"]["patch"])))
+        handler = AdmissionHandler(WEBHOOKS, empty_reader(client))
+        result = await handler(review(asked), webhook="podgroups/mutate")
+        patched = json_patch(sent, json.loads(base64.b64decode(result["response"]["patch"])))
         assert patched["spec"]["queue"] == "fresh"
-        answer = await desk(review(request(patched, PODGROUPS)), webhook="podgroups/validate")
-        assert answer["response"]["allowed"] is True
+        result = await handler(review(request(patched, PODGROUPS)), webhook="podgroups/validate")
+        assert result["response"]["allowed"] is True
         child = request(queue("child", parent="fresh"), QUEUES)
-        answer = await desk(review(child), webhook="queues/validate")
-        assert answer["response"]["allowed"] is True
+        result = await handler(review(child), webhook="queues/validate")
+        assert result["response"]["allowed"] is True
 
 
-async def test_without_an_answer_of_the_server_the_caches_decide(client: WebhookClient) -> None:
+async def test_without_a_response_of_the_server_the_informers_decide(client: WebhookClient) -> None:
     response = await client.review("/queues/validate", request(queue("c", parent="p"), QUEUES))
     assert "failed to get parent queue p" in response["status"]["message"]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         ({"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}, "jobs of batch/v1"),
         ({"resource": {"group": "", "version": "v1", "resource": "pods"}}, "pods of core/v1"),
@@ -254,16 +256,16 @@ async def test_without_an_answer_of_the_server_the_caches_decide(client: Webhook
         ({"operation": "CONNECT"}, "unexpected operation CONNECT"),
     ],
 )
-async def test_what_a_path_is_not_for_is_refused(
-    client: WebhookClient, change: Json, words: str
+async def test_requests_that_a_path_does_not_handle_are_denied(
+    client: WebhookClient, change: Json, expected: str
 ) -> None:
-    """A configuration that is wrong must not open the door."""
+    """A wrong webhook configuration must not disable validation."""
     response = await client.review("/jobs/validate", request(job(), JOBS) | change)
     assert response["allowed"] is False
-    assert words in response["status"]["message"]
+    assert expected in response["status"]["message"]
 
 
-async def test_o22_a_wrong_type_is_left_to_the_schema_or_named_with_its_path(
+async def test_o22_a_wrong_type_is_left_to_the_schema_or_reported_with_its_path(
     client: WebhookClient,
 ) -> None:
     wrong = job(minAvailable="two")
@@ -272,7 +274,7 @@ async def test_o22_a_wrong_type_is_left_to_the_schema_or_named_with_its_path(
     assert response["status"]["message"] == "spec.minAvailable: Expected int, got str"
 
 
-async def test_rules_can_be_exchanged_while_serving(client: WebhookClient) -> None:
+async def test_rules_can_be_replaced_while_serving(client: WebhookClient) -> None:
     pod = {"metadata": {"name": "p", "namespace": "ns"}, "spec": {}}
     asked = request(pod, PODS)
     assert "patch" not in await client.review("/pods/mutate", asked)
@@ -281,7 +283,7 @@ async def test_rules_can_be_exchanged_while_serving(client: WebhookClient) -> No
     assert "patch" in await client.review("/pods/mutate", asked)
 
 
-# -- what is no review
+# -- malformed requests
 
 
 def deep() -> bytes:
@@ -289,43 +291,43 @@ def deep() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "expected"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b'"\xff"', "no JSON"),
-        (deep(), "no JSON"),
-        (b"[]", "no AdmissionReview"),
-        (b"null", "no AdmissionReview"),
-        (b"{}", "no AdmissionReview"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b'"\xff"', "not JSON"),
+        (deep(), "not JSON"),
+        (b"[]", "not an AdmissionReview"),
+        (b"null", "not an AdmissionReview"),
+        (b"{}", "not an AdmissionReview"),
         ({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}, "`request`"),
         (review({}), "`uid`"),
         (review({"uid": "1", "operation": 3, "resource": {}}), "$.request.operation"),
-        (review(request(job(), JOBS)) | {"kind": "Pod"}, "a Pod came"),
+        (review(request(job(), JOBS)) | {"kind": "Pod"}, "got Pod"),
         (
             review(request(job(), JOBS)) | {"apiVersion": "admission.k8s.io/v1beta1"},
-            "an AdmissionReview is to be of",
+            "expected apiVersion",
         ),
     ],
     ids=lambda value: str(value)[:24],
 )
-async def test_o6_what_is_no_review_gets_400_with_the_reason(
-    client: WebhookClient, body: bytes | Json, words: str
+async def test_o6_a_malformed_review_gets_400_with_the_reason(
+    client: WebhookClient, body: bytes | Json, expected: str
 ) -> None:
     status, text = await client.send("/jobs/validate", body)
-    assert (status, words in text) == (400, True), text
-    assert (await client.review("/jobs/validate", request(job(), JOBS)))["uid"], "it goes on"
+    assert (status, expected in text) == (400, True), text
+    assert (await client.review("/jobs/validate", request(job(), JOBS)))["uid"], "still serving"
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/yaml"])
 async def test_another_content_type_gets_415(client: WebhookClient, content_type: str) -> None:
     status, text = await client.send("/jobs/validate", b"{}", content_type=content_type)
-    assert (status, "want application/json" in text) == (415, True)
+    assert (status, "expected application/json" in text) == (415, True)
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/validate/", "/jobflows/validate", "/x"])
-async def test_an_unknown_path_gets_404_and_lets_nothing_pass(
+async def test_an_unknown_path_gets_404_and_allows_nothing(
     client: WebhookClient, path: str
 ) -> None:
     status, text = await client.send(path, review(request(job(), JOBS)))
@@ -343,12 +345,12 @@ def padded(size: int) -> bytes:
     return json.dumps(review(request(job(pad="x" * missing), JOBS))).encode()
 
 
-async def test_three_mebibytes_are_taken_and_no_more(client: WebhookClient) -> None:
+async def test_bodies_are_limited_to_three_mebibytes(client: WebhookClient) -> None:
     assert (await client.send("/jobs/mutate", padded(MAX_BODY)))[0] == 200
     assert (await client.send("/jobs/mutate", padded(MAX_BODY + 1)))[0] == 413
 
 
-async def test_a_body_without_a_length_is_cut_off_too(client: WebhookClient) -> None:
+async def test_a_chunked_body_is_limited_too(client: WebhookClient) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield b" " * 2**16
@@ -357,42 +359,42 @@ async def test_a_body_without_a_length_is_cut_off_too(client: WebhookClient) -> 
     headers = {"Content-Type": "application/json"}
     async with (
         aiohttp.ClientSession(connector=connector) as session,
-        session.post(f"{client.url}/jobs/mutate", data=endless(), headers=headers) as answer,
+        session.post(f"{client.url}/jobs/mutate", data=endless(), headers=headers) as response,
     ):
-        assert answer.status == 413
+        assert response.status == 413
 
 
-async def test_other_methods_are_refused(client: WebhookClient) -> None:
+async def test_other_methods_are_rejected(client: WebhookClient) -> None:
     connector = aiohttp.TCPConnector(ssl=client.ca_context)
     async with (
         aiohttp.ClientSession(connector=connector) as session,
-        session.get(f"{client.url}/jobs/mutate") as answer,
+        session.get(f"{client.url}/jobs/mutate") as response,
     ):
-        assert answer.status == 405
+        assert response.status == 405
 
 
-# -- certificates and the end
+# -- certificates and shutdown
 
 
-async def test_open_connections_go_on_with_another_certificate(client: WebhookClient) -> None:
+async def test_open_connections_survive_a_certificate_rotation(client: WebhookClient) -> None:
     connector = aiohttp.TCPConnector(ssl=client.ca_context, limit=1)
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def answered() -> int:
             body = review(request(job(), JOBS))
-            async with session.post(f"{client.url}/jobs/mutate", json=body) as answer:
-                return answer.status
+            async with session.post(f"{client.url}/jobs/mutate", json=body) as response:
+                return response.status
 
         assert await answered() == 200
-        stranger = create_ca("other", now=datetime.now(UTC), validity=timedelta(days=1))
-        leaf = issue_leaf(stranger)
+        other_ca = create_ca("other", now=datetime.now(UTC), validity=timedelta(days=1))
+        leaf = issue_leaf(other_ca)
         assert client.serving_certificate.load(leaf.certificate_pem, leaf.key_pem)
         assert await answered() == 200, "on the connection that is open"
     with pytest.raises(aiohttp.ClientConnectorCertificateError):
         await client.send("/jobs/mutate", b"{}")
 
 
-async def test_a_key_of_another_certificate_is_refused_and_the_former_stays(
+async def test_a_mismatched_key_is_rejected_and_the_old_certificate_is_kept(
     client: WebhookClient,
 ) -> None:
     one, other = issue_leaf(client.ca), issue_leaf(client.ca)
@@ -401,7 +403,7 @@ async def test_a_key_of_another_certificate_is_refused_and_the_former_stays(
     assert (await client.send("/x", b"{}"))[0] == 404
 
 
-async def test_tls_below_1_2_is_not_spoken(client: WebhookClient) -> None:
+async def test_tls_below_1_2_is_rejected(client: WebhookClient) -> None:
     assert client.serving_certificate.context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert all(
         "GCM" in each["name"] or "TLS_" in each["name"]
@@ -413,8 +415,8 @@ def ciphers(serving_certificate: ServingCertificate) -> list[Any]:
     return list(serving_certificate.context.get_ciphers())
 
 
-async def test_a_review_in_hand_is_answered_at_the_end() -> None:
-    """The server is told to stop while the rule is asked; the answer must still come."""
+async def test_an_in_flight_review_is_drained_at_shutdown() -> None:
+    """The server stops while the rule is running; the response must still be sent."""
     stopping = asyncio.Event()
 
     def slow(asked: AdmissionRequest, lookup: object) -> None:
@@ -423,20 +425,20 @@ async def test_a_review_in_hand_is_answered_at_the_end() -> None:
     hook = Webhook(
         name="x", path="/x", resource=JOBS, operations=frozenset({"CREATE"}), validate=slow
     )
-    async with opened(hook) as door:
-        sending = asyncio.create_task(door.send("/x", review(request(job(), JOBS))))
+    async with opened(hook) as client:
+        sending = asyncio.create_task(client.send("/x", review(request(job(), JOBS))))
         await stopping.wait()
-    status, answer = await sending
-    assert (status, answer["response"]["allowed"]) == (200, True)
+    status, body = await sending
+    assert (status, body["response"]["allowed"]) == (200, True)
 
 
-# -- requests that are not whole
+# -- truncated requests
 
 
 @pytest.mark.parametrize(
     "how", [b"content-length: %d\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n%x\r\n"]
 )
-async def test_a_review_that_is_cut_off_is_not_looked_at(how: bytes) -> None:
+async def test_a_truncated_review_is_not_handled(how: bytes) -> None:
     asked: list[AdmissionRequest] = []
     hook = Webhook(
         name="x",
@@ -445,15 +447,15 @@ async def test_a_review_that_is_cut_off_is_not_looked_at(how: bytes) -> None:
         operations=frozenset({"CREATE"}),
         validate=lambda review, _: asked.append(review),
     )
-    figures = ListenerMetrics()
-    async with opened(hook, figures=figures) as door:
+    metrics = ListenerMetrics()
+    async with opened(hook, metrics=metrics) as client:
         body = json.dumps(review(request(job(), JOBS))).encode()
-        address = door.url.removeprefix("https://").split(":")
-        _, writer = await asyncio.open_connection(*address, ssl=door.ca_context)
+        address = client.url.removeprefix("https://").split(":")
+        _, writer = await asyncio.open_connection(*address, ssl=client.ca_context)
         head = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         length = len(body) + 1 if b"length" in how else len(body)
         writer.write(head + how % length + body + b"\r\n" * (b"chunked" in how))
         writer.close()
-        await wait_for(lambda: figures.rejections["webhooks", "truncated"] == 1)
-        await door.review("/x", request(job(), JOBS))
+        await wait_for(lambda: metrics.rejections["webhooks", "truncated"] == 1)
+        await client.review("/x", request(job(), JOBS))
     assert len(asked) == 1

@@ -1,4 +1,4 @@
-"""Callers are presented to the authorizers of the cluster with all that the authenticator said."""
+"""A SubjectAccessReview has all attributes of the authenticated user."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ ATTRIBUTES = AccessAttributes(verb="list", resource=JOBS, namespace="default")
 
 @asynccontextmanager
 async def access_reviewer(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
-    """A gate before a cluster whose authorizer lets in who shows all of *allowed*."""
+    """A reviewer on a cluster whose authorizer allows users with the attributes *allowed*."""
     known = Authenticator({"token": ADA})
 
     async def serve_review(request: web.Request) -> web.Response:
@@ -54,12 +54,14 @@ async def access_reviewer(allowed: Mapping[str, Any]) -> AsyncIterator[AccessRev
     ],
     ids=["user", "uid", "groups", "extra"],
 )
-async def test_the_authorizer_sees_what_the_token_review_told(allowed: Mapping[str, Any]) -> None:
+async def test_access_reviews_include_all_attributes_of_the_token_review(
+    allowed: Mapping[str, Any],
+) -> None:
     async with access_reviewer(allowed) as there:
         await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
 
 
-async def test_who_shows_something_else_is_refused() -> None:
+async def test_users_with_other_attributes_are_denied() -> None:
     async with access_reviewer({"extra": {POD: ["ci-1"]}}) as there:
         with pytest.raises(ProblemError) as caught:
             await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)

@@ -151,7 +151,7 @@ async def test_an_invalid_key_pair_is_logged_and_the_previous_one_is_kept(
             await clock.advance(5)
             assert await served_certificate(mount, port) == der(first)
             (record,) = (each for each in caplog.records if each.levelno == logging.ERROR)
-            assert record.getMessage() == "files not taken"
+            assert record.getMessage() == "cannot reload files"
             await clock.advance(5)
         second = mount.rotate_ca()
         await clock.advance(5)

@@ -1,4 +1,4 @@
-"""The address of the store holds a password: it comes by the environment and is never shown."""
+"""The store's URL, which may contain a password, is set by a variable and never logged."""
 
 import asyncio
 import contextlib
@@ -16,20 +16,22 @@ PASSWORD = "open-sesame"
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "expected"),
     [
         (f"postgresql+nodriver://u:{PASSWORD}@127.0.0.1:1/x", "postgresql+nodriver://u:***@"),
-        (f"{PASSWORD} and no address", "no URL that SQLAlchemy understands"),
-        ("sqlite:////nowhere/x.db", "/nowhere/x.db cannot be used"),
+        (f"{PASSWORD} and no address", "not a valid SQLAlchemy URL"),
+        ("sqlite:////nowhere/x.db", "cannot use the store sqlite:////nowhere/x.db"),
     ],
-    ids=["no driver", "no address", "no folder"],
+    ids=["no driver", "no address", "no directory"],
 )
-async def test_the_password_is_not_told_when_the_store_cannot_be_used(
-    address: str, told: str, tmp_path: Path
+async def test_errors_of_the_store_do_not_contain_the_password(
+    address: str, expected: str, tmp_path: Path
 ) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
-    kubeconfig.write(access, nobody)
+    unreachable = kubeconfig.ClusterAccess(
+        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
+    )
+    kubeconfig.write(access, unreachable)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "batholith.cli", "api", "--listen-address=127.0.0.1:0",
         stdin=asyncio.subprocess.DEVNULL,
@@ -39,29 +41,33 @@ async def test_the_password_is_not_told_when_the_store_cannot_be_used(
     )  # fmt: skip
     out, _ = await process.communicate()
     assert process.returncode != 0
-    assert told in out.decode()
+    assert expected in out.decode()
     assert out.count(b"\n") == 1, out
     assert PASSWORD.encode() not in out
 
 
-async def test_the_password_is_not_told_while_the_store_is_waited_for(tmp_path: Path) -> None:
+async def test_logs_of_an_unavailable_store_do_not_contain_the_password(tmp_path: Path) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
-    kubeconfig.write(access, nobody)
+    unreachable = kubeconfig.ClusterAccess(
+        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
+    )
+    kubeconfig.write(access, unreachable)
     store = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/x"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}")
     async with component(*arguments, BATHOLITH_STORE=store) as process:
-        told = await process.wait_line("not ready yet")
-        assert "postgresql+psycopg://u:***@127.0.0.1:1/x cannot be used" in told.string
-        assert "connection failed" in told.string
+        line = await process.wait_line("cannot migrate the store")
+        assert "cannot use the store postgresql+psycopg://u:***@127.0.0.1:1/x" in line.string
+        assert "connection failed" in line.string
         assert await process.stop() == 0
     assert PASSWORD not in process.text
 
 
-async def test_a_store_of_a_newer_version_ends_the_process_with_a_line(tmp_path: Path) -> None:
+async def test_a_store_of_a_newer_version_ends_the_process_with_one_line(tmp_path: Path) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
-    kubeconfig.write(access, nobody)
+    unreachable = kubeconfig.ClusterAccess(
+        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
+    )
+    kubeconfig.write(access, unreachable)
     with contextlib.closing(sqlite3.connect(tmp_path / "api.db")) as database, database:
         database.execute("CREATE TABLE schema_version (only INTEGER PRIMARY KEY, version INTEGER)")
         database.execute("INSERT INTO schema_version VALUES (1, 99)")
@@ -69,5 +75,5 @@ async def test_a_store_of_a_newer_version_ends_the_process_with_a_line(tmp_path:
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}", store)
     async with component(*arguments) as process:
         assert await process.wait_exit() == 1
-    assert "database is at version 99" in process.text
+    assert "database schema is at version 99" in process.text
     assert "Traceback" not in process.text

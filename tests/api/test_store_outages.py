@@ -1,4 +1,4 @@
-"""A database that is out of reach costs callers a 503 and nobody else anything."""
+"""An unavailable database causes 503 responses and no other failures."""
 
 import asyncio
 import contextlib
@@ -26,27 +26,27 @@ def database() -> Iterator[Postgres]:
 
 @dataclass(slots=True)
 class RestWithDatabase:
-    """A REST API whose database the test takes away."""
+    """A REST API whose database the test stops."""
 
     rest: RestClient
     ready: asyncio.Event
     serving: asyncio.Task[None]
 
     async def get(self, path: str) -> tuple[int, str]:
-        async with self.rest.session.get(self.rest.url + path) as answer:
-            return answer.status, await answer.text()
+        async with self.rest.session.get(self.rest.url + path) as response:
+            return response.status, await response.text()
 
     async def assert_unavailable(self, method: str, path: str, **body: Any) -> None:
-        """Assert that a request is answered with a 503 that says when to come again."""
+        """Assert that a request gets a 503 with ``Retry-After``."""
         headers = {"Authorization": f"Bearer {self.rest.token}"}
         session, url = self.rest.session, self.rest.url + path
-        async with session.request(method, url, headers=headers, **body) as answer:
-            told = await answer.json(content_type="application/problem+json")
-            assert (answer.status, told["status"], told["title"]) == (
+        async with session.request(method, url, headers=headers, **body) as response:
+            problem = await response.json(content_type="application/problem+json")
+            assert (response.status, problem["status"], problem["title"]) == (
                 503, 503, "Service Unavailable",
             )  # fmt: skip
-            assert int(answer.headers["Retry-After"]) > 0
-            assert "database" in told["detail"]
+            assert int(response.headers["Retry-After"]) > 0
+            assert "database" in problem["detail"]
 
     async def assert_degraded(self, *, times: int = 2) -> None:
         """Assert what holds while the database is away: requests fail, the process does not."""
@@ -73,7 +73,7 @@ async def api(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another process writes all the while."""
+    """Hold a write lock as another process."""
     other = sqlite3.connect(path, isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
@@ -83,7 +83,7 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-async def test_commands_are_settled_after_postgres_was_stopped(
+async def test_commands_are_resolved_after_postgres_was_stopped(
     database: Postgres, tmp_path: Path
 ) -> None:
     async with (
@@ -96,18 +96,19 @@ async def test_commands_are_settled_after_postgres_was_stopped(
         database.stop()
         try:
             await there.assert_degraded()
-            assert (await there.get("/readyz")) == (503, "[-]store: does not answer\n")
+            assert (await there.get("/readyz")) == (503, "[-]store: not reachable\n")
             await there.rest.complete_command(command, phase="Aborting")
             await there.assert_degraded()
         finally:
             database.start()
         outcome = await there.rest.wait_outcome(body["id"])
-        assert (outcome["state"], outcome["detail"]) == ("Executed", "the job went to Aborting")
+        assert outcome["state"] == "Executed"
+        assert outcome["detail"] == "the job changed to phase Aborting"
         assert (await there.rest.command("resume"))["state"] == "Issued"
         assert await there.get("/readyz") == (200, "ok")
 
 
-async def test_postgres_that_takes_connections_and_says_nothing_is_not_waited_for(
+async def test_a_postgres_that_accepts_connections_and_hangs_times_out(
     database: Postgres, tmp_path: Path
 ) -> None:
     async with (
@@ -118,13 +119,13 @@ async def test_postgres_that_takes_connections_and_says_nothing_is_not_waited_fo
         with database.paused():
             await there.assert_degraded(times=1)
 
-        async def answers() -> bool:
+        async def responds() -> bool:
             return (await there.rest.call("GET", f"{PATH}/commands"))[0] == 200
 
-        await wait_until_true(answers)
+        await wait_until_true(responds)
 
 
-async def test_a_start_without_the_database_waits_for_it(
+async def test_start_up_waits_for_an_unavailable_database(
     database: Postgres, tmp_path: Path
 ) -> None:
     database.stop()
@@ -135,7 +136,7 @@ async def test_a_start_without_the_database_waits_for_it(
         ):
 
             async def follows() -> bool:
-                return (await there.get("/readyz"))[1] == "[-]store: does not answer\n"
+                return (await there.get("/readyz"))[1] == "[-]store: not reachable\n"
 
             await wait_until_true(follows)
             await there.assert_degraded()
@@ -148,7 +149,7 @@ async def test_a_start_without_the_database_waits_for_it(
         database.start()
 
 
-async def test_commands_are_settled_after_sqlite_was_locked(tmp_path: Path) -> None:
+async def test_commands_are_resolved_after_sqlite_was_locked(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path) as (server, client),
         api(server, client, sqlite(tmp_path)) as there,
@@ -167,14 +168,14 @@ async def test_commands_are_settled_after_sqlite_was_locked(tmp_path: Path) -> N
         assert (await there.rest.wait_outcome(body["id"]))["state"] == "Executed"
 
 
-async def test_a_start_with_a_locked_sqlite_waits_for_it(tmp_path: Path) -> None:
+async def test_start_up_waits_for_a_locked_sqlite(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "api.db").close()
     async with cluster(tmp_path) as (server, client):
         with locked(tmp_path / "api.db"):
             async with api(server, client, sqlite(tmp_path)) as there:
 
                 async def follows() -> bool:
-                    return (await there.get("/readyz"))[1] == "[-]store: does not answer\n"
+                    return (await there.get("/readyz"))[1] == "[-]store: not reachable\n"
 
                 await wait_until_true(follows)
                 assert not there.serving.done()
@@ -183,22 +184,22 @@ async def test_a_start_with_a_locked_sqlite_waits_for_it(tmp_path: Path) -> None
 
 
 class LockDatabaseOnCreate(Client):
-    """Takes the database away in the moment in which a Command is made."""
+    """Stops the database once a Command has been created."""
 
     path: Path
     database_lock: contextlib.ExitStack
 
     async def create(self, resource: Resource, *given: Any, **more: Any) -> Any:
-        made = await super().create(resource, *given, **more)
+        created = await super().create(resource, *given, **more)
         if resource == COMMANDS:
             self.database_lock.enter_context(locked(self.path))
-        return made
+        return created
 
 
-async def test_a_command_that_is_made_is_not_called_failed_for_want_of_its_mark(
+async def test_a_created_command_that_cannot_be_marked_is_not_a_failure(
     tmp_path: Path,
 ) -> None:
-    """An error would have the caller restart the job twice."""
+    """On an error the caller would restart the job again."""
     async with cluster(tmp_path) as (server, _):
         credentials = server.credentials_of("api")
         async with LockDatabaseOnCreate(credentials, user_agent="tests") as client:
@@ -215,7 +216,7 @@ async def test_a_command_that_is_made_is_not_called_failed_for_want_of_its_mark(
 
 
 class RejectCommandsClient(Client):
-    """A cluster that takes no Commands, and a database that is away when it says so."""
+    """A cluster that rejects Commands, and a database that is unavailable at that time."""
 
     path: Path
     database_lock: contextlib.ExitStack
@@ -228,7 +229,7 @@ class RejectCommandsClient(Client):
         return await super().create(resource, *given, **more)
 
 
-async def test_a_refusal_is_told_at_once_and_written_down_later(tmp_path: Path) -> None:
+async def test_a_rejection_is_returned_immediately_and_recorded_later(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, _):
         credentials = server.credentials_of("api")
         async with RejectCommandsClient(credentials, user_agent="tests") as client:

@@ -1,4 +1,4 @@
-"""Built-in kinds: how their objects are read, completed and checked."""
+"""Built-in kinds: decoding, defaults and validation."""
 
 import copy
 from typing import Any
@@ -34,10 +34,10 @@ def validation_errors(
     return [error.message for error in info.validate(obj, old)]
 
 
-# Reading.
+# Decoding.
 
 
-def test_unknown_fields_are_removed_and_named() -> None:
+def test_unknown_fields_are_removed_and_reported() -> None:
     obj = pod(bogus=1, container={"nope": {}, "env": [{"name": "A", "x": 1}]})
     obj["metadata"]["odd"] = 1
     assert sorted(kind("Pod").prepare(obj)) == [
@@ -67,7 +67,7 @@ def test_unknown_fields_are_removed_and_named() -> None:
         ({"container": {"resources": {"limits": {"cpu": []}}}}, "resource.Quantity"),
     ],
 )  # fmt: skip
-def test_values_of_wrong_types_are_refused_with_their_place(
+def test_values_of_wrong_types_are_rejected_with_their_path(
     spec: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(MalformedError) as caught:
@@ -76,7 +76,7 @@ def test_values_of_wrong_types_are_refused_with_their_place(
     assert text in str(caught.value)
 
 
-def test_values_are_written_in_their_canonical_form() -> None:
+def test_values_are_canonicalized() -> None:
     resources = {"limits": {"cpu": 0.5, "memory": "1024Mi", "x.io/gpu": 1}}
     obj = pod(container={"resources": resources}, hostPID=False, nodeSelector=None, hostname="")
     obj["metadata"]["creationTimestamp"] = None
@@ -89,7 +89,7 @@ def test_values_are_written_in_their_canonical_form() -> None:
     assert not {"hostPID", "nodeSelector", "hostname"} & obj["spec"].keys()
 
 
-def test_zeros_that_mean_something_stay() -> None:
+def test_zeros_of_pointer_fields_are_kept() -> None:
     obj = pod(terminationGracePeriodSeconds=0, volumes=[{"name": "v", "emptyDir": {}}])
     kind("Pod").prepare(obj)
     assert obj["spec"]["terminationGracePeriodSeconds"] == 0
@@ -99,7 +99,7 @@ def test_zeros_that_mean_something_stay() -> None:
     assert policy["spec"]["ingress"] == [{}]
 
 
-def test_clients_always_find_the_counters_of_a_budget() -> None:
+def test_the_counters_of_a_budget_are_always_encoded() -> None:
     budget: dict[str, Any] = {"metadata": {"name": "b"}, "status": {"currentHealthy": 2}}
     kind("PodDisruptionBudget", "policy").prepare(budget)
     assert budget["status"]["disruptionsAllowed"] == 0
@@ -112,7 +112,7 @@ def test_secrets_must_be_base64() -> None:
 
 
 @pytest.mark.parametrize("info", BUILT_IN, ids=lambda info: info.resource.kind)
-def test_every_kind_can_be_prepared_from_next_to_nothing_and_is_then_at_rest(
+def test_preparing_a_minimal_object_of_any_kind_is_idempotent(
     info: KindInfo,
 ) -> None:
     obj: dict[str, Any] = {"kind": info.resource.kind, "metadata": {"name": "a"}}
@@ -129,7 +129,7 @@ def test_every_kind_can_be_prepared_from_next_to_nothing_and_is_then_at_rest(
 # Pods.
 
 
-def test_a_pod_is_completed_like_the_reference_does() -> None:
+def test_pod_defaults_equal_the_reference() -> None:
     obj = pod(
         container={
             "ports": [{"containerPort": 80}],
@@ -180,7 +180,7 @@ def test_a_pod_is_completed_like_the_reference_does() -> None:
         ("busybox@sha256:00", "IfNotPresent"),
     ],
 )
-def test_the_tag_decides_when_an_image_is_pulled(image: str, policy: str) -> None:
+def test_the_tag_determines_the_pull_policy(image: str, policy: str) -> None:
     obj = pod(container={"image": image})
     kind("Pod").prepare(obj)
     assert obj["spec"]["containers"][0]["imagePullPolicy"] == policy
@@ -196,16 +196,14 @@ def test_the_tag_decides_when_an_image_is_pulled(image: str, policy: str) -> Non
         ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}, "Burstable"),
     ],
 )
-def test_the_quality_of_service_follows_from_the_resources(
-    resources: dict[str, Any], qos: str
-) -> None:
+def test_the_qos_class_follows_from_the_resources(resources: dict[str, Any], qos: str) -> None:
     obj = pod(container={"resources": resources})
     kind("Pod").prepare(obj)
     kind("Pod").before_create(obj)
     assert obj["status"]["qosClass"] == qos
 
 
-def test_a_gated_pod_says_so_from_the_start() -> None:
+def test_a_gated_pod_gets_its_condition_at_creation() -> None:
     obj = pod(schedulingGates=[{"name": "x.io/wait"}])
     assert validation_errors(kind("Pod"), obj) == []
     assert obj["status"]["conditions"][0]["reason"] == "SchedulingGated"
@@ -251,7 +249,7 @@ def test_a_gated_pod_says_so_from_the_start() -> None:
         ({"labels": {"a b": "c"}}, "metadata.labels: Invalid value"),
     ],
 )  # fmt: skip
-def test_bad_pods_are_refused(spec: dict[str, Any], message: str) -> None:
+def test_invalid_pods_are_rejected(spec: dict[str, Any], message: str) -> None:
     found = validation_errors(kind("Pod"), pod(**spec))
     assert any(message in each for each in found), found
 
@@ -283,7 +281,7 @@ def test_what_a_pod_update_may_not_change(spec: dict[str, Any]) -> None:
     assert any("pod updates may not change fields other than" in each for each in found), found
 
 
-def test_gates_can_only_go_and_while_one_is_there_a_pod_may_be_placed_closer() -> None:
+def test_gates_can_only_be_removed_and_a_gated_pod_can_narrow_its_node_selection() -> None:
     gate, other = {"name": "x.io/a"}, {"name": "x.io/b"}
     info = kind("Pod")
     old = pod(schedulingGates=[gate], nodeSelector={"a": "b"})
@@ -296,7 +294,7 @@ def test_gates_can_only_go_and_while_one_is_there_a_pod_may_be_placed_closer() -
     assert "only deletion is allowed" in validation_errors(info, added, copy.deepcopy(old))[0]
 
 
-# The others.
+# Other kinds.
 
 
 def service(**spec: Any) -> dict[str, Any]:
@@ -304,7 +302,7 @@ def service(**spec: Any) -> dict[str, Any]:
     return {"kind": "Service", "metadata": {"name": "s", "namespace": "n"}, "spec": spec}
 
 
-def test_a_service_is_completed_and_keeps_its_address() -> None:
+def test_a_service_is_defaulted_and_keeps_its_cluster_ip() -> None:
     info = kind("Service")
     old = service(clusterIP="10.0.0.1")
     assert validation_errors(info, old) == []
@@ -318,7 +316,7 @@ def test_a_service_is_completed_and_keeps_its_address() -> None:
     assert any("may not change once set" in each for each in moved)
 
 
-def test_a_namespace_is_labelled_and_held() -> None:
+def test_a_namespace_gets_its_label_and_finalizer() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "team"}}
     assert validation_errors(kind("Namespace"), obj) == []
     assert obj["metadata"]["labels"] == {"kubernetes.io/metadata.name": "team"}
@@ -326,13 +324,13 @@ def test_a_namespace_is_labelled_and_held() -> None:
     assert obj["status"] == {"phase": "Active"}
 
 
-def test_a_node_may_bring_its_status() -> None:
+def test_a_node_can_be_created_with_its_status() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "4"}}}
     assert validation_errors(kind("Node"), obj) == []
     assert obj["status"]["allocatable"] == {"cpu": "4"}
 
 
-def test_plain_texts_of_a_secret_become_data() -> None:
+def test_string_data_of_a_secret_becomes_data() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
     assert validation_errors(kind("Secret"), obj) == []
     assert obj == {
@@ -352,7 +350,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
     return {"kind": "Deployment", "metadata": {"name": "d", "namespace": "n"}, "spec": spec}
 
 
-def test_a_deployment_is_completed() -> None:
+def test_deployment_defaults() -> None:
     obj = deployment()
     assert validation_errors(kind("Deployment", "apps"), obj) == []
     spec = obj["spec"]
@@ -406,7 +404,7 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
         ("CronJob", "batch", {"spec": {}}, None, "spec.schedule: Required value"),
     ],
 )  # fmt: skip
-def test_other_kinds_refuse(
+def test_invalid_objects_of_other_kinds_are_rejected(
     name: str, group: str, fields: dict[str, Any], change: dict[str, Any] | None, message: str
 ) -> None:
     info = kind(name, group)
@@ -422,7 +420,7 @@ def test_other_kinds_refuse(
     assert any(message in each for each in found), found
 
 
-def test_a_container_that_ended_well_says_so_with_a_zero() -> None:
+def test_the_exit_code_zero_is_encoded() -> None:
     terminated = {"exitCode": 0, "reason": "Completed"}
     status = {"name": "c", "state": {"terminated": terminated}}
     pod = {

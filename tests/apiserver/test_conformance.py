@@ -1,7 +1,7 @@
-"""The same requests to the embedded and to a real API server get the same answers.
+"""The same requests to the embedded and to a real API server get the same responses.
 
-A conversation is a series of requests. What may differ is the wording, times, versions, uids, and
-who wrote which field (`managedFields`).
+A conversation is a series of requests. Wording, times, versions, uids and `managedFields` may
+differ.
 """
 
 import asyncio
@@ -34,27 +34,27 @@ YAML = "application/yaml"
 
 
 EXPECTED_DIFFERENCES = {
-    "bodies_that_are_not_the_kind": {
-        'b\'{"metadata":{"name":"twice"}': "a field that stands twice is told to who asks",
+    "malformed_bodies": {
+        'b\'{"metadata":{"name":"dup"}': "a duplicate field is reported on request only",
     },
-    "patches_of_all_kinds": {
-        "'/data/none', 'value'": "a JSON patch replaces nothing that is not there",
+    "patches_of_all_types": {
+        "'/data/none', 'value'": "a JSON patch cannot replace a missing value",
     },
-    "pods_with_mistakes": {
-        "'serviceAccountName': 'none'": "a service account need not be there",
-        "'runtimeClassName': 'none'": "classes of runtimes mean nothing here",
-        "'overhead': {'cpu': '1'}": "likewise",
-        "'imagePullSecrets': [{'name': ''}]": "odd names that do no harm are let be",
+    "invalid_pods": {
+        "'serviceAccountName': 'none'": "the service account need not exist",
+        "'runtimeClassName': 'none'": "RuntimeClass has no effect",
+        "'overhead': {'cpu': '1'}": "RuntimeClass has no effect",
+        "'imagePullSecrets': [{'name': ''}]": "invalid names without effect are accepted",
     },
     "other_kinds": {
-        ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "claims are folders",
+        ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "directories",
     },
 }
-"""By conversation: parts of the differences that stay, and why; docs/differences.md tells users."""
+"""By conversation: substrings of accepted differences, and why; see docs/differences.md."""
 
 
 class RecordedConversation:
-    """Speaks with one server and takes the answers down."""
+    """Sends requests to one server and records the responses."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -63,13 +63,13 @@ class RecordedConversation:
     async def __call__(
         self, method: str, path: str, body: object = None, kind: str = "application/json"
     ) -> Any:
-        """Send a request; returns the body of the answer."""
-        answer = await self._server.request(method, path, body, content_type=kind)
-        self.responses.append((f"{method} {path} {body}"[:300], answer))
-        return answer.body
+        """Send a request; return the body of the response."""
+        response = await self._server.request(method, path, body, content_type=kind)
+        self.responses.append((f"{method} {path} {body}"[:300], response))
+        return response.body
 
     async def wait_status(self, status: int, *request: Any) -> None:
-        """Wait, without taking it down, until a request is answered so."""
+        """Wait, without recording it, until a request gets *status*."""
 
         async def has_status() -> bool:
             return (await self._server.request(*request)).status == status
@@ -79,182 +79,184 @@ class RecordedConversation:
     async def record_watches(
         self, paths: Sequence[str], write: Callable[[], Awaitable[Any]]
     ) -> None:
-        """Take down what watches of *paths* tell up to what *write* writes, which all must see."""
+        """Record what watches of *paths* send up to the object that *write* writes."""
         async with AsyncExitStack() as stack:
             watching = [await stack.enter_async_context(self._server.watch(path)) for path in paths]
             last = (await write())["metadata"]["resourceVersion"]
             for path, lines in zip(paths, watching, strict=True):
-                told = [await lines.next()]
-                while _is_bookmark(told[-1]) or _version(told[-1]) != last:
-                    told.append(await lines.next())
-                self.responses.append((f"GET {path}", RawResponse(lines.status, told)))
+                events = [await lines.next()]
+                while _is_bookmark(events[-1]) or _version(events[-1]) != last:
+                    events.append(await lines.next())
+                self.responses.append((f"GET {path}", RawResponse(lines.status, events)))
 
 
 Conversation = Callable[[RecordedConversation], Awaitable[None]]
 CONVERSATIONS: dict[str, Conversation] = {}
 
 
-def register_conversation(told: Conversation) -> Conversation:
-    CONVERSATIONS[told.__name__] = told
-    return told
+def register_conversation(conversation: Conversation) -> Conversation:
+    CONVERSATIONS[conversation.__name__] = conversation
+    return conversation
 
 
 def plain(name: str = "p", **spec: Any) -> Json:
-    """A pod without the token that only a real server gives it."""
+    """A pod without the token volume that only a real server adds."""
     return pod(name, automountServiceAccountToken=False, **spec)
 
 
 @register_conversation
-async def writes_of_one_object(say: RecordedConversation) -> None:
-    made = await say("POST", MAPS, config_map("a"))
-    await say("POST", MAPS, config_map("a"))
-    await say("GET", f"{MAPS}/a")
-    await say("PUT", f"{MAPS}/a", {**made, "data": {"k": "2"}})
-    await say("PUT", f"{MAPS}/a", {**made, "data": {"k": "3"}})
-    await say("PUT", f"{MAPS}/a", {"metadata": {"name": "a"}, "data": {"k": "4"}})
-    await say("PUT", f"{MAPS}/a", {"metadata": {"name": "b"}, "data": {}})
-    await say("PUT", f"{MAPS}/none", {"metadata": {"name": "none"}, "data": {}})
+async def writes_of_one_object(send: RecordedConversation) -> None:
+    created = await send("POST", MAPS, config_map("a"))
+    await send("POST", MAPS, config_map("a"))
+    await send("GET", f"{MAPS}/a")
+    await send("PUT", f"{MAPS}/a", {**created, "data": {"k": "2"}})
+    await send("PUT", f"{MAPS}/a", {**created, "data": {"k": "3"}})
+    await send("PUT", f"{MAPS}/a", {"metadata": {"name": "a"}, "data": {"k": "4"}})
+    await send("PUT", f"{MAPS}/a", {"metadata": {"name": "b"}, "data": {}})
+    await send("PUT", f"{MAPS}/none", {"metadata": {"name": "none"}, "data": {}})
     wrong = {"metadata": {"name": "a", "uid": "00000000-0000-0000-0000-000000000000"}}
-    await say("PUT", f"{MAPS}/a", wrong)
-    await say("DELETE", f"{MAPS}/a")
-    await say("DELETE", f"{MAPS}/a")
-    await say("GET", f"{MAPS}/a")
-    await say("PUT", MAPS, config_map("a"))
-    await say("POST", f"{MAPS}/a", config_map("a"))
+    await send("PUT", f"{MAPS}/a", wrong)
+    await send("DELETE", f"{MAPS}/a")
+    await send("DELETE", f"{MAPS}/a")
+    await send("GET", f"{MAPS}/a")
+    await send("PUT", MAPS, config_map("a"))
+    await send("POST", f"{MAPS}/a", config_map("a"))
 
 
 @register_conversation
-async def names_and_metadata(say: RecordedConversation) -> None:
+async def names_and_metadata(send: RecordedConversation) -> None:
     for name in ("A", "a_b", "-a", "a" * 254, "", "a.b", "1"):
-        await say("POST", MAPS, config_map(name))
-    await say("POST", MAPS, {"metadata": {"generateName": "gen-"}})
-    await say("POST", MAPS, {"metadata": {"generateName": "gen-A"}})
-    await say("POST", MAPS, {"metadata": {"name": "x", "generateName": "gen-"}})
-    await say("POST", MAPS, {"metadata": {"name": "r", "resourceVersion": "5"}})
-    await say("POST", MAPS, {"metadata": {"name": "u", "uid": "mine"}})
-    await say("POST", MAPS, {"metadata": {"name": "ns", "namespace": "other"}})
+        await send("POST", MAPS, config_map(name))
+    await send("POST", MAPS, {"metadata": {"generateName": "gen-"}})
+    await send("POST", MAPS, {"metadata": {"generateName": "gen-A"}})
+    await send("POST", MAPS, {"metadata": {"name": "x", "generateName": "gen-"}})
+    await send("POST", MAPS, {"metadata": {"name": "r", "resourceVersion": "5"}})
+    await send("POST", MAPS, {"metadata": {"name": "u", "uid": "mine"}})
+    await send("POST", MAPS, {"metadata": {"name": "ns", "namespace": "other"}})
     for labels in ({"a b": "c"}, {"a": "b c"}, {"a": "x" * 64}, {"ex.io/a": "b"}, {"": "b"}):
-        await say("POST", MAPS, {"metadata": {"name": "l", "labels": labels}})
-    await say("POST", MAPS, {"metadata": {"name": "an", "annotations": {"a b": "c"}}})
-    await say("POST", MAPS, {"metadata": {"name": "f", "finalizers": ["plain"]}})
+        await send("POST", MAPS, {"metadata": {"name": "l", "labels": labels}})
+    await send("POST", MAPS, {"metadata": {"name": "an", "annotations": {"a b": "c"}}})
+    await send("POST", MAPS, {"metadata": {"name": "f", "finalizers": ["plain"]}})
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
     for change in ({}, {"uid": ""}, {"name": ""}, {"kind": ""}, {"apiVersion": ""}):
         refs = [{**owner, **change}]
-        await say("POST", MAPS, {"metadata": {"generateName": "gen-", "ownerReferences": refs}})
+        await send("POST", MAPS, {"metadata": {"generateName": "gen-", "ownerReferences": refs}})
     two = [{**owner, "controller": True}, {**owner, "name": "q", "uid": "v", "controller": True}]
-    await say("POST", MAPS, {"metadata": {"name": "two", "ownerReferences": two}})
-    await say("POST", "/api/v1/namespaces/none/configmaps", config_map("a"))
-    await say("GET", "/api/v1/namespaces/none/configmaps")
-    await say("GET", "/api/v1/nothings")
-    await say("GET", "/apis/none.io/v1/things")
+    await send("POST", MAPS, {"metadata": {"name": "two", "ownerReferences": two}})
+    await send("POST", "/api/v1/namespaces/none/configmaps", config_map("a"))
+    await send("GET", "/api/v1/namespaces/none/configmaps")
+    await send("GET", "/api/v1/nothings")
+    await send("GET", "/apis/none.io/v1/things")
 
 
 @register_conversation
-async def bodies_that_are_not_the_kind(say: RecordedConversation) -> None:
-    await say("POST", MAPS, b"{bad")
-    await say("POST", MAPS, b"")
-    await say("POST", MAPS, b"[]")
-    await say("POST", MAPS, b"null")
-    await say("POST", MAPS, {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a"}})
-    await say("POST", MAPS, {"kind": "ConfigMap", "apiVersion": "v2", "metadata": {"name": "a"}})
-    await say("POST", MAPS, {"metadata": {"name": "a"}, "data": {"k": 1}})
-    await say("POST", MAPS, {"metadata": {"name": "a"}, "data": []})
-    await say("POST", MAPS, {"metadata": {"name": "b"}, "dta": {"k": "1"}})
-    await say("POST", f"{MAPS}?fieldValidation=Strict", {"metadata": {"name": "c"}, "dta": {}})
-    await say("POST", f"{MAPS}?fieldValidation=Ignore", {"metadata": {"name": "d"}, "dta": {}})
-    await say("POST", f"{MAPS}?fieldValidation=Wrong", {"metadata": {"name": "e"}})
-    await say("POST", f"{MAPS}?dryRun=All", {"metadata": {"name": "f"}})
-    await say("GET", f"{MAPS}/f")
-    await say("POST", f"{MAPS}?dryRun=Some", {"metadata": {"name": "f"}})
-    await say("POST", MAPS, b'{"metadata":{"name":"twice"},"data":{"a":"1","a":"2"}}')
-    await say(
+async def malformed_bodies(send: RecordedConversation) -> None:
+    await send("POST", MAPS, b"{bad")
+    await send("POST", MAPS, b"")
+    await send("POST", MAPS, b"[]")
+    await send("POST", MAPS, b"null")
+    await send("POST", MAPS, {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a"}})
+    await send("POST", MAPS, {"kind": "ConfigMap", "apiVersion": "v2", "metadata": {"name": "a"}})
+    await send("POST", MAPS, {"metadata": {"name": "a"}, "data": {"k": 1}})
+    await send("POST", MAPS, {"metadata": {"name": "a"}, "data": []})
+    await send("POST", MAPS, {"metadata": {"name": "b"}, "dta": {"k": "1"}})
+    await send("POST", f"{MAPS}?fieldValidation=Strict", {"metadata": {"name": "c"}, "dta": {}})
+    await send("POST", f"{MAPS}?fieldValidation=Ignore", {"metadata": {"name": "d"}, "dta": {}})
+    await send("POST", f"{MAPS}?fieldValidation=Wrong", {"metadata": {"name": "e"}})
+    await send("POST", f"{MAPS}?dryRun=All", {"metadata": {"name": "f"}})
+    await send("GET", f"{MAPS}/f")
+    await send("POST", f"{MAPS}?dryRun=Some", {"metadata": {"name": "f"}})
+    await send("POST", MAPS, b'{"metadata":{"name":"dup"},"data":{"a":"1","a":"2"}}')
+    await send(
         "POST",
         f"{MAPS}?fieldValidation=Strict",
         b'{"metadata":{"name":"t"},"data":{"a":"1","a":"2"}}',
     )
-    await say("POST", MAPS, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yes-yaml}\n", YAML)
-    await say("POST", MAPS, b"x", "text/csv")
-    await say("POST", MAPS, {"metadata": {"name": "k"}, "data": {"a/b": "c"}})
-    await say("POST", MAPS, {"metadata": {"name": "k"}, "binaryData": {"a": "no base64!"}})
-    await say("POST", MAPS, {"metadata": {"name": "k"}, "data": {"a": ""}, "binaryData": {"a": ""}})
+    await send("POST", MAPS, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yes-yaml}\n", YAML)
+    await send("POST", MAPS, b"x", "text/csv")
+    await send("POST", MAPS, {"metadata": {"name": "k"}, "data": {"a/b": "c"}})
+    await send("POST", MAPS, {"metadata": {"name": "k"}, "binaryData": {"a": "no base64!"}})
+    await send(
+        "POST", MAPS, {"metadata": {"name": "k"}, "data": {"a": ""}, "binaryData": {"a": ""}}
+    )
 
 
 @register_conversation
-async def patches_of_all_kinds(say: RecordedConversation) -> None:
-    await say("POST", MAPS, config_map("a", tier="x"))
+async def patches_of_all_types(send: RecordedConversation) -> None:
+    await send("POST", MAPS, config_map("a", tier="x"))
     a = f"{MAPS}/a"
-    await say("PATCH", a, {"data": {"k": "w"}}, MERGE)
-    await say("PATCH", a, {"data": {"k": None, "l": "1"}}, MERGE)
-    await say("PATCH", a, {"data": {"l": "1"}}, MERGE)
-    await say("PATCH", a, {"metadata": {"labels": None}}, MERGE)
-    await say("PATCH", a, {"metadata": {"name": "b"}}, MERGE)
-    await say("PATCH", a, {"metadata": {"namespace": "b"}}, MERGE)
-    await say("PATCH", a, {"metadata": {"resourceVersion": "1"}}, MERGE)
-    await say("PATCH", a, {"metadata": {"uid": "other"}}, MERGE)
-    await say("PATCH", a, {"data": 5}, MERGE)
+    await send("PATCH", a, {"data": {"k": "w"}}, MERGE)
+    await send("PATCH", a, {"data": {"k": None, "l": "1"}}, MERGE)
+    await send("PATCH", a, {"data": {"l": "1"}}, MERGE)
+    await send("PATCH", a, {"metadata": {"labels": None}}, MERGE)
+    await send("PATCH", a, {"metadata": {"name": "b"}}, MERGE)
+    await send("PATCH", a, {"metadata": {"namespace": "b"}}, MERGE)
+    await send("PATCH", a, {"metadata": {"resourceVersion": "1"}}, MERGE)
+    await send("PATCH", a, {"metadata": {"uid": "other"}}, MERGE)
+    await send("PATCH", a, {"data": 5}, MERGE)
     wrong: tuple[Any, ...] = (None, "x", [], {"name": None})
     for metadata in wrong:
-        await say("PATCH", a, {"metadata": metadata}, MERGE)
-        await say("PATCH", a, {"metadata": metadata}, STRATEGIC)
-    await say("PATCH", a, [], MERGE)
-    await say("PATCH", a, b"{bad", MERGE)
-    await say("PATCH", a, {"nothing": 1}, MERGE)
-    await say("PATCH", f"{a}?fieldValidation=Strict", {"nothing": 1}, MERGE)
-    await say("PATCH", f"{a}?dryRun=All", {"data": {"k": "dry"}}, MERGE)
-    await say("GET", a)
-    await say("PATCH", f"{MAPS}/none", {"data": {}}, MERGE)
-    await say("PATCH", a, {"data": {}}, "application/json")
+        await send("PATCH", a, {"metadata": metadata}, MERGE)
+        await send("PATCH", a, {"metadata": metadata}, STRATEGIC)
+    await send("PATCH", a, [], MERGE)
+    await send("PATCH", a, b"{bad", MERGE)
+    await send("PATCH", a, {"nothing": 1}, MERGE)
+    await send("PATCH", f"{a}?fieldValidation=Strict", {"nothing": 1}, MERGE)
+    await send("PATCH", f"{a}?dryRun=All", {"data": {"k": "dry"}}, MERGE)
+    await send("GET", a)
+    await send("PATCH", f"{MAPS}/none", {"data": {}}, MERGE)
+    await send("PATCH", a, {"data": {}}, "application/json")
     add = {"op": "add", "path": "/data/m", "value": "2"}
     test = {"op": "test", "path": "/data/m", "value": "2"}
-    await say("PATCH", a, [add], JSON_PATCH)
-    await say("PATCH", a, [test, {"op": "remove", "path": "/data/m"}], JSON_PATCH)
-    await say("PATCH", a, [test], JSON_PATCH)
-    await say("PATCH", a, [{"op": "remove", "path": "/data/m"}], JSON_PATCH)
-    await say("PATCH", a, [{"op": "move", "from": "/data/l", "path": "/data/n"}], JSON_PATCH)
-    await say("PATCH", a, [{"op": "copy", "from": "/data/n", "path": "/data/o"}], JSON_PATCH)
-    await say("PATCH", a, [{"op": "replace", "path": "/data/none", "value": "1"}], JSON_PATCH)
-    await say("PATCH", a, [{"op": "wrong", "path": "/data/none", "value": "1"}], JSON_PATCH)
-    await say("PATCH", a, {"op": "add"}, JSON_PATCH)
-    await say("PATCH", a, [{"op": "replace", "path": "/data", "value": 5}], JSON_PATCH)
-    await say("PATCH", a, [{"op": "replace", "path": "/metadata/name", "value": "z"}], JSON_PATCH)
-    await say("PATCH", a, {"data": {"$patch": "replace", "only": "1"}}, STRATEGIC)
-    await say("PATCH", a, {"metadata": {"finalizers": ["ex.io/one"]}}, STRATEGIC)
-    await say("PATCH", a, {"metadata": {"finalizers": ["ex.io/two"]}}, STRATEGIC)
-    await say(
+    await send("PATCH", a, [add], JSON_PATCH)
+    await send("PATCH", a, [test, {"op": "remove", "path": "/data/m"}], JSON_PATCH)
+    await send("PATCH", a, [test], JSON_PATCH)
+    await send("PATCH", a, [{"op": "remove", "path": "/data/m"}], JSON_PATCH)
+    await send("PATCH", a, [{"op": "move", "from": "/data/l", "path": "/data/n"}], JSON_PATCH)
+    await send("PATCH", a, [{"op": "copy", "from": "/data/n", "path": "/data/o"}], JSON_PATCH)
+    await send("PATCH", a, [{"op": "replace", "path": "/data/none", "value": "1"}], JSON_PATCH)
+    await send("PATCH", a, [{"op": "wrong", "path": "/data/none", "value": "1"}], JSON_PATCH)
+    await send("PATCH", a, {"op": "add"}, JSON_PATCH)
+    await send("PATCH", a, [{"op": "replace", "path": "/data", "value": 5}], JSON_PATCH)
+    await send("PATCH", a, [{"op": "replace", "path": "/metadata/name", "value": "z"}], JSON_PATCH)
+    await send("PATCH", a, {"data": {"$patch": "replace", "only": "1"}}, STRATEGIC)
+    await send("PATCH", a, {"metadata": {"finalizers": ["ex.io/one"]}}, STRATEGIC)
+    await send("PATCH", a, {"metadata": {"finalizers": ["ex.io/two"]}}, STRATEGIC)
+    await send(
         "PATCH", a, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["ex.io/one"]}}, STRATEGIC
     )
-    await say("PATCH", a, {"metadata": {"finalizers": None}}, STRATEGIC)
+    await send("PATCH", a, {"metadata": {"finalizers": None}}, STRATEGIC)
 
 
 @register_conversation
-async def strategic_patches_of_pods(say: RecordedConversation) -> None:
+async def strategic_patches_of_pods(send: RecordedConversation) -> None:
     p = f"{PODS}/p"
-    await say("POST", PODS, plain())
+    await send("POST", PODS, plain())
     containers = [{"name": "main", "image": "busybox:2"}]
-    await say("PATCH", p, {"spec": {"containers": containers}}, STRATEGIC)
-    await say("PATCH", p, {"spec": {"containers": containers}}, MERGE)
-    await say("PATCH", p, {"spec": {"containers": [{"name": "new", "image": "b"}]}}, STRATEGIC)
-    await say("PATCH", p, {"spec": {"nodeName": "n"}}, STRATEGIC)
-    await say("PATCH", p, {"spec": {"activeDeadlineSeconds": 5}}, STRATEGIC)
-    await say("PATCH", p, {"spec": {"activeDeadlineSeconds": 9}}, STRATEGIC)
+    await send("PATCH", p, {"spec": {"containers": containers}}, STRATEGIC)
+    await send("PATCH", p, {"spec": {"containers": containers}}, MERGE)
+    await send("PATCH", p, {"spec": {"containers": [{"name": "new", "image": "b"}]}}, STRATEGIC)
+    await send("PATCH", p, {"spec": {"nodeName": "n"}}, STRATEGIC)
+    await send("PATCH", p, {"spec": {"activeDeadlineSeconds": 5}}, STRATEGIC)
+    await send("PATCH", p, {"spec": {"activeDeadlineSeconds": 9}}, STRATEGIC)
     toleration = {"key": "a", "operator": "Exists"}
-    await say("PATCH", p, {"spec": {"tolerations": [toleration]}}, MERGE)
-    await say("PATCH", p, {"metadata": {"labels": {"a": "b"}}}, STRATEGIC)
+    await send("PATCH", p, {"spec": {"tolerations": [toleration]}}, MERGE)
+    await send("PATCH", p, {"metadata": {"labels": {"a": "b"}}}, STRATEGIC)
     ready = {"type": "Ready", "status": "False", "reason": "No"}
     for condition in (ready, {**ready, "status": "True"}, {"type": "Other", "status": "True"}):
-        await say("PATCH", f"{p}/status", {"status": {"conditions": [condition]}}, STRATEGIC)
-    gone = {"$patch": "delete", "type": "Other"}
-    await say("PATCH", f"{p}/status", {"status": {"conditions": [gone]}}, STRATEGIC)
-    await say("PATCH", f"{p}/status", {"status": {"phase": "Running"}, "spec": {"x": 1}}, MERGE)
-    await say("PATCH", f"{p}/status", {"status": {"phase": "Odd"}}, MERGE)
-    await say("PATCH", p, {"status": {"phase": "Failed"}}, MERGE)
-    await say("GET", f"{p}/status")
+        await send("PATCH", f"{p}/status", {"status": {"conditions": [condition]}}, STRATEGIC)
+    deletion = {"$patch": "delete", "type": "Other"}
+    await send("PATCH", f"{p}/status", {"status": {"conditions": [deletion]}}, STRATEGIC)
+    await send("PATCH", f"{p}/status", {"status": {"phase": "Running"}, "spec": {"x": 1}}, MERGE)
+    await send("PATCH", f"{p}/status", {"status": {"phase": "Odd"}}, MERGE)
+    await send("PATCH", p, {"status": {"phase": "Failed"}}, MERGE)
+    await send("GET", f"{p}/status")
 
 
 @register_conversation
-async def lists_and_selectors(say: RecordedConversation) -> None:
+async def lists_and_selectors(send: RecordedConversation) -> None:
     for name, tier in (("c", "x"), ("a", "x"), ("b", "y"), ("d", "")):
-        await say("POST", MAPS, config_map(name, **({"tier": tier} if tier else {})))
+        await send("POST", MAPS, config_map(name, **({"tier": tier} if tier else {})))
     for query in (
         "labelSelector=tier%3Dx",
         "labelSelector=tier%3D%3Dx",
@@ -285,94 +287,94 @@ async def lists_and_selectors(say: RecordedConversation) -> None:
         "resourceVersion=1&resourceVersionMatch=Odd",
         "resourceVersion=1&limit=1&continue=a",
     ):
-        await say("GET", f"{MAPS}?{query}")
-    page = await say("GET", f"{MAPS}?limit=2")
-    await say("DELETE", f"{MAPS}/c")
+        await send("GET", f"{MAPS}?{query}")
+    page = await send("GET", f"{MAPS}?limit=2")
+    await send("DELETE", f"{MAPS}/c")
     token = page["metadata"]["continue"]
-    page = await say("GET", f"{MAPS}?limit=2&continue={token}")
-    await say("GET", f"{MAPS}?continue={page['metadata'].get('continue', '')}")
-    await say("GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Ddefault")
-    await say("GET", f"{MAPS}/a?resourceVersion=0")
-    await say("DELETE", f"{MAPS}?labelSelector=tier%3Dx")
-    await say("GET", f"{MAPS}?labelSelector=tier")
+    page = await send("GET", f"{MAPS}?limit=2&continue={token}")
+    await send("GET", f"{MAPS}?continue={page['metadata'].get('continue', '')}")
+    await send("GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Ddefault")
+    await send("GET", f"{MAPS}/a?resourceVersion=0")
+    await send("DELETE", f"{MAPS}?labelSelector=tier%3Dx")
+    await send("GET", f"{MAPS}?labelSelector=tier")
 
 
 @register_conversation
-async def deletes(say: RecordedConversation) -> None:
-    made = await say("POST", MAPS, config_map("a"))
+async def deletes(send: RecordedConversation) -> None:
+    created = await send("POST", MAPS, config_map("a"))
     a = f"{MAPS}/a"
-    await say("DELETE", a, {"preconditions": {"uid": "other"}})
-    await say("DELETE", a, {"preconditions": {"resourceVersion": "1"}})
-    await say("DELETE", f"{a}?dryRun=All")
-    await say("DELETE", a, {"propagationPolicy": "Odd"})
-    await say("DELETE", a, {"propagationPolicy": "Orphan", "orphanDependents": True})
-    await say("DELETE", a, {"gracePeriodSeconds": -1})
-    await say("DELETE", a, {"kind": "Pod", "apiVersion": "v1"})
-    await say("DELETE", a, b"{bad")
-    await say("PATCH", a, {"metadata": {"finalizers": ["ex.io/f"]}}, MERGE)
-    await say("DELETE", a, {"preconditions": {"uid": made["metadata"]["uid"]}})
-    await say("DELETE", a)
-    await say("PATCH", a, {"data": {"still": "here"}}, MERGE)
-    await say("PATCH", a, {"metadata": {"finalizers": ["ex.io/f", "ex.io/g"]}}, MERGE)
-    await say("PATCH", a, {"metadata": {"finalizers": []}}, MERGE)
-    await say("GET", a)
-    await say("POST", MAPS, config_map("b"))
-    await say("DELETE", f"{MAPS}/b?propagationPolicy=Foreground")
-    await say("POST", MAPS, config_map("c"))
-    await say("DELETE", f"{MAPS}/c?gracePeriodSeconds=5")
+    await send("DELETE", a, {"preconditions": {"uid": "other"}})
+    await send("DELETE", a, {"preconditions": {"resourceVersion": "1"}})
+    await send("DELETE", f"{a}?dryRun=All")
+    await send("DELETE", a, {"propagationPolicy": "Odd"})
+    await send("DELETE", a, {"propagationPolicy": "Orphan", "orphanDependents": True})
+    await send("DELETE", a, {"gracePeriodSeconds": -1})
+    await send("DELETE", a, {"kind": "Pod", "apiVersion": "v1"})
+    await send("DELETE", a, b"{bad")
+    await send("PATCH", a, {"metadata": {"finalizers": ["ex.io/f"]}}, MERGE)
+    await send("DELETE", a, {"preconditions": {"uid": created["metadata"]["uid"]}})
+    await send("DELETE", a)
+    await send("PATCH", a, {"data": {"still": "here"}}, MERGE)
+    await send("PATCH", a, {"metadata": {"finalizers": ["ex.io/f", "ex.io/g"]}}, MERGE)
+    await send("PATCH", a, {"metadata": {"finalizers": []}}, MERGE)
+    await send("GET", a)
+    await send("POST", MAPS, config_map("b"))
+    await send("DELETE", f"{MAPS}/b?propagationPolicy=Foreground")
+    await send("POST", MAPS, config_map("c"))
+    await send("DELETE", f"{MAPS}/c?gracePeriodSeconds=5")
 
 
 @register_conversation
-async def the_end_of_pods(say: RecordedConversation) -> None:
+async def deletion_of_pods(send: RecordedConversation) -> None:
     for name in ("waits", "runs", "over"):
-        await say("POST", PODS, plain(name))
-    await say("DELETE", f"{PODS}/waits")
+        await send("POST", PODS, plain(name))
+    await send("DELETE", f"{PODS}/waits")
     for name in ("runs", "over"):
         binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n"}}
-        await say("POST", f"{PODS}/{name}/binding", binding)
-    await say("PATCH", f"{PODS}/over/status", {"status": {"phase": "Failed"}}, MERGE)
-    await say("DELETE", f"{PODS}/over")
+        await send("POST", f"{PODS}/{name}/binding", binding)
+    await send("PATCH", f"{PODS}/over/status", {"status": {"phase": "Failed"}}, MERGE)
+    await send("DELETE", f"{PODS}/over")
     runs = f"{PODS}/runs"
-    await say("DELETE", f"{runs}?gracePeriodSeconds=-5")
-    await say("DELETE", f"{runs}?gracePeriodSeconds=x")
-    await say("DELETE", f"{runs}?gracePeriodSeconds=60")
-    await say("DELETE", f"{runs}?gracePeriodSeconds=90")
-    await say("DELETE", f"{runs}?gracePeriodSeconds=5")
-    await say("DELETE", runs)
-    await say("PATCH", runs, {"metadata": {"labels": {"a": "b"}}}, MERGE)
-    await say("DELETE", f"{runs}?gracePeriodSeconds=0")
-    await say("GET", runs)
+    await send("DELETE", f"{runs}?gracePeriodSeconds=-5")
+    await send("DELETE", f"{runs}?gracePeriodSeconds=x")
+    await send("DELETE", f"{runs}?gracePeriodSeconds=60")
+    await send("DELETE", f"{runs}?gracePeriodSeconds=90")
+    await send("DELETE", f"{runs}?gracePeriodSeconds=5")
+    await send("DELETE", runs)
+    await send("PATCH", runs, {"metadata": {"labels": {"a": "b"}}}, MERGE)
+    await send("DELETE", f"{runs}?gracePeriodSeconds=0")
+    await send("GET", runs)
 
 
 @register_conversation
-async def bindings_and_evictions(say: RecordedConversation) -> None:
-    made = await say("POST", PODS, plain())
+async def bindings_and_evictions(send: RecordedConversation) -> None:
+    created = await send("POST", PODS, plain())
     path = f"{PODS}/p/binding"
     target = {"kind": "Node", "name": "n"}
-    await say("POST", path, {"target": target})
-    await say("POST", path, {"metadata": {"name": "q"}, "target": target})
-    await say("POST", path, {"metadata": {"name": "p"}, "target": {"name": ""}})
-    await say("POST", path, {"metadata": {"name": "p"}, "target": {**target, "kind": "Pod"}})
-    await say("POST", path, {"metadata": {"name": "p", "uid": "other"}, "target": target})
-    marked = {"name": "p", "uid": made["metadata"]["uid"], "annotations": {"by": "me"}}
-    await say("POST", path, {"metadata": marked, "target": target})
-    await say("POST", path, {"metadata": {"name": "p"}, "target": target})
-    await say("GET", f"{PODS}/p")
-    await say("POST", f"{PODS}/none/binding", {"metadata": {"name": "none"}, "target": target})
-    await say("POST", PODS, plain("free"))
+    await send("POST", path, {"target": target})
+    await send("POST", path, {"metadata": {"name": "q"}, "target": target})
+    await send("POST", path, {"metadata": {"name": "p"}, "target": {"name": ""}})
+    await send("POST", path, {"metadata": {"name": "p"}, "target": {**target, "kind": "Pod"}})
+    await send("POST", path, {"metadata": {"name": "p", "uid": "other"}, "target": target})
+    marked = {"name": "p", "uid": created["metadata"]["uid"], "annotations": {"by": "me"}}
+    await send("POST", path, {"metadata": marked, "target": target})
+    await send("POST", path, {"metadata": {"name": "p"}, "target": target})
+    await send("GET", f"{PODS}/p")
+    await send("POST", f"{PODS}/none/binding", {"metadata": {"name": "none"}, "target": target})
+    await send("POST", PODS, plain("free"))
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "free"}}
-    await say("POST", f"{PODS}/free/eviction?dryRun=All", eviction)
-    await say("POST", f"{PODS}/free/eviction", {**eviction, "metadata": {"name": "x"}})
-    await say("POST", f"{PODS}/free/eviction", eviction)
-    await say("GET", f"{PODS}/free")
-    await say("POST", f"{PODS}/none/eviction", {**eviction, "metadata": {"name": "none"}})
+    await send("POST", f"{PODS}/free/eviction?dryRun=All", eviction)
+    await send("POST", f"{PODS}/free/eviction", {**eviction, "metadata": {"name": "x"}})
+    await send("POST", f"{PODS}/free/eviction", eviction)
+    await send("GET", f"{PODS}/free")
+    await send("POST", f"{PODS}/none/eviction", {**eviction, "metadata": {"name": "none"}})
     gated = plain("gated", schedulingGates=[{"name": "ex.io/g"}])
-    await say("POST", PODS, gated)
-    await say("POST", f"{PODS}/gated/binding", {"metadata": {"name": "gated"}, "target": target})
+    await send("POST", PODS, gated)
+    await send("POST", f"{PODS}/gated/binding", {"metadata": {"name": "gated"}, "target": target})
 
 
 @register_conversation
-async def pods_with_mistakes(say: RecordedConversation) -> None:
+async def invalid_pods(send: RecordedConversation) -> None:
     specs: tuple[Json, ...] = (
         {"restartPolicy": "Sometimes"}, {"containers": []}, {"containers": [{"name": "a"}]},
         {"containers": [{"image": "a"}]}, {"nodeSelector": {"a b": "c"}},
@@ -386,8 +388,8 @@ async def pods_with_mistakes(say: RecordedConversation) -> None:
         {"imagePullSecrets": [{"name": ""}]}, {"overhead": {"cpu": "1"}},
     )  # fmt: skip
     for number, spec in enumerate(specs):
-        await say("POST", PODS, plain(f"m{number}", **spec))
-    parts: tuple[Json, ...] = (
+        await send("POST", PODS, plain(f"m{number}", **spec))
+    container_fields: tuple[Json, ...] = (
         {"resources": {"requests": {"cpu": "x"}}},
         {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
         {"resources": {"requests": {"cpu": "-1"}}},
@@ -402,56 +404,56 @@ async def pods_with_mistakes(say: RecordedConversation) -> None:
         {"livenessProbe": {}},
         {"livenessProbe": {"exec": {"command": []}}},
     )
-    for part in parts:
-        container = {"name": "main", "image": "busybox:1", **part}
-        await say("POST", PODS, plain("m", containers=[container]))
+    for difference in container_fields:
+        container = {"name": "main", "image": "busybox:1", **difference}
+        await send("POST", PODS, plain("m", containers=[container]))
 
 
 @register_conversation
-async def custom_objects(say: RecordedConversation) -> None:
+async def custom_objects(send: RecordedConversation) -> None:
     queues = "/apis/scheduling.volcano.sh/v1beta1/queues"
     kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
-    made = await say("POST", queues, {**kind, "metadata": {"name": "q"}, "spec": {"weight": 1}})
+    created = await send("POST", queues, {**kind, "metadata": {"name": "q"}, "spec": {"weight": 1}})
     q = f"{queues}/q"
-    await say("PATCH", f"{q}/status", {"status": {"state": "Open"}, "spec": {"weight": 2}}, MERGE)
-    await say("PATCH", q, {"status": {"state": "Closed"}, "spec": {"weight": 3}}, MERGE)
-    await say("PUT", q, {**made, "spec": {"weight": 4}})
-    await say("PUT", q, {**kind, "metadata": {"name": "q"}, "spec": {"weight": 4}})
-    await say("PUT", f"{q}/status", {**kind, "metadata": {"name": "q"}, "status": {"running": 1}})
-    await say("POST", queues, {**kind, "metadata": {"name": "r"}, "spec": {"weight": "x"}})
-    await say("POST", queues, {**kind, "metadata": {"name": "s"}, "spec": {"odd": 1}})
-    await say(
+    await send("PATCH", f"{q}/status", {"status": {"state": "Open"}, "spec": {"weight": 2}}, MERGE)
+    await send("PATCH", q, {"status": {"state": "Closed"}, "spec": {"weight": 3}}, MERGE)
+    await send("PUT", q, {**created, "spec": {"weight": 4}})
+    await send("PUT", q, {**kind, "metadata": {"name": "q"}, "spec": {"weight": 4}})
+    await send("PUT", f"{q}/status", {**kind, "metadata": {"name": "q"}, "status": {"running": 1}})
+    await send("POST", queues, {**kind, "metadata": {"name": "r"}, "spec": {"weight": "x"}})
+    await send("POST", queues, {**kind, "metadata": {"name": "s"}, "spec": {"odd": 1}})
+    await send(
         "POST",
         f"{queues}?fieldValidation=Strict",
         {**kind, "metadata": {"name": "t"}, "spec": {"odd": 1}},
     )
-    await say("POST", queues, {"metadata": {"name": "u"}, "spec": {}})
-    await say("PATCH", q, {"spec": {"weight": 5}}, STRATEGIC)
-    await say("PATCH", q, {"spec": {"weight": "x"}}, MERGE)
-    await say("PATCH", q, [{"op": "add", "path": "/spec/odd", "value": 1}], JSON_PATCH)
-    await say("GET", f"{queues}?labelSelector=a")
-    await say("GET", f"{queues}?fieldSelector=metadata.name%3Dq")
-    await say("GET", f"{queues}?fieldSelector=spec.weight%3D1")
-    await say("GET", f"{q}/none")
-    await say("DELETE", q)
+    await send("POST", queues, {"metadata": {"name": "u"}, "spec": {}})
+    await send("PATCH", q, {"spec": {"weight": 5}}, STRATEGIC)
+    await send("PATCH", q, {"spec": {"weight": "x"}}, MERGE)
+    await send("PATCH", q, [{"op": "add", "path": "/spec/odd", "value": 1}], JSON_PATCH)
+    await send("GET", f"{queues}?labelSelector=a")
+    await send("GET", f"{queues}?fieldSelector=metadata.name%3Dq")
+    await send("GET", f"{queues}?fieldSelector=spec.weight%3D1")
+    await send("GET", f"{q}/none")
+    await send("DELETE", q)
     groups = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
     group = {**kind, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 1}}
-    await say("POST", groups, group)
-    await say("PATCH", f"{groups}/g", {"status": {"phase": "Inqueue"}}, MERGE)
-    await say("PATCH", f"{groups}/g/status", {"status": {"phase": "Running"}}, MERGE)
-    await say("POST", groups, {**group, "metadata": {"name": "g", "namespace": "other"}})
-    await say("DELETE", f"{groups}/g?propagationPolicy=Background")
-    await say("GET", "/apis/scheduling.volcano.sh/v1beta1")
+    await send("POST", groups, group)
+    await send("PATCH", f"{groups}/g", {"status": {"phase": "Inqueue"}}, MERGE)
+    await send("PATCH", f"{groups}/g/status", {"status": {"phase": "Running"}}, MERGE)
+    await send("POST", groups, {**group, "metadata": {"name": "g", "namespace": "other"}})
+    await send("DELETE", f"{groups}/g?propagationPolicy=Background")
+    await send("GET", "/apis/scheduling.volcano.sh/v1beta1")
 
 
 @register_conversation
-async def watches(say: RecordedConversation) -> None:
-    first = await say("POST", MAPS, config_map("a", tier="x"))
+async def watches(send: RecordedConversation) -> None:
+    first = await send("POST", MAPS, config_map("a", tier="x"))
     version = first["metadata"]["resourceVersion"]
-    await say("POST", MAPS, config_map("b"))
-    await say("PATCH", f"{MAPS}/b", {"metadata": {"labels": {"tier": "x"}}}, MERGE)
-    await say("PATCH", f"{MAPS}/a", {"metadata": {"labels": {"tier": "y"}}}, MERGE)
-    await say("DELETE", f"{MAPS}/b")
+    await send("POST", MAPS, config_map("b"))
+    await send("PATCH", f"{MAPS}/b", {"metadata": {"labels": {"tier": "x"}}}, MERGE)
+    await send("PATCH", f"{MAPS}/a", {"metadata": {"labels": {"tier": "y"}}}, MERGE)
+    await send("DELETE", f"{MAPS}/b")
     since = f"watch=1&resourceVersion={version}"
     initial = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
     queries = (
@@ -463,8 +465,8 @@ async def watches(say: RecordedConversation) -> None:
         "watch=1&limit=1",
     )
     last = {"metadata": {"name": "b", "labels": {"tier": "x"}}, "data": {"is": "last"}}
-    await say.record_watches(
-        [f"{MAPS}?{query}" for query in queries], lambda: say("POST", MAPS, last)
+    await send.record_watches(
+        [f"{MAPS}?{query}" for query in queries], lambda: send("POST", MAPS, last)
     )
     for query in (
         "sendInitialEvents=true&timeoutSeconds=1",
@@ -473,49 +475,49 @@ async def watches(say: RecordedConversation) -> None:
         "labelSelector=a%3Dnone&timeoutSeconds=1",
         "resourceVersionMatch=Exact&resourceVersion=1&timeoutSeconds=1",
     ):
-        await say("GET", f"{MAPS}?watch=1&{query}")
-    await say("GET", f"{MAPS}/a?watch=1&timeoutSeconds=1")
+        await send("GET", f"{MAPS}?watch=1&{query}")
+    await send("GET", f"{MAPS}/a?watch=1&timeoutSeconds=1")
 
 
 @register_conversation
-async def other_kinds(say: RecordedConversation) -> None:
+async def other_kinds(send: RecordedConversation) -> None:
     spaces = "/api/v1/namespaces"
-    await say("POST", spaces, {"metadata": {"name": "mine", "labels": {"a": "b"}}})
-    await say("POST", spaces, {"metadata": {"name": "mi.ne"}})
-    await say("DELETE", f"{spaces}/default")
+    await send("POST", spaces, {"metadata": {"name": "mine", "labels": {"a": "b"}}})
+    await send("POST", spaces, {"metadata": {"name": "mi.ne"}})
+    await send("DELETE", f"{spaces}/default")
     secrets = "/api/v1/namespaces/default/secrets"
-    await say("POST", secrets, {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
-    await say("POST", secrets, {"metadata": {"name": "t"}, "data": {"a": "no base64!"}})
-    await say("PATCH", f"{secrets}/s", {"type": "other"}, MERGE)
-    await say("PATCH", f"{secrets}/s", {"immutable": True}, MERGE)
-    await say("PATCH", f"{secrets}/s", {"data": {"a": ""}}, MERGE)
+    await send("POST", secrets, {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
+    await send("POST", secrets, {"metadata": {"name": "t"}, "data": {"a": "no base64!"}})
+    await send("PATCH", f"{secrets}/s", {"type": "other"}, MERGE)
+    await send("PATCH", f"{secrets}/s", {"immutable": True}, MERGE)
+    await send("PATCH", f"{secrets}/s", {"data": {"a": ""}}, MERGE)
     services = "/api/v1/namespaces/default/services"
     headless = {"clusterIP": "None", "selector": {"a": "b"}}
-    await say("POST", services, {"metadata": {"name": "h"}, "spec": headless})
-    await say("POST", services, {"metadata": {"name": "p"}, "spec": {"ports": []}})
-    await say(
+    await send("POST", services, {"metadata": {"name": "h"}, "spec": headless})
+    await send("POST", services, {"metadata": {"name": "p"}, "spec": {"ports": []}})
+    await send(
         "POST", services, {"metadata": {"name": "p"}, "spec": {**headless, "ports": [{"port": 0}]}}
     )
-    await say("POST", services, {"metadata": {"name": "P"}, "spec": headless})
-    await say("PATCH", f"{services}/h", {"spec": {"clusterIP": "10.96.0.99"}}, MERGE)
+    await send("POST", services, {"metadata": {"name": "P"}, "spec": headless})
+    await send("PATCH", f"{services}/h", {"spec": {"clusterIP": "10.96.0.99"}}, MERGE)
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    await say("POST", classes, {"metadata": {"name": "high"}, "value": 1000})
-    await say("POST", classes, {"metadata": {"name": "too-high"}, "value": 2_000_000_000})
-    await say("POST", classes, {"metadata": {"name": "system-mine"}, "value": 1})
-    await say("PATCH", f"{classes}/high", {"value": 5}, MERGE)
-    await say.wait_status(
+    await send("POST", classes, {"metadata": {"name": "high"}, "value": 1000})
+    await send("POST", classes, {"metadata": {"name": "too-high"}, "value": 2_000_000_000})
+    await send("POST", classes, {"metadata": {"name": "system-mine"}, "value": 1})
+    await send("PATCH", f"{classes}/high", {"value": 5}, MERGE)
+    await send.wait_status(
         201, "POST", f"{PODS}?dryRun=All", plain("high", priorityClassName="high")
     )
-    await say("POST", PODS, plain("high", priorityClassName="high"))
+    await send("POST", PODS, plain("high", priorityClassName="high"))
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    await say("POST", leases, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}})
-    await say("POST", leases, {"metadata": {"name": "m"}, "spec": {"leaseDurationSeconds": 0}})
-    await say("PATCH", f"{leases}/l", {"spec": {"renewTime": "yesterday"}}, MERGE)
+    await send("POST", leases, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}})
+    await send("POST", leases, {"metadata": {"name": "m"}, "spec": {"leaseDurationSeconds": 0}})
+    await send("PATCH", f"{leases}/l", {"spec": {"renewTime": "yesterday"}}, MERGE)
     nodes = "/api/v1/nodes"
-    await say("POST", nodes, {"metadata": {"name": "n"}})
-    await say("PATCH", f"{nodes}/n", {"spec": {"taints": None}}, MERGE)
-    await say("PATCH", f"{nodes}/n", {"spec": {"taints": [{"key": "a", "effect": "Odd"}]}}, MERGE)
-    await say("PATCH", f"{nodes}/n/status", {"status": {"capacity": {"cpu": "4"}}}, MERGE)
+    await send("POST", nodes, {"metadata": {"name": "n"}})
+    await send("PATCH", f"{nodes}/n", {"spec": {"taints": None}}, MERGE)
+    await send("PATCH", f"{nodes}/n", {"spec": {"taints": [{"key": "a", "effect": "Odd"}]}}, MERGE)
+    await send("PATCH", f"{nodes}/n/status", {"status": {"capacity": {"cpu": "4"}}}, MERGE)
     events = "/apis/events.k8s.io/v1/namespaces/default/events"
     event = {
         "metadata": {"name": "e"},
@@ -528,24 +530,24 @@ async def other_kinds(say: RecordedConversation) -> None:
         "type": "Normal",
         "eventTime": "2026-01-02T03:04:05.000006Z",
     }
-    await say("POST", events, event)
-    await say("PATCH", f"{events}/e", {"note": "again"}, MERGE)
+    await send("POST", events, event)
+    await send("PATCH", f"{events}/e", {"note": "again"}, MERGE)
     core = "/api/v1/namespaces/default/events"
-    await say("PATCH", f"{core}/e", {"message": "again", "count": 2}, MERGE)
+    await send("PATCH", f"{core}/e", {"message": "again", "count": 2}, MERGE)
     for missing in ("reportingController", "action", "reason", "eventTime", "type"):
-        await say("POST", events, {key: value for key, value in event.items() if key != missing})
+        await send("POST", events, {key: value for key, value in event.items() if key != missing})
     claims = "/api/v1/namespaces/default/persistentvolumeclaims"
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    await say("POST", claims, {"metadata": {"name": "c"}, "spec": claim})
-    await say("POST", claims, {"metadata": {"name": "d"}, "spec": {"accessModes": ["Odd"]}})
-    await say("PATCH", f"{claims}/c", {"spec": {"accessModes": ["ReadOnlyMany"]}}, MERGE)
+    await send("POST", claims, {"metadata": {"name": "c"}, "spec": claim})
+    await send("POST", claims, {"metadata": {"name": "d"}, "spec": {"accessModes": ["Odd"]}})
+    await send("PATCH", f"{claims}/c", {"spec": {"accessModes": ["ReadOnlyMany"]}}, MERGE)
 
 
 def normalised(value: Any) -> Any:
-    """*value* without what may differ.
+    """*value* without fields that may differ.
 
-    That is who wrote which field, what the server itself made, marks in a stream that tell only
-    how far it is, the kind of what a list holds, and the order in which kinds are listed.
+    These are managed fields, objects that the server creates, bookmarks without content, kinds of
+    list items, and the order of kinds.
     """
     if isinstance(value, list):
         return [normalised(each) for each in value if not _is_noise(each)]
@@ -580,13 +582,13 @@ def _version(event: Json) -> str:
     return version
 
 
-@pytest.mark.parametrize("told", CONVERSATIONS.values(), ids=CONVERSATIONS)
-async def test_both_say_the_same(
-    told: Conversation, real: RealServerFactory, tmp_path: Path
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+async def test_both_servers_return_the_same(
+    conversation: Conversation, real: RealServerFactory, tmp_path: Path
 ) -> None:
     async with real.start(tmp_path) as one, embedded_server(tmp_path, crds=crds.load()) as other:
         theirs, ours = RecordedConversation(one), RecordedConversation(other)
-        await asyncio.gather(told(theirs), told(ours))
+        await asyncio.gather(conversation(theirs), conversation(ours))
     comparison = ResponseComparison()
     found = []
     for (request, wanted), (_, got) in zip(theirs.responses, ours.responses, strict=True):
@@ -598,7 +600,9 @@ async def test_both_say_the_same(
         if ("Warning" in wanted.headers) != ("Warning" in got.headers):
             differs.append(f"warning {got.headers.get('Warning')}")
         found += [f"{request}: {each}" for each in differs]
-    known = EXPECTED_DIFFERENCES.get(told.__name__, {})
-    unforeseen = [each for each in found if not any(part in each for part in known)]
-    assert not unforeseen, "\n".join(unforeseen)
-    assert [part for part in known if not any(part in each for each in found)] == []
+    known = EXPECTED_DIFFERENCES.get(conversation.__name__, {})
+    unexpected = [each for each in found if not any(difference in each for difference in known)]
+    assert not unexpected, "\n".join(unexpected)
+    assert [
+        difference for difference in known if not any(difference in each for each in found)
+    ] == []

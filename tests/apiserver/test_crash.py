@@ -1,4 +1,4 @@
-"""Killed in the middle of writes, the server comes back with all that it had acknowledged."""
+"""After a SIGKILL during writes, the server has everything that it acknowledged."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ from support.embedded_apiserver import MAPS, MERGE, config_map, embedded_server
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from batholith.apiserver.server import Settings, running
+from batholith.local.apiserver import Settings, running
 
 
 async def main():
-    async with running(Settings(data=Path(sys.argv[1]), port=0)) as server:
+    async with running(Settings(data_dir=Path(sys.argv[1]), port=0)) as server:
         print(server.url, flush=True)
         await asyncio.get_running_loop().create_future()
 
@@ -37,13 +37,13 @@ KILL_AFTER = 150
 
 @dataclass
 class AcknowledgedWrites:
-    """What the server has acknowledged: the last content and version of each object."""
+    """Writes that the server acknowledged: last content and version of each object."""
 
     content: dict[str, dict[str, str]] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     attempted: dict[str, str] = field(default_factory=dict)
-    """The write on its way when the server died, which may or may not have happened."""
+    """Writes in flight when the server was killed, which may or may not have happened."""
 
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -55,12 +55,12 @@ class AcknowledgedWrites:
 
 
 @asynccontextmanager
-async def server_process(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def server_process(data_dir: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         PROGRAM,
-        str(folder),
+        str(data_dir),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -76,33 +76,33 @@ async def server_process(folder: Path) -> AsyncIterator[tuple[str, asyncio.subpr
 async def write_until_it_dies(
     session: aiohttp.ClientSession, url: str, writer: int, writes: AcknowledgedWrites
 ) -> None:
-    """Create objects, change them again and again, delete some; stop when the server is gone."""
+    """Create objects, change them repeatedly, delete some; stop when the server is killed."""
     dice = random.Random(writer)
     path = url + MAPS
     try:
         for number in range(1000):
             name = f"w{writer}-{number}"
             writes.attempted[name] = "create"
-            async with session.post(path, json=config_map(name)) as answer:
-                writes.acknowledge(await answer.json())
+            async with session.post(path, json=config_map(name)) as response:
+                writes.acknowledge(await response.json())
             for step in range(dice.randint(0, 3)):
                 writes.attempted[name] = f"step {step}"
                 patch = msgspec.json.encode({"data": {"k": f"step {step}"}})
                 headers = {"Content-Type": MERGE}
-                async with session.patch(f"{path}/{name}", data=patch, headers=headers) as answer:
-                    writes.acknowledge(await answer.json())
+                async with session.patch(f"{path}/{name}", data=patch, headers=headers) as response:
+                    writes.acknowledge(await response.json())
             if dice.random() < 0.2:
                 writes.attempted[name] = "delete"
-                async with session.delete(f"{path}/{name}") as answer:
-                    await answer.read()
+                async with session.delete(f"{path}/{name}") as response:
+                    await response.read()
                 writes.deleted.add(name)
             del writes.attempted[name]
     except aiohttp.ClientError:
         return
 
 
-async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    ledger = AcknowledgedWrites()
+async def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
+    writes = AcknowledgedWrites()
     async with server_process(tmp_path) as (url, process):
         context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
         token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
@@ -111,20 +111,20 @@ async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
             headers={"Authorization": f"Bearer {token}"},
         ) as session:
             writing = [
-                asyncio.create_task(write_until_it_dies(session, url, writer, ledger))
+                asyncio.create_task(write_until_it_dies(session, url, writer, writes))
                 for writer in range(WRITERS)
             ]
-            await ledger.done.wait()
+            await writes.done.wait()
             process.send_signal(signal.SIGKILL)
             await asyncio.gather(*writing)
-    assert len(set(ledger.versions)) == len(ledger.versions)
+    assert len(set(writes.versions)) == len(writes.versions)
     async with embedded_server(tmp_path) as server:
         listed = await server.get(MAPS)
-        assert int(listed["metadata"]["resourceVersion"]) >= max(ledger.versions)
+        assert int(listed["metadata"]["resourceVersion"]) >= max(writes.versions)
         stored = {item["metadata"]["name"]: item["data"] for item in listed["items"]}
-        for name, data in ledger.content.items():
-            attempted = ledger.attempted.get(name)
-            if name in ledger.deleted:
+        for name, data in writes.content.items():
+            attempted = writes.attempted.get(name)
+            if name in writes.deleted:
                 assert name not in stored
             elif attempted == "delete":
                 assert stored.get(name, data) == data
@@ -132,11 +132,11 @@ async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
                 assert stored[name] in (data, {"k": attempted})
             else:
                 assert stored[name] == data
-        made = await server.create(MAPS, config_map("after"))
-        assert int(made["metadata"]["resourceVersion"]) > max(ledger.versions)
+        created = await server.create(MAPS, config_map("after"))
+        assert int(created["metadata"]["resourceVersion"]) > max(writes.versions)
 
 
-async def test_a_watcher_misses_nothing_over_a_kill(tmp_path: Path) -> None:
+async def test_a_watch_resumes_without_a_gap_after_a_kill(tmp_path: Path) -> None:
     async with server_process(tmp_path) as (url, process):
         context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
         token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
@@ -144,10 +144,10 @@ async def test_a_watcher_misses_nothing_over_a_kill(tmp_path: Path) -> None:
             connector=aiohttp.TCPConnector(ssl=context),
             headers={"Authorization": f"Bearer {token}"},
         ) as session:
-            async with session.post(url + MAPS, json=config_map("first")) as answer:
-                seen = (await answer.json())["metadata"]["resourceVersion"]
-            async with session.post(url + MAPS, json=config_map("second")) as answer:
-                assert answer.status == 201
+            async with session.post(url + MAPS, json=config_map("first")) as response:
+                seen = (await response.json())["metadata"]["resourceVersion"]
+            async with session.post(url + MAPS, json=config_map("second")) as response:
+                assert response.status == 201
             process.send_signal(signal.SIGKILL)
             await process.wait()
     async with embedded_server(tmp_path) as server:

@@ -1,4 +1,4 @@
-"""Custom kinds: recorded objects, and the pieces of schemas one by one."""
+"""Custom kinds: recorded objects, and schema features one by one."""
 
 import copy
 import json
@@ -34,21 +34,23 @@ def kind_of(crd: dict[str, Any]) -> KindInfo:
     return custom_kinds(crd)[0]
 
 
-@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: str(case["body"]["metadata"]))
-def test_objects_are_taken_and_refused_as_recorded(case: dict[str, Any]) -> None:
-    kind = kind_of(RECORDED["crds"][case["crd"]])
-    obj = copy.deepcopy(case["body"])
+@pytest.mark.parametrize(
+    "vector", RECORDED["cases"], ids=lambda vector: str(vector["body"]["metadata"])
+)
+def test_objects_are_accepted_and_rejected_as_recorded(vector: dict[str, Any]) -> None:
+    kind = kind_of(RECORDED["crds"][vector["crd"]])
+    obj = copy.deepcopy(vector["body"])
     if "generateName" in obj["metadata"]:
         obj["metadata"]["name"] = obj["metadata"]["generateName"] + "abcde"
     kind.prepare(obj)
     kind.before_create(obj)
     causes = [[error.reason, error.field, error.detail] for error in kind.validate(obj)]
-    if "causes" in case:
-        assert causes == case["causes"]
+    if "causes" in vector:
+        assert causes == vector["causes"]
     else:
         assert causes == []
         del obj["metadata"]
-        assert obj == case["result"]
+        assert obj == vector["result"]
 
 
 def schema(**spec: Any) -> dict[str, Any]:
@@ -67,7 +69,7 @@ INT = {"type": "integer"}
 TEXT = {"type": "string"}
 
 
-def test_unknown_fields_are_named_with_their_indices() -> None:
+def test_unknown_fields_are_reported_with_their_indices() -> None:
     items = {"type": "array", "items": {"type": "object", "properties": {"a": TEXT}}}
     maps = {"type": "object", "additionalProperties": items["items"]}
     spec, unknown, _ = prepared(schema(l=items, m=maps), l=[{"a": "x", "b": 1}], m={"k": {"c": 1}})
@@ -75,7 +77,7 @@ def test_unknown_fields_are_named_with_their_indices() -> None:
     assert unknown == ["spec.l[0].b", "spec.m.k.c"]
 
 
-def test_what_is_preserved_is_not_pruned_but_known_fields_below_still_are() -> None:
+def test_preserved_fields_are_kept_but_known_fields_below_are_pruned() -> None:
     node = {
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
@@ -86,7 +88,7 @@ def test_what_is_preserved_is_not_pruned_but_known_fields_below_still_are() -> N
     assert (unknown, errors) == (["spec.free.known.b"], [])
 
 
-def test_nulls_give_way_to_defaults_where_they_are_not_allowed() -> None:
+def test_nulls_are_replaced_by_defaults_if_not_nullable() -> None:
     fields = {"a": {**INT, "default": 1}, "b": INT, "c": {**INT, "nullable": True, "default": 3}}
     spec, unknown, errors = prepared(schema(**fields), a=None, b=None, c=None)
     assert spec == {"a": 1, "c": None}
@@ -132,7 +134,7 @@ def test_defaults_are_copies() -> None:
          ["a", "b"], ["a", "a"], 'spec.x[1]: Duplicate value: "a"'),
     ],
 )  # fmt: skip
-def test_each_check_lets_the_good_pass_and_names_the_bad(
+def test_each_check_accepts_valid_and_reports_invalid_values(
     node: dict[str, Any], good: Any, bad: Any, message: str
 ) -> None:
     assert prepared(schema(x=node), x=good)[2] == []
@@ -141,7 +143,7 @@ def test_each_check_lets_the_good_pass_and_names_the_bad(
         assert any(message in error for error in errors), errors
 
 
-def test_what_was_wrong_before_is_tolerated_until_it_changes() -> None:
+def test_unchanged_invalid_values_are_tolerated() -> None:
     compiled = compile_schema(schema(a={**INT, "maximum": 1}, b=INT))
     old = {"spec": {"a": 5, "b": 1}}
     assert compiled.validate({"spec": {"a": 5, "b": 2}}) != []
@@ -161,7 +163,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(JSON)
-def test_preparing_twice_is_the_same_as_once_and_nothing_unknown_is_left(spec: Any) -> None:
+def test_preparing_is_idempotent_and_removes_unknown_fields(spec: Any) -> None:
     kind = kind_of(RECORDED["crds"]["hoos.ex.io"])
     obj = {"apiVersion": "ex.io/v1", "kind": "Hoo", "metadata": {"name": "a"}, "spec": spec}
     kind.prepare(obj)
@@ -172,13 +174,13 @@ def test_preparing_twice_is_the_same_as_once_and_nothing_unknown_is_left(spec: A
 
 
 @pytest.mark.parametrize("crd", own_crds.load(), ids=lambda crd: crd["metadata"]["name"])
-def test_our_own_definitions_pass(crd: dict[str, Any]) -> None:
+def test_our_own_crds_are_valid(crd: dict[str, Any]) -> None:
     kind = kind_of(crd)
     obj = {"kind": kind.resource.kind, "metadata": {"name": "a"}, "bogus": 1}
     assert kind.prepare(obj) == ["bogus"]
 
 
-def test_metadata_of_custom_objects_is_read_like_any_other() -> None:
+def test_metadata_of_custom_objects_is_decoded_like_that_of_built_in_ones() -> None:
     kind = kind_of(RECORDED["crds"]["foos.ex.io"])
     with pytest.raises(MalformedError, match="cannot unmarshal number into Go struct field"):
         kind.prepare({"kind": "Foo", "metadata": {"name": 5}})
@@ -186,7 +188,7 @@ def test_metadata_of_custom_objects_is_read_like_any_other() -> None:
     assert kind.prepare(obj) == ["metadata.nope"]
 
 
-def test_selectable_fields_and_columns_come_from_the_version() -> None:
+def test_selectable_fields_and_columns_are_those_of_the_version() -> None:
     kind = kind_of(RECORDED["crds"]["foos.ex.io"])
     assert kind.field_value({"metadata": {}, "spec": {"mode": "b"}}, "spec.mode") == "b"
     assert [column.name for column in kind.columns] == ["Replicas", "Phase", "Age"]
@@ -226,12 +228,12 @@ def with_node(node: dict[str, Any]) -> dict[str, Any]:
          "spec.validation.openAPIV3Schema.properties[x].items.properties[a].default"),
     ],
 )  # fmt: skip
-def test_bad_definitions_are_refused(crd: dict[str, Any], field: str) -> None:
+def test_invalid_crds_are_rejected(crd: dict[str, Any], field: str) -> None:
     default_crd(crd)
     assert field in [error.field for error in validate_crd(crd)]
 
 
-def test_group_scope_and_names_of_a_definition_are_fixed() -> None:
+def test_group_scope_and_names_of_a_crd_are_immutable() -> None:
     old = crd_with()
     errors = validate_crd(crd_with(scope="Cluster"), old)
     assert [error.message for error in errors] == [
@@ -247,7 +249,7 @@ def named(plural: str, kind: str, short: str) -> dict[str, Any]:
     return crd
 
 
-def test_names_are_accepted_once_and_keep_the_second_comer_out() -> None:
+def test_names_are_accepted_for_the_first_crd_only() -> None:
     first, second = named("foos", "Foo", "fo"), named("goos", "Goo", "fo")
     first["status"] = reconciled_status(first, [first, second], "t1")
     assert is_established(first)
@@ -265,7 +267,7 @@ def test_names_are_accepted_once_and_keep_the_second_comer_out() -> None:
     assert is_established(second)
 
 
-def test_a_definition_that_goes_says_so() -> None:
+def test_a_terminating_crd_has_a_condition() -> None:
     crd = named("foos", "Foo", "fo")
     crd["status"] = terminating_status(crd, "t1")
     done = terminating_status(crd, "t2", in_progress=True)
@@ -278,7 +280,7 @@ def test_a_definition_that_goes_says_so() -> None:
     }
 
 
-def test_the_preferred_version_comes_first() -> None:
+def test_the_preferred_version_is_first() -> None:
     crd = crd_with()
     versions = [
         {**crd["spec"]["versions"][0], "name": name, "storage": name == "v1beta1"}

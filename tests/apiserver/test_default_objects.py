@@ -1,4 +1,4 @@
-"""What every cluster has from its start, and gets back."""
+"""Objects of every cluster, which exist from the start and are restored."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +23,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield running
 
 
-async def test_a_new_cluster_has_the_service_of_its_api(
+async def test_a_new_cluster_has_the_kubernetes_service(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
@@ -47,7 +47,7 @@ async def test_a_new_cluster_has_the_service_of_its_api(
         assert [each["metadata"]["name"] for each in found["items"]] == sorted(INITIAL_NAMESPACES)
 
 
-async def test_the_service_leads_to_the_server(server: EmbeddedServer) -> None:
+async def test_the_kubernetes_service_has_the_servers_address(server: EmbeddedServer) -> None:
     spec = (await server.get(SERVICE))["spec"]
     address = f"{spec['clusterIP']}:{spec['ports'][0]['port']}"
     assert server.url == f"https://{address}"
@@ -61,7 +61,9 @@ async def test_the_service_leads_to_the_server(server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize("path", [SERVICE, ENDPOINTS, SLICE])
-async def test_what_leads_to_the_server_comes_back(server: EmbeddedServer, path: str) -> None:
+async def test_the_kubernetes_service_and_its_endpoints_are_restored(
+    server: EmbeddedServer, path: str
+) -> None:
     before = await server.get(path)
     assert (await server.request("DELETE", path)).status == 200
 
@@ -74,7 +76,7 @@ async def test_what_leads_to_the_server_comes_back(server: EmbeddedServer, path:
     assert _content(after) == _content(before)
 
 
-async def test_a_change_of_the_service_is_undone(server: EmbeddedServer) -> None:
+async def test_a_change_of_the_kubernetes_service_is_reverted(server: EmbeddedServer) -> None:
     before = await server.get(SERVICE)
     body = {"spec": {"ports": [{"name": "https", "port": 1}]}}
     assert (await server.request("PATCH", SERVICE, body, content_type=MERGE)).status == 200
@@ -85,38 +87,38 @@ async def test_a_change_of_the_service_is_undone(server: EmbeddedServer) -> None
     await wait_until_true(restored)
 
 
-async def test_what_is_as_it_should_be_is_not_written(server: EmbeddedServer) -> None:
+async def test_unchanged_default_objects_are_not_written(server: EmbeddedServer) -> None:
     body = {"metadata": {"labels": {"a": "b"}}}
-    said = await server.request("PATCH", SERVICE, body, content_type=MERGE)
+    patched = await server.request("PATCH", SERVICE, body, content_type=MERGE)
     for name in "abc":
         await server.create(MAPS, config_map(name))
-    assert (await server.get(SERVICE))["metadata"] == said.body["metadata"]
+    assert (await server.get(SERVICE))["metadata"] == patched.body["metadata"]
 
 
-async def test_a_restart_at_another_port_is_told(tmp_path: Path) -> None:
+async def test_a_restart_with_another_port_updates_the_service(tmp_path: Path) -> None:
     for _ in range(2):
         async with embedded_server(tmp_path) as server:
 
-            async def told(url: str = server.url) -> bool:
+            async def is_published(url: str = server.url) -> bool:
                 (port,) = (await server.get(SERVICE))["spec"]["ports"]
                 return url.endswith(f":{port['port']}")
 
-            await wait_until_true(told)
+            await wait_until_true(is_published)
 
 
-async def test_a_namespace_of_the_system_comes_back(server: EmbeddedServer) -> None:
+async def test_a_system_namespace_is_restored(server: EmbeddedServer) -> None:
     path = names.NAMESPACES.path("", "kube-node-lease")
     before = (await server.get(path))["metadata"]["uid"]
     assert (await server.request("DELETE", path)).status == 200
 
-    async def anew() -> bool:
-        answer = await server.request("GET", path)
-        return answer.status == 200 and answer.body["metadata"]["uid"] != before
+    async def is_recreated() -> bool:
+        response = await server.request("GET", path)
+        return response.status == 200 and response.body["metadata"]["uid"] != before
 
-    await wait_until_true(anew)
+    await wait_until_true(is_recreated)
 
 
-async def test_the_authority_is_told_as_it_is(server: EmbeddedServer) -> None:
+async def test_the_published_ca_is_restored(server: EmbeddedServer) -> None:
     path = f"{MAPS}/kube-root-ca.crt"
     assert (await server.request("GET", path)).body["data"] == {"ca.crt": server.ca.decode()}
     body = {"data": {"ca.crt": "another"}}

@@ -1,4 +1,4 @@
-"""Disruption budgets are counted, and `kubectl drain` goes on as far as they allow."""
+"""Disruption budgets are maintained, and `kubectl drain` proceeds as far as they allow."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,18 +34,18 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 async def running(
     server: Server, name: str, *, ready: bool = True, owner: Json | None = None, node: str = ""
 ) -> None:
-    """A running pod of the app db, whose end takes no time."""
-    made = pod(name, terminationGracePeriodSeconds=0)
-    made["metadata"]["labels"] = {"app": "db"}
+    """A running pod of the app db with no grace period."""
+    created = pod(name, terminationGracePeriodSeconds=0)
+    created["metadata"]["labels"] = {"app": "db"}
     if node:
-        made["spec"]["nodeName"] = node
+        created["spec"]["nodeName"] = node
     if owner is not None:
-        made["metadata"]["ownerReferences"] = [owner]
-    await server.create(PODS, made)
+        created["metadata"]["ownerReferences"] = [owner]
+    await server.create(PODS, created)
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
     path = f"{PODS}/{name}/status"
-    answer = await server.request("PATCH", path, {"status": status}, content_type=MERGE)
-    assert answer.status == 200, answer.body
+    response = await server.request("PATCH", path, {"status": status}, content_type=MERGE)
+    assert response.status == 200, response.body
 
 
 async def budget(server: Server, **spec: Any) -> None:
@@ -61,7 +61,7 @@ async def status_of(server: Server) -> Json:
 
 
 async def wait_counted(server: Server, **wanted: int) -> Json:
-    """Wait until the budget's counters say so."""
+    """Wait until the budget's counters are as given."""
 
     async def is_counted() -> bool:
         status = await status_of(server)
@@ -89,27 +89,27 @@ def owned_by(found: Json) -> Json:
 
 
 async def replica_set(server: Server, replicas: int) -> Json:
-    """The owner reference of a set that no controller looks after."""
+    """The owner reference of a ReplicaSet without a controller."""
     labels = {"app": "db"}
     container = {"name": "c", "image": "i"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
-    made = await server.create(SETS, {"metadata": {"name": "db"}, "spec": spec})
-    return owned_by({"apiVersion": "apps/v1", "kind": "ReplicaSet", **made})
+    created = await server.create(SETS, {"metadata": {"name": "db"}, "spec": spec})
+    return owned_by({"apiVersion": "apps/v1", "kind": "ReplicaSet", **created})
 
 
 async def volcano_job(server: Server) -> Json:
-    """The owner reference of a job of Volcano."""
+    """The owner reference of a Volcano Job."""
     task = {"replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
     spec = {"minAvailable": 1, "tasks": [task]}
     head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"}}
     return owned_by(await server.create(JOBS, {**head, "spec": spec}))
 
 
-async def test_a_number_that_must_stay_is_counted_and_spent(server: Server) -> None:
+async def test_min_available_is_counted_and_consumed(server: Server) -> None:
     for name in ("one", "other"):
         await running(server, name)
-    await running(server, "sick", ready=False)
+    await running(server, "unready", ready=False)
     await budget(server, minAvailable=1)
     counted = await wait_counted(
         server, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1, expectedPods=3
@@ -124,15 +124,15 @@ async def test_a_number_that_must_stay_is_counted_and_spent(server: Server) -> N
     )
     assert counted["conditions"][0]["reason"] == "InsufficientPods"
     assert not counted.get("disruptedPods")
-    words = "The disruption budget b needs 1 healthy pods and has 1 currently"
-    assert denial_cause(await evict(server, "other")) == words
+    cause = "The disruption budget b needs 1 healthy pods and has 1 currently"
+    assert denial_cause(await evict(server, "other")) == cause
 
-    await running(server, "third")  # what was evicted is replaced: on with it
+    await running(server, "third")  # a replacement of the evicted pod
     await wait_counted(server, disruptionsAllowed=1, currentHealthy=2, expectedPods=3)
     assert (await evict(server, "other")).status == 201
 
 
-async def test_a_changed_budget_is_counted_anew(server: Server) -> None:
+async def test_a_changed_budget_is_counted_again(server: Server) -> None:
     await running(server, "one")
     await budget(server, minAvailable=1)
     await wait_counted(server, disruptionsAllowed=0, observedGeneration=1)
@@ -152,7 +152,7 @@ async def test_a_changed_budget_is_counted_anew(server: Server) -> None:
         ({"maxUnavailable": 9}, 0),
     ],
 )
-async def test_shares_are_of_what_the_pods_controller_wants(
+async def test_percentages_are_of_the_controllers_replicas(
     server: Server, spec: Json, desired: int
 ) -> None:
     owner = await replica_set(server, 4)
@@ -168,13 +168,15 @@ async def test_shares_are_of_what_the_pods_controller_wants(
     )
 
 
-async def test_pods_without_a_controller_count_for_no_share(server: Server) -> None:
+async def test_pods_without_a_controller_do_not_count_for_percentages(server: Server) -> None:
     await running(server, "bare")
     await budget(server, maxUnavailable=1)
     await wait_counted(server, expectedPods=0, disruptionsAllowed=0)
 
 
-async def test_a_share_of_what_has_no_scale_is_refused_with_the_reason(server: Server) -> None:
+async def test_a_percentage_without_a_scale_subresource_denies_with_the_reason(
+    server: Server,
+) -> None:
     await running(server, "p", owner=await volcano_job(server))
     await budget(server, maxUnavailable=1)
 
@@ -184,13 +186,13 @@ async def test_a_share_of_what_has_no_scale_is_refused_with_the_reason(server: S
 
     await wait_until_true(failed)
     refused = await evict(server, "p")
-    words = "The disruption budget b is still being processed by the server."
-    assert denial_cause(refused) == words  # never counted; the condition says why
+    cause = "The disruption budget b is still being processed by the server."
+    assert denial_cause(refused) == cause  # never counted; the condition has the reason
     status = (await server.get(f"{BUDGETS}/b"))["status"]
     assert "does not implement the scale subresource" in status["conditions"][0]["message"]
 
 
-def test_a_budget_that_can_be_counted_no_more_says_why() -> None:
+def test_a_budget_that_cannot_be_counted_has_a_condition_with_the_reason() -> None:
     found: Json = {"metadata": {"name": "b"}, "status": {"currentHealthy": 2}}
     found["status"] = with_condition(found["status"], SYNC_FAILED, "no scale")
     with pytest.raises(StatusError) as refused:
@@ -199,17 +201,17 @@ def test_a_budget_that_can_be_counted_no_more_says_why() -> None:
     assert cause["message"].endswith("pods currently because it failed sync: no scale")
 
 
-async def test_two_evictions_at_a_time_spend_no_more_than_there_is(server: Server) -> None:
+async def test_concurrent_evictions_do_not_exceed_the_budget(server: Server) -> None:
     for number in range(6):
         await running(server, f"p{number}")
     await budget(server, minAvailable=5)
     await wait_counted(server, disruptionsAllowed=1)
-    answers = await asyncio.gather(*(evict(server, f"p{number}") for number in range(6)))
-    assert sorted(answer.status for answer in answers).count(201) == 1
-    assert {answer.status for answer in answers} == {201, 429}
+    responses = await asyncio.gather(*(evict(server, f"p{number}") for number in range(6)))
+    assert sorted(response.status for response in responses).count(201) == 1
+    assert {response.status for response in responses} == {201, 429}
 
 
-def test_a_budget_that_is_not_counted_yet_keeps_its_pods_for_now() -> None:
+def test_a_budget_that_is_not_counted_yet_denies_evictions() -> None:
     found: Json = {"metadata": {"name": "b", "generation": 2}, "status": {"observedGeneration": 1}}
     with pytest.raises(StatusError) as refused:
         check_disruption_allowed(found)
@@ -220,13 +222,13 @@ def test_a_budget_that_is_not_counted_yet_keeps_its_pods_for_now() -> None:
 
 @pytest.fixture
 async def drained(server: Server, tmp_path: Path) -> Kubectl:
-    """kubectl, and a node to be drained."""
+    """kubectl, and a node to drain."""
     needs_kubectl()
     await add_node(server, "n1")
     return Kubectl(server, tmp_path)
 
 
-async def test_a_drain_goes_on_as_the_budget_allows(server: Server, drained: Kubectl) -> None:
+async def test_a_drain_proceeds_as_the_budget_allows(server: Server, drained: Kubectl) -> None:
     owner = await replica_set(server, 3)
     for name in ("one", "two", "three"):
         await running(server, name, owner=owner, node="n1")
@@ -249,23 +251,23 @@ async def test_a_drain_goes_on_as_the_budget_allows(server: Server, drained: Kub
     assert (await server.get("/api/v1/nodes/n1"))["spec"]["unschedulable"] is True
 
 
-async def test_a_drain_says_why_it_cannot_go_on(server: Server, drained: Kubectl) -> None:
+async def test_a_drain_reports_why_it_is_blocked(server: Server, drained: Kubectl) -> None:
     owner = await replica_set(server, 1)
     await running(server, "p", owner=owner, node="n1")
     await budget(server, minAvailable=1)
     await wait_counted(server, disruptionsAllowed=0)
-    said = await drained.run("drain", "n1", "--timeout=1s")
-    assert said.code != 0
-    assert "Cannot evict pod as it would violate the pod's disruption budget" in said.err
+    result = await drained.run("drain", "n1", "--timeout=1s")
+    assert result.code != 0
+    assert "Cannot evict pod as it would violate the pod's disruption budget" in result.err
 
 
-async def test_pods_of_jobs_are_drained_and_bare_ones_by_force(
+async def test_pods_of_jobs_are_drained_and_bare_pods_with_force(
     server: Server, drained: Kubectl
 ) -> None:
     await running(server, "bare", node="n1")
-    said = await drained.run("drain", "n1")
-    assert said.code != 0
-    assert "(use --force to override): default/bare" in said.err
+    result = await drained.run("drain", "n1")
+    assert result.code != 0
+    assert "(use --force to override): default/bare" in result.err
     await server.request("DELETE", f"{PODS}/bare")
     await running(server, "p", owner=await volcano_job(server), node="n1")
     await budget(server, minAvailable=0)

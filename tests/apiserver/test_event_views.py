@@ -1,4 +1,4 @@
-"""Events under their two addresses."""
+"""Events in their two API groups."""
 
 from pathlib import Path
 from typing import Any
@@ -27,22 +27,22 @@ def event(**fields: Any) -> dict[str, Any]:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["note", "reason", "regarding", "type"]), st.text()))
-def test_there_and_back_again_changes_nothing(fields: dict[str, str]) -> None:
+def test_conversion_round_trips(fields: dict[str, str]) -> None:
     there = to_core(event(regarding={}) | fields)
     assert from_core(there) == event(regarding={}) | fields
     assert to_core(there) == there
 
 
-async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
-    told = event(
+async def test_both_groups_return_the_same_events(tmp_path: Path) -> None:
+    body = event(
         note="hi",
         regarding={"kind": "Pod", "name": "p", "namespace": "default"},
         reportingController="x.io/y",
         **NEEDED,
     )
     async with embedded_server(tmp_path) as server:
-        made = await server.request("POST", NEW, told)
-        assert (made.status, made.body["note"]) == (201, "hi")
+        created = await server.request("POST", NEW, body)
+        assert (created.status, created.body["note"]) == (201, "hi")
         seen = (await server.request("GET", f"{CORE}?fieldSelector=involvedObject.name=p")).body
         assert [each["message"] for each in seen["items"]] == ["hi"]
         assert seen["items"][0]["reportingComponent"] == "x.io/y"
@@ -60,17 +60,17 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         assert (await server.request("GET", f"{CORE}/e")).status == 404
 
 
-async def test_each_address_has_field_selectors_of_its_own(tmp_path: Path) -> None:
-    told = event(regarding={"kind": "Pod", "name": "p"}, reportingController="x.io/y", reason="R")
+async def test_each_group_has_different_field_selectors(tmp_path: Path) -> None:
+    body = event(regarding={"kind": "Pod", "name": "p"}, reportingController="x.io/y", reason="R")
     async with embedded_server(tmp_path) as server:
-        for name, about in (("e", told), ("f", {**told, "reason": "S"})):
+        for name, about in (("e", body), ("f", {**body, "reason": "S"})):
             await server.create(NEW, {**NEEDED, **about, "metadata": {"name": name}})
-        for place, selector in (
+        for path, selector in (
             (NEW, "regarding.name=p,reportingController=x.io/y,reason=R"),
             (CORE, "involvedObject.name=p,reportingComponent=x.io/y,reason=R"),
         ):
-            found = await server.get(f"{place}?fieldSelector={selector}")
+            found = await server.get(f"{path}?fieldSelector={selector}")
             assert [each["metadata"]["name"] for each in found["items"]] == ["e"]
-        for place, label in ((NEW, "involvedObject.name"), (CORE, "regarding.name")):
-            refused = await server.request("GET", f"{place}?fieldSelector={label}=p")
+        for path, label in ((NEW, "involvedObject.name"), (CORE, "regarding.name")):
+            refused = await server.request("GET", f"{path}?fieldSelector={label}=p")
             assert refused.body["message"] == f"field label not supported: {label}"

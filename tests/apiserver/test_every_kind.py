@@ -1,7 +1,7 @@
-"""Every built-in kind: both servers write out the same fields, and the Python client reads them.
+"""Every built-in kind: both servers return the same fields, and the Python client decodes them.
 
-Of each kind there is a small object and a full one: the second has all fields of the published
-schema that a real server lets pass together.
+For each kind there is a minimal object and a full one: the second has all fields of the published
+schema that a real server accepts together.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from batholith.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 api: Any = kubernetes.client
-"""The Python client, whose models know less of what is there than we do."""
+"""The Python client, whose models have fewer fields than the server."""
 
 EXPECTED_DIFFERENCES: Mapping[str, Mapping[str, str]] = {
     "PersistentVolume": {".metadata.finalizers": "nothing protects what is in use"},
@@ -32,17 +32,17 @@ EXPECTED_DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         ".spec.dataSource": "what a claim is to be filled with is named in why it stays pending",
     },
     "Service": {".spec.clusterIP": "services are given no address"},
-    "DaemonSet": {".metadata.annotations": "the generation of an API that is gone"},
+    "DaemonSet": {".metadata.annotations": "the generation of an API that was removed"},
     "Job": {"controller-uid": "not the same Job"},
     "CertificateSigningRequest": {
-        ".spec.extra": "requests are only stored, and do not tell who made them",
+        ".spec.extra": "requests are only stored, without the user that created them",
         ".spec.groups": "likewise",
         ".spec.uid": "likewise",
         ".spec.username": "likewise",
     },
     "VolumeAttributesClass": {".metadata.finalizers": "nothing uses such a class"},
 }
-"""By kind: parts of the differences that stay, and why; docs/differences.md tells users."""
+"""By kind: substrings of accepted differences, and why; see docs/differences.md."""
 
 CONTROLLED_KINDS = (
     "CustomResourceDefinition",
@@ -50,7 +50,7 @@ CONTROLLED_KINDS = (
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
 )
-"""Kinds whose objects controllers change as soon as they are there."""
+"""Kinds whose objects controllers change immediately."""
 
 _ROUNDS = 60
 
@@ -58,17 +58,17 @@ _ROUNDS = 60
 async def create_until_accepted(
     server: Server, method: str, path: str, obj: Json, minimum: Json
 ) -> RawResponse:
-    """Send *obj*, without what the server refuses, until it lets it pass."""
+    """Send *obj*, without the fields that the server rejects, until it accepts it."""
     for _ in range(_ROUNDS):
-        answer = await server.request(method, path, obj)
-        if answer.status in (200, 201):
-            return answer
-        assert samples.remove_invalid_fields(obj, minimum, answer.body), answer.body
+        response = await server.request(method, path, obj)
+        if response.status in (200, 201):
+            return response
+        assert samples.remove_invalid_fields(obj, minimum, response.body), response.body
     raise AssertionError(f"{path} never passes")
 
 
 async def remove(server: Server, kind: KindInfo) -> None:
-    """Remove the sample at once."""
+    """Remove the sample immediately."""
     path = samples.sample_path(kind, samples.sample_name(kind))
     await server.request("DELETE", f"{path}?gracePeriodSeconds=0")
     if kind.resource.kind == "Namespace":
@@ -83,15 +83,15 @@ async def remove(server: Server, kind: KindInfo) -> None:
 
 
 def differences(kind: KindInfo, theirs: Json, ours: Json) -> list[str]:
-    """Where our answer is another one, save where it is meant to be."""
+    """Return the differences between two responses, without accepted ones."""
     theirs["metadata"].pop("managedFields", None)
     known = EXPECTED_DIFFERENCES.get(kind.resource.kind, {})
     found = ResponseComparison().differences(theirs, ours)
-    return [each for each in found if not any(part in each for part in known)]
+    return [each for each in found if not any(text in each for text in known)]
 
 
 async def assert_same_object(kind: KindInfo, obj: Json, real: Server, ours: Server) -> list[str]:
-    """Create *obj* on both, less what the real one refuses, and compare all that they say."""
+    """Create *obj* on both, without what the real one rejects, and compare the responses."""
     path, named = samples.sample_path(kind), samples.sample_path(kind, samples.sample_name(kind))
     theirs = (
         await create_until_accepted(real, "POST", path, obj, samples.minimal_sample(kind))
@@ -105,15 +105,15 @@ async def assert_same_object(kind: KindInfo, obj: Json, real: Server, ours: Serv
     if kind.has_status and status:
         theirs["status"] = status
         least = {**theirs, "status": {}}
-        answer = await create_until_accepted(real, "PUT", f"{named}/status", theirs, least)
+        response = await create_until_accepted(real, "PUT", f"{named}/status", theirs, least)
         mine["status"] = theirs["status"]
-        answered = await ours.request("PUT", f"{named}/status", mine)
-        assert answered.status == 200, answered.body
-        found += differences(kind, answer.body, answered.body)
+        updated = await ours.request("PUT", f"{named}/status", mine)
+        assert updated.status == 200, updated.body
+        found += differences(kind, response.body, updated.body)
     return found
 
 
-async def test_both_servers_show_the_same_fields(real: RealServerFactory, tmp_path: Path) -> None:
+async def test_both_servers_return_the_same_fields(real: RealServerFactory, tmp_path: Path) -> None:
     found: dict[str, list[str]] = {}
     async with real.start(tmp_path) as one, embedded_server(tmp_path) as other:
         for kind in samples.KINDS:
@@ -125,7 +125,7 @@ async def test_both_servers_show_the_same_fields(real: RealServerFactory, tmp_pa
 
 
 class TypedClient:
-    """The Python client's calls for one kind."""
+    """The Python client's methods of one kind."""
 
     def __init__(self, kind: KindInfo, client: Any) -> None:
         resource = kind.resource
@@ -136,10 +136,12 @@ class TypedClient:
         self._namespace_args = {"namespace": "default"} if resource.namespaced else {}
         self._name = samples.sample_name(kind)
 
-    def __call__(self, verb: str, **said: Any) -> Any:
-        """Carry a verb out; all but those on the collection name the object."""
+    def __call__(self, verb: str, **arguments: Any) -> Any:
+        """Call the method of a verb; all but those of collections name the object."""
         named = {} if verb in ("create", "list") else {"name": self._name}
-        return getattr(self._api, f"{verb}_{self._kind}")(**named, **self._namespace_args, **said)
+        return getattr(self._api, f"{verb}_{self._kind}")(
+            **named, **self._namespace_args, **arguments
+        )
 
 
 def _snake(name: str) -> str:
@@ -147,8 +149,8 @@ def _snake(name: str) -> str:
 
 
 @asynccontextmanager
-async def python_client(servers: ServerFactory, folder: Path) -> AsyncIterator[Any]:
-    async with servers.start(folder) as server:
+async def python_client(servers: ServerFactory, data_dir: Path) -> AsyncIterator[Any]:
+    async with servers.start(data_dir) as server:
         settings = api.Configuration()
         settings.host = server.url
         settings.ssl_ca_cert = str(server.pki.ca)
@@ -158,7 +160,7 @@ async def python_client(servers: ServerFactory, folder: Path) -> AsyncIterator[A
 
 
 def _lost_fields(sent: Any, got: Any, path: str = "") -> Iterator[str]:
-    """Where something that was sent did not come back."""
+    """Yield where something that was sent is not in the response."""
     if isinstance(sent, dict) and isinstance(got, dict):
         for key in sent.keys() - {"managedFields"}:
             value = sent[key]
@@ -180,13 +182,13 @@ def _replaced(call: TypedClient) -> tuple[Any, Any]:
 
 
 def _round_trip(kind: KindInfo, client: Any) -> list[str]:
-    """Do everything to a sample that there is; returns what was lost."""
+    """Use every verb on a sample; return what was lost."""
     call, sent = TypedClient(kind, client), samples.minimal_sample(kind)
     as_json = client.sanitize_for_serialization
-    made = call("create", body=sent)
-    lost = [*_lost_fields(sent, as_json(made))]
+    created = call("create", body=sent)
+    lost = [*_lost_fields(sent, as_json(created))]
     found = call("read")
-    lost += _lost_fields(as_json(made) | {"status": None}, as_json(found) | {"status": None})
+    lost += _lost_fields(as_json(created) | {"status": None}, as_json(found) | {"status": None})
     listed = [each for each in call("list").items if each.metadata.name == found.metadata.name]
     lost += _lost_fields(sent["metadata"], as_json(listed[0].metadata))
     found, changed = _replaced(call)
@@ -197,7 +199,7 @@ def _round_trip(kind: KindInfo, client: Any) -> list[str]:
     return lost
 
 
-async def test_the_python_client_can_do_all_that_there_is_to_do(
+async def test_the_python_client_supports_every_verb_of_every_kind(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     lost = {}
@@ -207,7 +209,7 @@ async def test_the_python_client_can_do_all_that_there_is_to_do(
     assert {kind: each for kind, each in lost.items() if each} == {}
 
 
-async def test_the_python_client_reads_a_node_that_has_reported_nothing(
+async def test_the_python_client_decodes_a_node_without_status(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with python_client(servers, tmp_path) as client:
@@ -218,7 +220,7 @@ async def test_the_python_client_reads_a_node_that_has_reported_nothing(
     assert node.status.daemon_endpoints.kubelet_endpoint.port == 0
 
 
-async def test_what_an_older_version_stored_can_be_updated(tmp_path: Path) -> None:
+async def test_an_object_stored_by_an_older_version_can_be_updated(tmp_path: Path) -> None:
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "a:1"}]}}
     async with embedded_server(tmp_path) as server:
         await server.create(PODS, pod)
@@ -229,7 +231,7 @@ async def test_what_an_older_version_stored_can_be_updated(tmp_path: Path) -> No
         found = await server.get(f"{PODS}/p")
         assert "resources" not in found["spec"]["containers"][0]
         found["metadata"]["labels"] = {"a": "b"}
-        answer = await server.request("PUT", f"{PODS}/p", found)
-        assert answer.status == 200, answer.body
-    assert answer.body["metadata"]["generation"] == 1
-    assert answer.body["spec"]["containers"][0]["resources"] == {}
+        response = await server.request("PUT", f"{PODS}/p", found)
+        assert response.status == 200, response.body
+    assert response.body["metadata"]["generation"] == 1
+    assert response.body["spec"]["containers"][0]["resources"] == {}

@@ -1,4 +1,4 @@
-"""A disk that is full or broken: what was acknowledged is there, all else never happened."""
+"""A full or failing disk: acknowledged writes persist, all others never happened."""
 
 import asyncio
 import os
@@ -13,10 +13,10 @@ from support.polling import wait_until_true
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.storage import disk_reserve
-from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage import disk_reserve, object_store
 from batholith.apiserver.storage.disk_reserve import DiskReserve
-from batholith.apiserver.storage.object_store import ObjectStore, ResourceStore
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.resource_store import ResourceStore
 from batholith.apiserver.storage.sqlite import SqliteStore
 from batholith.apiserver.storage.stored_objects import new_uid
 from batholith.apiserver.storage.watch import SelectionPredicate, Watcher
@@ -32,7 +32,7 @@ class _Free(NamedTuple):
 
 
 class FailingConnection:
-    """Lets the store's connection fail, after or before it does what it is told."""
+    """A database connection that fails before or after it executes a statement."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -54,18 +54,18 @@ class FailingConnection:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[tuple[ObjectStore, SqliteStore, ResourceStore]]:
-    store = SqliteStore(folder / "cluster.db")
-    registry = ObjectStore(store)
-    shelf = registry.resource_store(KIND)
-    registry.replay()
-    running = asyncio.create_task(registry.run())
+async def opened(data_dir: Path) -> AsyncIterator[tuple[ObjectStore, SqliteStore, ResourceStore]]:
+    store = SqliteStore(data_dir / "cluster.db")
+    objects = ObjectStore(store)
+    resource_store = objects.resource_store(KIND)
+    objects.replay()
+    running = asyncio.create_task(objects.run())
     try:
-        yield registry, store, shelf
+        yield objects, store, resource_store
     finally:
-        registry.stop()
+        objects.stop()
         await running
-        await registry.close()
+        await objects.close()
 
 
 def put(
@@ -82,9 +82,9 @@ def remove(store: ObjectStore, resources: ResourceStore, name: str) -> "asyncio.
     return store.remove(resources, old.parse(), old).done
 
 
-def stored_in_file(folder: Path) -> dict[str, int]:
-    """Names and versions, as somebody else reads them."""
-    with sqlite3.connect(folder / "cluster.db") as other:
+def stored_in_file(data_dir: Path) -> dict[str, int]:
+    """Names and versions in the file, read by another connection."""
+    with sqlite3.connect(data_dir / "cluster.db") as other:
         rows = other.execute("SELECT name, rv FROM objects").fetchall()
     other.close()
     return dict(rows)
@@ -95,8 +95,8 @@ def stored_in_memory(resources: ResourceStore) -> dict[str, int]:
 
 
 async def fill(store: ObjectStore, resources: ResourceStore) -> int:
-    """Write until the store refuses; how many writes it took."""
-    for number in range(1000):  # more than there is space for
+    """Write until the store refuses; return the number of writes."""
+    for number in range(1000):  # more than fit
         try:
             await put(store, resources, f"f{number}", LARGE)
         except StatusError as error:
@@ -106,7 +106,7 @@ async def fill(store: ObjectStore, resources: ResourceStore) -> int:
 
 
 class LimitedDatabase:
-    """A limit to the pages of a database; what is kept back are further pages."""
+    """A limit of a database's pages; the reserve consists of further pages."""
 
     LIMIT = 1000
 
@@ -120,8 +120,8 @@ class LimitedDatabase:
         def set_limit(pages: int) -> None:
             store._connection.execute(f"PRAGMA max_page_count={pages}").close()
 
-        self._patch.setattr(DiskReserve, "set_buffered_bytes", lambda _: self.extra_pages)
-        self._patch.setattr(DiskReserve, "unlock", lambda _: set_limit(self.LIMIT + kept))
+        self._patch.setattr(DiskReserve, "ensure", lambda _: self.extra_pages)
+        self._patch.setattr(DiskReserve, "release", lambda _: set_limit(self.LIMIT + kept))
         set_limit(self.LIMIT)
 
 
@@ -130,45 +130,45 @@ def small(monkeypatch: pytest.MonkeyPatch) -> LimitedDatabase:
     return LimitedDatabase(monkeypatch)
 
 
-async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
+async def test_a_full_disk_allows_only_deletions_until_there_is_space(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
-    async with opened(tmp_path) as (registry, store, shelf):
+    async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
         watcher = Watcher(SelectionPredicate())
-        shelf.broadcaster.add(watcher)
-        before = await fill(registry, shelf)
+        resource_store.broadcaster.add(watcher)
+        before = await fill(objects, resource_store)
         assert before > 5
-        assert not registry.writable
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
+        assert not objects.writable
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
         assert [event.entry.name for _, event in watcher.drain()] == [
             f"f{number}" for number in range(before)
         ]
         with pytest.raises(StatusError, match="disk full"):
-            put(registry, shelf, "small")
+            put(objects, resource_store, "small")
         for number in range(before):
-            await remove(registry, shelf, f"f{number}")
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path) == {}
+            await remove(objects, resource_store, f"f{number}")
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path) == {}
         small.extra_pages = True
-        await wait_until_true(wait_writable(registry))
-        await put(registry, shelf, "g", LARGE)
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
+        await wait_until_true(wait_writable(objects))
+        await put(objects, resource_store, "g", LARGE)
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
 
 
-async def test_the_log_goes_first_when_the_disk_is_full(
+async def test_the_log_is_compacted_first_when_the_disk_is_full(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(disk_reserve, "RESERVE_SIZE", 2_000_000)
-    async with opened(tmp_path) as (registry, store, shelf):
+    async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
-        await fill(registry, shelf)
-        # Half of the space holds what the log remembers; nobody had to delete anything.
-        await wait_until_true(wait_writable(registry))
-        await put(registry, shelf, "g", LARGE)
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
+        await fill(objects, resource_store)
+        # The log has half of the space; no client had to delete anything.
+        await wait_until_true(wait_writable(objects))
+        await put(objects, resource_store, "g", LARGE)
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
 
 
 def wait_writable(store: ObjectStore) -> Callable[[], Awaitable[bool]]:
@@ -178,27 +178,27 @@ def wait_writable(store: ObjectStore) -> Callable[[], Awaitable[bool]]:
     return on_change
 
 
-async def test_an_object_that_is_being_deleted_may_change_on_a_full_disk(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (registry, store, shelf):
-        await put(registry, shelf, "a")
+async def test_a_terminating_object_can_be_updated_on_a_full_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (objects, store, resource_store):
+        await put(objects, resource_store, "a")
         store.full = True
-        old = shelf.latest("default", "a")
+        old = resource_store.latest("default", "a")
         assert old is not None
         obj = old.parse()
         with pytest.raises(StatusError, match="disk full"):
-            registry.put(shelf, obj, old)
+            objects.put(resource_store, obj, old)
         obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        await registry.put(shelf, obj, old).done
+        await objects.put(resource_store, obj, old).done
 
 
-def test_the_reserve_is_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reserve_allocates_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = DiskReserve(tmp_path / "r")
     assert held.ensure() and held.ensure()
     assert (tmp_path / "r").stat().st_blocks * 512 >= disk_reserve.RESERVE_SIZE
     held.release()
     free = os.statvfs(tmp_path)
     pages = disk_reserve.RESERVE_SIZE // free.f_frsize
-    # What was just given up is not enough to go on as before.
+    # The space that was just released is not enough to continue.
     monkeypatch.setattr(os, "statvfs", lambda _: _Free(pages, free.f_frsize))
     assert not held.ensure()
     monkeypatch.setattr(os, "statvfs", lambda _: _Free(2 * pages, free.f_frsize))
@@ -208,34 +208,36 @@ def test_the_reserve_is_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     assert not DiskReserve(tmp_path / "none" / "r").ensure()
 
 
-async def test_a_failed_compaction_takes_no_write_back(
+async def test_a_failed_compaction_keeps_all_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
-    monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
-    async with opened(tmp_path) as (registry, store, shelf):
+    monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
+    async with opened(tmp_path) as (objects, store, resource_store):
         disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
         for name in "abcd":
             disk.fails_at = "DELETE FROM log"
-            await put(registry, shelf, name)
-        await remove(registry, shelf, "a")
+            await put(objects, resource_store, name)
+        await remove(objects, resource_store, "a")
 
         async def cut() -> bool:
-            return registry.failures["compaction"] > 0 and not disk.fails_at
+            return objects.failures["compaction"] > 0 and not disk.fails_at
 
         await wait_until_true(cut)
-        await put(registry, shelf, "e")
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
-        assert stored_in_memory(shelf).keys() == set("bcde")
+        await put(objects, resource_store, "e")
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
+        assert stored_in_memory(resource_store).keys() == set("bcde")
 
 
-async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_is_compacted_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.COMPACTION_BATCH_SIZE", 3)
-    async with opened(tmp_path) as (registry, store, shelf):
+    async with opened(tmp_path) as (objects, store, resource_store):
         for number in range(12):
-            await put(registry, shelf, f"n{number}")
+            await put(objects, resource_store, f"n{number}")
         more: list[bool] = []
         while not more or more[-1]:
             more.append(store.compact())
@@ -244,7 +246,7 @@ async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
+async def test_a_commit_of_unknown_outcome_returns_once_it_is_known(
     tmp_path: Path, stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
@@ -257,48 +259,48 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
         return true_holds(self, rv)
 
     monkeypatch.setattr(SqliteStore, "contains_version", holds)
-    async with opened(tmp_path) as (registry, store, shelf):
-        await put(registry, shelf, "a")
+    async with opened(tmp_path) as (objects, store, resource_store):
+        await put(objects, resource_store, "a")
         watcher = Watcher(SelectionPredicate())
-        shelf.broadcaster.add(watcher)
+        resource_store.broadcaster.add(watcher)
         disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
         disk.fails_at, disk.fails_after = "COMMIT", stored
-        written = put(registry, shelf, "b")
+        written = put(objects, resource_store, "b")
 
         async def tried() -> bool:
             return bool(tries)
 
         await wait_until_true(tried)
         assert not written.done()
-        assert not registry.writable
+        assert not objects.writable
         if stored:
             await written
         else:
             with pytest.raises(StatusError, match="cannot store: disk I/O error"):
                 await written
-        assert registry.writable
-        assert ("b" in stored_in_memory(shelf)) is stored
+        assert objects.writable
+        assert ("b" in stored_in_memory(resource_store)) is stored
         assert [event.entry.name for _, event in watcher.drain()] == ["b"] * stored
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
-        await put(registry, shelf, "c")
-        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
+        await put(objects, resource_store, "c")
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
 
 
-async def test_a_stop_answers_what_is_still_unknown_as_unknown(
+async def test_a_stop_fails_commits_of_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def holds(self: SqliteStore, rv: int) -> bool:
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr(SqliteStore, "contains_version", holds)
-    async with opened(tmp_path) as (registry, store, shelf):
-        await put(registry, shelf, "a")
+    async with opened(tmp_path) as (objects, store, resource_store):
+        await put(objects, resource_store, "a")
         disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
         disk.fails_at, disk.fails_after = "COMMIT", True
-        written = put(registry, shelf, "b")
-        registry.stop()
-        with pytest.raises(StatusError, match="cannot tell whether") as unknown:
+        written = put(objects, resource_store, "b")
+        objects.stop()
+        with pytest.raises(StatusError, match="cannot determine whether") as unknown:
             await written
         assert unknown.value.code == 504

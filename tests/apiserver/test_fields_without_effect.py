@@ -1,4 +1,4 @@
-"""Which fields of objects the embedded cluster passes over, so that it has to say so."""
+"""Fields that the embedded cluster ignores, so that it must warn of them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -88,14 +88,14 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
 
 
 @pytest.mark.parametrize(("resource", "obj", "paths"), FIELDS, ids=str)
-def test_fields_without_effect_are_named(
+def test_fields_without_effect_are_reported(
     resource: Resource, obj: Json, paths: tuple[str, ...]
 ) -> None:
-    said = field_warnings(resource, obj)
-    assert [text.partition(" has no effect in the embedded cluster: ")[0] for text in said] == list(
-        paths
-    )
-    assert all(text.partition(": ")[2] for text in said)
+    warnings = field_warnings(resource, obj)
+    assert [
+        text.partition(" has no effect in the embedded cluster: ")[0] for text in warnings
+    ] == list(paths)
+    assert all(text.partition(": ")[2] for text in warnings)
 
 
 _PROBE = f"{AGENT}/pods/prober.py"
@@ -115,7 +115,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
     "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
-    "ephemeralContainers": EnforcementRow("refused", "a pod cannot be made with any"),
+    "ephemeralContainers": EnforcementRow("refused", "a pod cannot be created with any"),
     "hostAliases": enforced(f"{AGENT}/state/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
     "hostIPC": warned(True),
     "hostNetwork": enforced(f"{AGENT}/pods/pod_setup.py", True),
@@ -123,7 +123,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "hostUsers": enforced(f"{AGENT}/runtime/rootfs.py", False),
     "hostname": enforced(f"{AGENT}/state/core_types.py", "h"),
     "hostnameOverride": warned("h"),
-    "imagePullSecrets": data([{"name": "s"}], "no image is pulled, as docs/README.md tells"),
+    "imagePullSecrets": data([{"name": "s"}], "no image is pulled, see docs/README.md"),
     "nodeName": enforced(f"{AGENT}/service.py", "n"),
     "nodeSelector": enforced(f"{SCHEDULER}/plugins/predicates.py", {"a": "b"}),
     "os": warned({"name": "windows"}),
@@ -193,7 +193,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].env[*].valueFrom.secretKeyRef": enforced(_ENV),
     "containers[*].envFrom": enforced(_ENV, [{"prefix": "a"}]),
     "containers[*].image": enforced(f"{AGENT}/runtime/images.py", "i"),
-    "containers[*].imagePullPolicy": data("Always", "no image is pulled, as docs/README.md tells"),
+    "containers[*].imagePullPolicy": data("Always", "no image is pulled, see docs/README.md"),
     "containers[*].lifecycle.postStart": enforced(_PROBE),
     "containers[*].lifecycle.preStop": enforced(f"{AGENT}/pods/handlers.py"),
     "containers[*].lifecycle.stopSignal": warned("SIGINT"),
@@ -246,12 +246,12 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "containers[*].volumeMounts[*].subPathExpr": enforced(f"{AGENT}/volumes/volumes.py", "a"),
     "containers[*].workingDir": enforced(f"{AGENT}/pods/launch_spec.py", "/a"),
 }  # fmt: skip
-"""Every field of a pod's spec, or the object that it stands in. Of init containers the fields are
-those of containers, except `restartPolicy`: it makes a side-car."""
+"""Every field of a pod's spec, or the object that contains it. Init containers have the fields of
+containers, except `restartPolicy`: it marks a sidecar."""
 
 
 def _leaves(message: str, path: str = "") -> Iterator[str]:
-    """The fields below *message* that have a row, or are too deep to have one."""
+    """Yield the fields below *message* that have a row, or are nested too deep for one."""
     for name, field in json_fields(message).items():
         here = path + name + ("[*]" if field.shape == "rep" else "")
         plain = here.removesuffix("[*]")
@@ -275,26 +275,28 @@ def _spec(path: str, value: Any) -> Any:
     return {key.removesuffix("[*]"): [inner] if key.endswith("[*]") else inner}
 
 
-@pytest.mark.parametrize("place", ["containers", "initContainers"])
-def test_fields_of_pods_without_effect_are_named(place: str) -> None:
+@pytest.mark.parametrize("container_list", ["containers", "initContainers"])
+def test_pod_fields_without_effect_are_reported(container_list: str) -> None:
     for path, row in POD_FIELDS.items():
-        if row.handling == "refused" or (place, path) == ("initContainers", _SIDE_CAR):
+        if row.handling == "refused" or (container_list, path) == ("initContainers", _SIDE_CAR):
             continue
-        asked = path.replace("containers", place)
-        said = field_warnings(names.PODS, {"spec": _spec(asked, row.body)})
-        assert len(said) == (row.handling == "warned"), (path, said)
-        assert all(text.startswith(f"spec.{asked.replace('[*]', '[0]')}") for text in said), path
+        field_path = path.replace("containers", container_list)
+        warnings = field_warnings(names.PODS, {"spec": _spec(field_path, row.body)})
+        assert len(warnings) == (row.handling == "warned"), (path, warnings)
+        assert all(
+            text.startswith(f"spec.{field_path.replace('[*]', '[0]')}") for text in warnings
+        ), path
 
 
 _SIDE_CAR = "containers[*].restartPolicy"
 
 
-def test_a_side_car_is_not_warned_of() -> None:
+def test_a_sidecar_brings_no_warning() -> None:
     spec = {"initContainers": [{"name": "s", "restartPolicy": "Always"}]}
     assert field_warnings(names.PODS, {"spec": spec}) == []
 
 
-def test_no_field_is_warned_of_that_a_pod_has_not() -> None:
+def test_warnings_are_only_of_fields_that_a_pod_has() -> None:
     known = tuple(path for path, row in POD_FIELDS.items() if row.handling != "refused")
     known += tuple(path.replace("containers", "initContainers") for path in known)
     assert [path for path in UNENFORCED_PATHS if not path.startswith(known)] == []
@@ -321,17 +323,17 @@ HARMLESS: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("path", HARMLESS)
-def test_values_that_ask_for_nothing_bring_no_warning(path: str) -> None:
+def test_values_without_meaning_bring_no_warning(path: str) -> None:
     assert field_warnings(names.PODS, {"spec": _spec(path, HARMLESS[path])}) == []
 
 
-def test_ports_of_a_pod_on_its_nodes_network_are_open() -> None:
+def test_ports_of_a_pod_with_host_network_bring_no_warning() -> None:
     ports = {"ports": [{"containerPort": 80, "hostPort": 80}]}
     spec = {"hostNetwork": True, "containers": [{"name": "c", **ports}]}
     assert field_warnings(names.PODS, {"spec": spec}) == []
 
 
 @pytest.mark.parametrize("obj", [{}, {"spec": None}, {"spec": []}, {"spec": {"containers": 1}}])
-def test_objects_of_odd_shapes_are_let_be(obj: Json) -> None:
+def test_malformed_objects_raise_no_error(obj: Json) -> None:
     for resource in {row[0] for row in FIELDS} | {names.PODS}:
         field_warnings(resource, obj)

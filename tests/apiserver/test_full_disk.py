@@ -1,4 +1,4 @@
-"""A server whose disk is truly full: a small file system in memory, which needs no rights."""
+"""A server on a full disk: a small file system in memory, mounted without privileges."""
 
 import asyncio
 import errno
@@ -20,13 +20,13 @@ from support.polling import wait_until_true
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from batholith.apiserver.server import Settings, running
+from batholith.local.apiserver import Settings, running
 
 
 async def main():
-    async with running(Settings(data=Path(sys.argv[1]), port=0)) as server:
-        told = [server.url, server.tokens.by_user["admin"], server.pki.ca_data.decode()]
-        print(json.dumps(told), flush=True)
+    async with running(Settings(data_dir=Path(sys.argv[1]), port=0)) as server:
+        connection = [server.url, server.tokens.by_user["admin"], server.pki.ca_data.decode()]
+        print(json.dumps(connection), flush=True)
         await asyncio.get_running_loop().create_future()
 
 
@@ -37,10 +37,10 @@ AGAIN = f'"{sys.executable}" -c "$1" "$2"; "{sys.executable}" -c "$1" "$2"'
 
 
 class Disk:
-    """The file system of a server's process, reached from outside."""
+    """The file system of a server's process, accessed from outside."""
 
-    def __init__(self, pid: int, folder: Path) -> None:
-        self._filler = Path(f"/proc/{pid}/root{folder}") / "filler"
+    def __init__(self, pid: int, data_dir: Path) -> None:
+        self._filler = Path(f"/proc/{pid}/root{data_dir}") / "filler"
 
     def fill(self) -> None:
         with self._filler.open("ab", buffering=0) as file:
@@ -56,19 +56,19 @@ class Disk:
 
 
 class DiskTestClient:
-    """Talks to the server."""
+    """Client of the server."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self._url = session, url
 
     async def __call__(self, method: str, path: str, body: object = None) -> tuple[int, str]:
-        async with self._session.request(method, self._url + path, json=body) as answer:
-            return answer.status, await answer.text()
+        async with self._session.request(method, self._url + path, json=body) as response:
+            return response.status, await response.text()
 
 
 @asynccontextmanager
 async def connect(process: asyncio.subprocess.Process) -> AsyncIterator[DiskTestClient]:
-    """With the server that the process tells of next."""
+    """Connect to the server whose URL the process prints next."""
     assert process.stdout is not None
     url, token, ca = json.loads(await process.stdout.readline())
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=ca))
@@ -78,55 +78,55 @@ async def connect(process: asyncio.subprocess.Process) -> AsyncIterator[DiskTest
 
 
 def server_in(process: asyncio.subprocess.Process) -> int:
-    """The process id of the server itself: the last in the line of children."""
+    """Return the process id of the server: the innermost child."""
     pid = process.pid
     while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         pid = int(children[0])
     return pid
 
 
-async def test_on_a_full_disk_the_server_starts_reads_and_deletes_and_recovers(
+async def test_on_a_full_disk_the_server_starts_reads_deletes_and_recovers(
     tmp_path: Path,
 ) -> None:
     if not shutil.which("bwrap"):
         if "bubblewrap" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail("bwrap, which mounts the disk, is missing")
         pytest.skip("bwrap, which mounts the disk, is missing")
-    folder = tmp_path / "disk"
-    folder.mkdir()
+    data_dir = tmp_path / "disk"
+    data_dir.mkdir()
     process = await asyncio.create_subprocess_exec(
-        *("bwrap", "--dev-bind", "/", "/", "--size", str(SIZE), "--tmpfs", str(folder)),
-        *("--die-with-parent", "sh", "-c", AGAIN, "sh", PROGRAM, str(folder)),
+        *("bwrap", "--dev-bind", "/", "/", "--size", str(SIZE), "--tmpfs", str(data_dir)),
+        *("--die-with-parent", "sh", "-c", AGAIN, "sh", PROGRAM, str(data_dir)),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
-        async with connect(process) as say:
+        async with connect(process) as client:
             for name in "abc":
-                assert (await say("POST", MAPS, config_map(name)))[0] == 201
-            disk = Disk(server_in(process), folder)
+                assert (await client("POST", MAPS, config_map(name)))[0] == 201
+            disk = Disk(server_in(process), data_dir)
             disk.fill()
-            stored = await _write_until_refused(say)
-            await _check_full(say, gone="a", there="b")
+            stored = await _write_until_refused(client)
+            await _check_full(client, deleted="a", there="b")
             os.kill(server_in(process), signal.SIGKILL)
-        async with connect(process) as say:
-            disk = Disk(server_in(process), folder)
-            await _check_full(say, gone="b", there="c")
-            assert (await say("GET", f"{MAPS}/{stored[-1]}"))[0] == 200
-            assert (await say("GET", f"{MAPS}/refused"))[0] == 404
+        async with connect(process) as client:
+            disk = Disk(server_in(process), data_dir)
+            await _check_full(client, deleted="b", there="c")
+            assert (await client("GET", f"{MAPS}/{stored[-1]}"))[0] == 200
+            assert (await client("GET", f"{MAPS}/refused"))[0] == 404
             disk.clear()
 
             async def ready() -> bool:
-                return (await say("GET", "/readyz"))[0] == 200
+                return (await client("GET", "/readyz"))[0] == 200
 
             await wait_until_true(ready)
-            assert (await say("POST", MAPS, config_map("d")))[0] == 201
+            assert (await client("POST", MAPS, config_map("d")))[0] == 201
     finally:
         await _end(process)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill both servers, one after the other; the rest ends with them."""
+    """Kill both servers, one after the other; the other processes end with them."""
     while process.returncode is None:
         os.kill(server_in(process), signal.SIGKILL)
         await asyncio.wait((asyncio.ensure_future(process.wait()),), timeout=0.2)
@@ -135,7 +135,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _write_until_refused(client: DiskTestClient) -> list[str]:
-    """Fill what the server's files had already; returns the names that were stored."""
+    """Fill the space that the server's files had already; return the stored names."""
     stored = ["c"]
     for number in range(1000):
         body = {**config_map(f"m{number}"), "data": {"k": "x" * 100_000}}
@@ -148,9 +148,9 @@ async def _write_until_refused(client: DiskTestClient) -> list[str]:
     raise AssertionError("the disk has no end")
 
 
-async def _check_full(client: DiskTestClient, *, gone: str, there: str) -> None:
+async def _check_full(client: DiskTestClient, *, deleted: str, there: str) -> None:
     assert (await client("GET", "/readyz"))[0] == 500
     assert (await client("GET", "/livez"))[0] == 200
-    assert (await client("DELETE", f"{MAPS}/{gone}"))[0] == 200
-    assert (await client("GET", f"{MAPS}/{gone}"))[0] == 404
+    assert (await client("DELETE", f"{MAPS}/{deleted}"))[0] == 200
+    assert (await client("GET", f"{MAPS}/{deleted}"))[0] == 404
     assert (await client("GET", f"{MAPS}/{there}"))[0] == 200

@@ -1,4 +1,4 @@
-"""A few bytes must not bring the server down, nor keep it from others for long."""
+"""A few bytes must not crash the server, nor block it for long."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,39 +25,43 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 @pytest.mark.parametrize("body", DEEP.values(), ids=DEEP)
-async def test_yaml_that_explodes_is_refused(server: EmbeddedServer, body: bytes) -> None:
-    answer = await server.request("POST", MAPS, body, content_type="application/yaml")
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+async def test_yaml_that_expands_exponentially_is_rejected(
+    server: EmbeddedServer, body: bytes
+) -> None:
+    response = await server.request("POST", MAPS, body, content_type="application/yaml")
+    assert (response.status, response.body["reason"]) == (400, "BadRequest")
 
 
-async def test_a_patch_whose_copies_double_is_refused(server: EmbeddedServer) -> None:
+async def test_a_patch_with_doubling_copies_is_rejected(server: EmbeddedServer) -> None:
     await server.create(MAPS, config_map("p"))
     start = {"op": "add", "path": "/data/a", "value": ["x"] * 10}
     double = {"op": "copy", "from": "/data/a", "path": "/data/a/-"}
-    answer = await server.request(
+    response = await server.request(
         "PATCH",
         f"{MAPS}/p",
         [start] + [double] * 60,
         content_type="application/json-patch+json",
     )
-    assert (answer.status, answer.body["reason"]) == (413, "RequestEntityTooLarge")
+    assert (response.status, response.body["reason"]) == (413, "RequestEntityTooLarge")
 
 
-async def test_yaml_of_usual_depth_is_read(server: EmbeddedServer) -> None:
+async def test_yaml_of_usual_depth_is_decoded(server: EmbeddedServer) -> None:
     body = b"metadata: {name: y, labels: {a: b}}\ndata:\n  k: |\n    - {}\n"
-    answer = await server.request("POST", MAPS, body, content_type="application/yaml")
-    assert (answer.status, answer.body["data"]) == (201, {"k": "- {}\n"})
+    response = await server.request("POST", MAPS, body, content_type="application/yaml")
+    assert (response.status, response.body["data"]) == (201, {"k": "- {}\n"})
 
 
-async def test_a_directive_of_the_wrong_type_is_refused(server: EmbeddedServer) -> None:
+async def test_a_directive_of_the_wrong_type_is_rejected(server: EmbeddedServer) -> None:
     await server.create(MAPS, config_map("p"))
     media = "application/strategic-merge-patch+json"
-    answer = await server.request("PATCH", f"{MAPS}/p", {"$retainKeys": 1}, content_type=media)
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    response = await server.request("PATCH", f"{MAPS}/p", {"$retainKeys": 1}, content_type=media)
+    assert (response.status, response.body["reason"]) == (400, "BadRequest")
 
 
-@pytest.mark.parametrize("part", ["exec", "attach", "portforward"])
-async def test_what_pods_do_not_offer_is_said(server: EmbeddedServer, part: str) -> None:
-    answer = await server.request("POST", f"{PODS}/p/{part}", {})
-    assert (answer.status, answer.body["reason"]) == (501, "NotImplemented")
-    assert f"does not offer '{part}'" in answer.body["message"]
+@pytest.mark.parametrize("subresource", ["exec", "attach", "portforward"])
+async def test_unsupported_subresources_of_pods_are_reported(
+    server: EmbeddedServer, subresource: str
+) -> None:
+    response = await server.request("POST", f"{PODS}/p/{subresource}", {})
+    assert (response.status, response.body["reason"]) == (501, "NotImplemented")
+    assert f"does not offer '{subresource}'" in response.body["message"]

@@ -1,4 +1,4 @@
-"""The HTTP of the API server, byte by byte, with an application that tells what it was asked."""
+"""The API server's HTTP at byte level, with an application that echoes requests."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ TYPE = b"content-type: text/plain\r\n"
 
 @dataclass
 class EchoApp:
-    """Answers with what it was asked; ``/stream`` streams until nobody listens any more."""
+    """Returns the request; ``/stream`` streams until the client disconnects."""
 
     received: list[HttpRequest] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,7 +55,7 @@ class EchoApp:
 
 @dataclass
 class RawClient:
-    """A client that sends bytes as they are."""
+    """A client that sends raw bytes."""
 
     echo: EchoApp
     connections: Connections
@@ -64,25 +64,25 @@ class RawClient:
     writer: asyncio.StreamWriter
 
     async def read_head(self) -> str:
-        """The next head of an answer."""
+        """The head of the next response."""
         async with asyncio.timeout(100):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode()
 
     async def read_response(self) -> tuple[str, str]:
-        """The next answer, which must say its length."""
+        """The next response, which must have a Content-Length."""
         head = await self.read_head()
         length = int(head.partition("content-length: ")[2].partition("\r")[0])
         return head, (await self.reader.readexactly(length)).decode()
 
     async def read_until_closed(self) -> bytes:
-        """Everything until the server hangs up."""
+        """Everything until the server closes the connection."""
         async with asyncio.timeout(100):
             return await self.reader.read()
 
 
 @dataclass
 class Clock:
-    """Time that only a test moves."""
+    """A clock that only the test advances."""
 
     now: float = 0.0
 
@@ -91,7 +91,7 @@ class Clock:
 
 
 def authenticates(asked: HttpRequest) -> bool:
-    return "stranger" not in asked.headers
+    return "anonymous" not in asked.headers
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ async def peer(
         await connections.close(100)
 
 
-async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+async def test_pipelined_requests_are_handled_in_order() -> None:
     async with peer() as it:
         it.writer.write(
             b"".join(b"GET /%d?a=%d HTTP/1.1\r\nhost: x\r\n\r\n" % (n, n) for n in range(50))
@@ -121,22 +121,22 @@ async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
     assert got == [f"GET /{n} a={n} 0" for n in range(50)]
 
 
-async def test_who_comes_while_the_server_hangs_up_is_not_served() -> None:
-    """Nobody would end such a connection."""
+async def test_a_connection_accepted_during_shutdown_is_closed() -> None:
+    """No later code would close such a connection."""
     async with peer() as it:
-        for turns in range(6):
-            if turns:
+        for iterations in range(6):
+            if iterations:
                 listening = socket.create_server(("127.0.0.1", 0))
                 it.connections = Connections(it.echo)
                 it.connections.listen(listening)
             else:
                 listening = it.listening
-            # The kernel takes the connection; the server is at any point of taking it over.
-            late = socket.create_connection(listening.getsockname())
-            for _ in range(turns):
+            # The kernel accepts the connection; the server may be anywhere in accepting it.
+            client = socket.create_connection(listening.getsockname())
+            for _ in range(iterations):
                 await asyncio.sleep(0)
             await it.connections.close(100)
-            reader, writer = await asyncio.open_connection(sock=late)
+            reader, writer = await asyncio.open_connection(sock=client)
             with suppress(ConnectionError):
                 writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
                 async with asyncio.timeout(100):
@@ -147,7 +147,7 @@ async def test_who_comes_while_the_server_hangs_up_is_not_served() -> None:
     assert it.echo.received == []
 
 
-async def test_a_request_may_come_in_single_bytes() -> None:
+async def test_a_request_can_arrive_in_single_bytes() -> None:
     async with peer() as it:
         for sign in b"POST /a%20b HTTP/1.1\r\nHost: x\r\nX-Y: Z\r\ncontent-length: 3\r\n\r\nabc":
             it.writer.write(bytes((sign,)))
@@ -157,7 +157,7 @@ async def test_a_request_may_come_in_single_bytes() -> None:
     assert it.echo.received[0].body == b"abc"
 
 
-async def test_a_body_may_come_in_chunks_after_leave_to_send_it() -> None:
+async def test_a_chunked_body_is_received_after_100_continue() -> None:
     async with peer() as it:
         it.writer.write(
             b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -167,7 +167,7 @@ async def test_a_body_may_come_in_chunks_after_leave_to_send_it() -> None:
         assert (await it.read_response())[1] == "POST /  5"
 
 
-async def test_a_body_beyond_the_limit_is_named_and_not_kept() -> None:
+async def test_a_body_beyond_the_limit_is_flagged_and_dropped() -> None:
     async with peer() as it:
         it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_SIZE + 1))
         it.writer.write(b"x" * (MAX_BODY_SIZE + 1))
@@ -177,7 +177,7 @@ async def test_a_body_beyond_the_limit_is_named_and_not_kept() -> None:
     assert [(each.too_large, each.body) for each in it.echo.received] == [(True, b""), (False, b"")]
 
 
-async def test_a_question_for_the_head_gets_the_head() -> None:
+async def test_a_head_request_gets_no_body() -> None:
     async with peer() as it:
         it.writer.write(b"HEAD / HTTP/1.1\r\n\r\nHEAD /stream HTTP/1.1\r\n\r\n")
         it.writer.write(b"GET /unchanged HTTP/1.1\r\n\r\nGET /last HTTP/1.1\r\n\r\n")
@@ -188,7 +188,7 @@ async def test_a_question_for_the_head_gets_the_head() -> None:
         assert (await it.read_response())[1] == "GET /last  0"
 
 
-async def test_a_stream_comes_in_chunks() -> None:
+async def test_a_stream_is_chunked() -> None:
     async with peer() as it:
         it.writer.write(b"GET /stream HTTP/1.1\r\n\r\nGET /next HTTP/1.1\r\n\r\n")
         assert "transfer-encoding: chunked" in await it.read_head()
@@ -197,14 +197,14 @@ async def test_a_stream_comes_in_chunks() -> None:
         assert (await it.read_response())[1] == "GET /next  0"
 
 
-async def test_an_old_client_gets_a_stream_until_the_end_of_the_connection() -> None:
+async def test_an_http_1_0_client_gets_a_stream_until_the_connection_closes() -> None:
     async with peer() as it:
         it.writer.write(b"GET /stream HTTP/1.0\r\n\r\n")
         assert "chunked" not in await it.read_head()
         assert await it.read_until_closed() == b"onetwo"
 
 
-async def test_a_stream_ends_when_its_client_goes() -> None:
+async def test_a_stream_ends_when_its_client_disconnects() -> None:
     async with peer() as it:
         it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
         await it.read_head()
@@ -213,7 +213,7 @@ async def test_a_stream_ends_when_its_client_goes() -> None:
             await it.echo.stream_ended.wait()
 
 
-async def test_the_server_hangs_up_when_the_client_wants_no_more() -> None:
+async def test_the_server_closes_the_connection_on_request() -> None:
     async with peer() as it:
         it.writer.write(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")
         head, _ = await it.read_response()
@@ -221,22 +221,22 @@ async def test_the_server_hangs_up_when_the_client_wants_no_more() -> None:
         assert await it.read_until_closed() == b""
 
 
-async def test_rubbish_is_refused_after_what_came_before_it() -> None:
+async def test_malformed_input_is_rejected_after_earlier_requests() -> None:
     async with peer() as it:
         it.writer.write(b"GET /first HTTP/1.1\r\n\r\nrubbish\r\n\r\n")
         assert (await it.read_response())[1] == "GET /first  0"
         assert (await it.read_until_closed()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_head_without_end_is_refused() -> None:
+async def test_an_endless_head_is_rejected() -> None:
     async with peer() as it:
-        # Not a byte more than it reads: what it had not read would break the connection.
+        # Not a byte more than it reads: unread bytes would reset the connection.
         it.writer.write(b"GET / HTTP/1.1\r\nx: ".ljust(MAX_HEADER_SIZE + 1, b"y"))
         assert (await it.read_until_closed()).startswith(b"HTTP/1.1 400 ")
     assert it.echo.received == []
 
 
-async def test_an_answer_under_way_is_given_before_the_end() -> None:
+async def test_a_response_in_flight_is_completed_before_shutdown() -> None:
     async with peer() as it:
         it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
         await it.echo.begun.wait()
@@ -249,7 +249,7 @@ async def test_an_answer_under_way_is_given_before_the_end() -> None:
         await closing
 
 
-async def test_a_wish_for_another_protocol_is_answered_in_this_one() -> None:
+async def test_an_upgrade_request_is_ignored() -> None:
     async with peer() as it:
         it.writer.write(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!")
         head, text = await it.read_response()
@@ -276,7 +276,7 @@ async def test_a_wish_for_another_protocol_is_answered_in_this_one() -> None:
         b"x: y",
     ],
 )
-async def test_a_request_that_is_not_whole_is_not_carried_out(sent: bytes) -> None:
+async def test_a_truncated_request_is_not_executed(sent: bytes) -> None:
     async with peer() as it:
         it.writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n" + sent)
         it.writer.write_eof()
@@ -284,9 +284,9 @@ async def test_a_request_that_is_not_whole_is_not_carried_out(sent: bytes) -> No
         assert it.echo.received == []
 
 
-async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_kept() -> None:
+async def test_an_unauthenticated_request_is_rejected_before_its_body() -> None:
     async with peer() as it:
-        head = b"POST /a HTTP/1.1\r\nstranger: 1\r\ncontent-length: %d\r\n\r\n"
+        head = b"POST /a HTTP/1.1\r\nanonymous: 1\r\ncontent-length: %d\r\n\r\n"
         it.writer.write(head % MAX_BODY_SIZE)
         assert (await it.read_response())[1] == "POST /a  0"
         it.writer.write(b"x" * MAX_BODY_SIZE + b"GET /next HTTP/1.1\r\n\r\n")
@@ -295,7 +295,7 @@ async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_ke
         assert [each.body for each in it.echo.received] == [b"", b""]
 
 
-async def test_a_body_beyond_the_limit_is_refused_before_it_comes() -> None:
+async def test_a_body_beyond_the_limit_is_rejected_before_it_is_received() -> None:
     async with peer() as it:
         head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\nexpect: 100-continue\r\n\r\n"
         it.writer.write(head % (MAX_BODY_SIZE + 1))
@@ -304,9 +304,9 @@ async def test_a_body_beyond_the_limit_is_refused_before_it_comes() -> None:
     assert [each.too_large for each in it.echo.received] == [True]
 
 
-async def test_a_refused_body_without_end_is_not_read_for_ever() -> None:
+async def test_an_endless_rejected_body_is_not_read_forever() -> None:
     async with peer() as it:
-        it.writer.write(b"POST / HTTP/1.1\r\nstranger: 1\r\ntransfer-encoding: chunked\r\n\r\n")
+        it.writer.write(b"POST / HTTP/1.1\r\nanonymous: 1\r\ntransfer-encoding: chunked\r\n\r\n")
         await it.read_response()
         with suppress(ConnectionError):
             for _ in range(40):
@@ -316,7 +316,7 @@ async def test_a_refused_body_without_end_is_not_read_for_ever() -> None:
             assert await it.read_until_closed() == b""
 
 
-async def test_slow_requests_end_and_long_answers_do_not() -> None:
+async def test_slow_requests_time_out_and_long_responses_do_not() -> None:
     clock = Clock()
     async with peer(clock=clock) as it:
         it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
@@ -338,7 +338,7 @@ async def test_slow_requests_end_and_long_answers_do_not() -> None:
     assert [each.path for each in it.echo.received] == ["/held"]
 
 
-async def test_a_stream_is_not_cut_however_long_it_takes() -> None:
+async def test_a_stream_does_not_time_out() -> None:
     clock = Clock()
     async with peer(clock=clock, limits=Limits(connections=2)) as it:
         it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
@@ -348,13 +348,13 @@ async def test_a_stream_is_not_cut_however_long_it_takes() -> None:
             clock.now += 10_000
             it.connections.sweep()
             _, writer = await asyncio.open_connection(*it.writer.get_extra_info("peername"))
-            writer.write(b"GET / HTTP/1.1\r\n")  # half open: only they make room for one another
+            writer.write(b"GET / HTTP/1.1\r\n")  # half open: only these displace each other
             await wait_for(lambda: len(it.connections) == 2)
             writer.close()
         assert len(it.echo.received) == 1 and not it.echo.stream_ended.is_set()
 
 
-async def test_bodies_that_wait_behind_a_request_count() -> None:
+async def test_queued_bodies_count_towards_the_limit() -> None:
     async with peer(limits=Limits(unfinished_bytes=1000)) as it:
         it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
         await it.echo.begun.wait()
@@ -372,14 +372,14 @@ async def test_bodies_that_wait_behind_a_request_count() -> None:
     assert len(it.echo.received) == 1
 
 
-async def test_an_idle_client_that_is_known_outlasts_those_that_are_not() -> None:
+async def test_idle_authenticated_connections_outlast_unauthenticated_ones() -> None:
     async with peer(limits=Limits(connections=2)) as it:
         it.writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await it.read_response()
         address = it.writer.get_extra_info("peername")
         for _ in range(3):
             reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"GET / HTTP/1.1\r\nstranger: 1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nanonymous: 1\r\n\r\n")
             await reader.readuntil(b"\r\n\r\n")
             writer.close()
         it.writer.write(b"GET /again HTTP/1.1\r\n\r\n")

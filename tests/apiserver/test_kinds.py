@@ -1,4 +1,4 @@
-"""The table of the built-in kinds and what it says about selection and updates."""
+"""The table of the built-in kinds: field selectors and updates."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def kind(name: str, group: str = "") -> KindInfo:
     return next(k for k in BUILT_IN if (k.resource.kind, k.resource.group) == (name, group))
 
 
-def test_no_resource_is_listed_twice() -> None:
+def test_resources_are_unique() -> None:
     keys = [(k.resource.group, k.resource.version, k.resource.plural) for k in BUILT_IN]
     assert len(keys) == len(set(keys))
 
@@ -45,7 +45,7 @@ def job(parallelism: int, **more: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"parallelism": parallelism}, **more}
 
 
-def test_an_update_keeps_status_and_counts_the_generation_when_the_spec_changes() -> None:
+def test_an_update_keeps_status_and_increases_the_generation_if_the_spec_changes() -> None:
     old = job(1, status={"active": 1})
     new = {"metadata": {"name": "j"}, "spec": {"parallelism": 2}, "status": {"active": 9}}
     kind("Job", "batch").before_update(new, old)
@@ -53,7 +53,7 @@ def test_an_update_keeps_status_and_counts_the_generation_when_the_spec_changes(
     assert new["metadata"] == {"name": "j", "uid": "u", "generation": 4}
 
 
-def test_an_update_of_labels_alone_keeps_the_generation() -> None:
+def test_an_update_of_labels_keeps_the_generation() -> None:
     new = job(1)
     new["metadata"] = {"name": "j", "labels": {"a": "b"}, "generation": 77}
     kind("Job", "batch").before_update(new, job(1))
@@ -94,12 +94,12 @@ def test_a_new_object_starts_with_an_empty_status() -> None:
         ({"name": "abc", "generateName": "A-"}, ["metadata.generateName"]),
     ],
 )  # fmt: skip
-def test_metadata_is_checked(metadata: dict[str, Any], fields: list[str]) -> None:
+def test_metadata_is_validated(metadata: dict[str, Any], fields: list[str]) -> None:
     errors = kind("LimitRange").validate({"metadata": metadata})
     assert [error.field for error in errors] == fields
 
 
-def test_names_and_uids_never_change_and_a_dying_object_gets_no_new_finalizer() -> None:
+def test_names_and_uids_are_immutable_and_a_terminating_object_gets_no_new_finalizer() -> None:
     old = {"metadata": {"name": "a", "uid": "1", "deletionTimestamp": "x", "finalizers": ["f/a"]}}
     new = {"metadata": {"name": "b", "uid": "2", "finalizers": ["f/a", "f/b"]}}
     errors = kind("LimitRange").validate(new, old)
@@ -112,7 +112,7 @@ def test_names_and_uids_never_change_and_a_dying_object_gets_no_new_finalizer() 
     assert errors[2].reason == "FieldValueForbidden"
 
 
-def test_a_namespace_has_a_shorter_name_than_other_kinds() -> None:
+def test_a_namespace_name_is_a_label() -> None:
     assert kind("Namespace").validate({"metadata": {"name": "a.b"}}) != []
     assert kind("ConfigMap").validate({"metadata": {"name": "a.b"}}) == []
     assert (

@@ -1,4 +1,4 @@
-"""An unmodified kubectl and what it prints."""
+"""An unmodified kubectl and its output."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
         yield Kubectl(server, home)
 
 
-async def test_apply_and_its_repetition(kubectl: Kubectl) -> None:
+async def test_apply_is_idempotent(kubectl: Kubectl) -> None:
     assert await kubectl("apply", "-f", "-", stdin=POD) == "pod/p created\n"
     assert await kubectl("apply", "-f", "-", stdin=POD) == "pod/p unchanged\n"
     changed = POD.replace("app: web", "app: db")
@@ -44,7 +44,7 @@ async def test_apply_and_its_repetition(kubectl: Kubectl) -> None:
     assert await kubectl("get", "pods", "-l", "app=db", "-o", "name") == "pod/p\n"
 
 
-async def test_what_get_prints(kubectl: Kubectl) -> None:
+async def test_get_output(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=POD)
     header, row = (await kubectl("get", "pods")).splitlines()
     assert header.split() == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
@@ -62,7 +62,7 @@ async def test_what_get_prints(kubectl: Kubectl) -> None:
     )
 
 
-async def test_what_describe_prints(kubectl: Kubectl) -> None:
+async def test_describe_output(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=POD)
     event = {
         "apiVersion": "v1",
@@ -96,29 +96,29 @@ async def test_label_annotate_and_patch(kubectl: Kubectl) -> None:
     assert "already has a value" in refused.err
 
 
-async def test_imperative_creates_come_in_protobuf(kubectl: Kubectl) -> None:
+async def test_imperative_creates_send_protobuf(kubectl: Kubectl) -> None:
     assert await kubectl("create", "namespace", "n") == "namespace/n created\n"
     await kubectl("create", "configmap", "c", "--from-literal=a=b", "-n", "n")
     await kubectl("create", "secret", "generic", "s", "--from-literal=k=v", "-n", "n")
     data = await kubectl("get", "cm,secret", "-n", "n", "-o", "jsonpath={.items[*].data}")
     assert '{"a":"b"}' in data and '{"k":"dg=="}' in data
     assert await kubectl("delete", "namespace", "n") == 'namespace "n" deleted\n'
-    gone = await kubectl.run("get", "namespace", "n")
-    assert "NotFound" in gone.err
+    missing = await kubectl.run("get", "namespace", "n")
+    assert "NotFound" in missing.err
 
 
 async def test_delete_and_wait(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=POD)
     waiting = asyncio.create_task(kubectl("wait", "--for=delete", "pod/p", "--timeout=100s"))
-    said = await kubectl("delete", "pod", "p", "--wait")
-    assert said.startswith('pod "p" deleted')  # newer ones say from where
+    result = await kubectl("delete", "pod", "p", "--wait")
+    assert result.startswith('pod "p" deleted')  # newer versions append the namespace
     assert "condition met" in await waiting or await waiting == ""
     assert await kubectl("get", "pods") == ""
 
 
 async def test_wait_for_a_condition(kubectl: Kubectl) -> None:
-    said = await kubectl("wait", "--for=condition=Established", "crd/foos.ex.io")
-    assert said == "customresourcedefinition.apiextensions.k8s.io/foos.ex.io condition met\n"
+    result = await kubectl("wait", "--for=condition=Established", "crd/foos.ex.io")
+    assert result == "customresourcedefinition.apiextensions.k8s.io/foos.ex.io condition met\n"
 
 
 async def test_get_watches(kubectl: Kubectl) -> None:
@@ -148,12 +148,12 @@ async def test_custom_objects(kubectl: Kubectl) -> None:
     assert (header.split(), row.split()[0]) == (["NAME", "AGE"], "f")
     bad = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mode: c"))
     assert 'The Foo "f" is invalid: spec.mode: Unsupported value: "c"' in bad.err
-    strange = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mood: a"))
-    assert 'unknown field "spec.mood"' in strange.err
+    result = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mood: a"))
+    assert 'unknown field "spec.mood"' in result.err
     assert "mode" in await kubectl("explain", "foo.spec")
 
 
-async def test_what_there_is(kubectl: Kubectl) -> None:
+async def test_api_resources_version_and_whoami(kubectl: Kubectl) -> None:
     listed = await kubectl("api-resources", "--no-headers")
     names = {line.split()[0] for line in listed.splitlines()}
     assert {"pods", "foos", "leases", "events", "priorityclasses"} <= names
@@ -163,10 +163,10 @@ async def test_what_there_is(kubectl: Kubectl) -> None:
     assert await kubectl("get", "--raw", "/readyz") == "ok"
 
 
-async def test_no_command_falls_back_to_old_documents(kubectl: Kubectl) -> None:
+async def test_no_command_requests_legacy_documents(kubectl: Kubectl) -> None:
     for arguments in (("apply", "-f", "-"), ("delete", "-f", "-"), ("get", "pods")):
-        said = await kubectl.run(*arguments, "-v=6", stdin=POD)
-        assert said.code == 0, said.err
-        assert re.search(r"(GET |GET\" url=\"|POST\" url=\")https://", said.err)
-        # It asks for these only where the newer ones leave something open.
-        assert "/openapi/v2" not in said.err
+        result = await kubectl.run(*arguments, "-v=6", stdin=POD)
+        assert result.code == 0, result.err
+        assert re.search(r"(GET |GET\" url=\"|POST\" url=\")https://", result.err)
+        # It requests these only if the newer ones are incomplete.
+        assert "/openapi/v2" not in result.err

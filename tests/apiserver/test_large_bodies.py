@@ -1,4 +1,4 @@
-"""Large bodies are handled beside the event loop, and as if they had been small."""
+"""Large bodies are handled off the event loop, with the results of small ones."""
 
 import asyncio
 import threading
@@ -22,7 +22,8 @@ from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
 from batholith.apiserver.custom.schema import StructuralSchema
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.http import bodies, offload, yaml_process
+from batholith.apiserver.http import bodies, yaml_process
+from batholith.apiserver.kinds.info import OFFLOAD_THRESHOLD
 from batholith.apiserver.verbs.patches import json_patch
 from batholith.model.admission import AdmissionRequest, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS
@@ -32,18 +33,18 @@ YAML = "application/yaml"
 
 
 def large(name: str, **labels: str) -> dict[str, Any]:
-    return {**config_map(name, **labels), "data": {"k": "," * (offload.OFFLOAD_THRESHOLD + 1)}}
+    return {**config_map(name, **labels), "data": {"k": "," * (OFFLOAD_THRESHOLD + 1)}}
 
 
 class BlockingWebhook:
-    """An admission rule that holds a first large write up while something else happens."""
+    """An admission webhook that blocks the first large write while something else happens."""
 
     def __init__(self) -> None:
         self.reviewed: list[str] = []
         self.begun = threading.Event()
         self.released = threading.Event()
         self.reads = ""
-        """The object that it looks up."""
+        """The object that it reads."""
 
     def __call__(self, review: AdmissionRequest, lookup: ObjectReader) -> None:
         self.reviewed.append(review.name)
@@ -89,7 +90,7 @@ async def server(tmp_path: Path, webhook: BlockingWebhook) -> AsyncIterator[Embe
         yield server
 
 
-async def test_a_large_write_holds_no_other_up(
+async def test_a_large_write_does_not_block_others(
     server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
     async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
@@ -99,14 +100,14 @@ async def test_a_large_write_holds_no_other_up(
         assert (await writing).status == 201
 
 
-async def test_a_large_write_is_decided_on_the_newest_state(
+async def test_a_large_write_is_based_on_the_latest_state(
     server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
     webhook.released.set()
     await server.create(MAPS, config_map("large"))
     webhook.begun.clear()
     webhook.released.clear()
-    patch = {"data": {"more": "x" * offload.OFFLOAD_THRESHOLD}}
+    patch = {"data": {"more": "x" * OFFLOAD_THRESHOLD}}
     request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
     async with in_flight(request) as writing:
         await webhook.reached()
@@ -114,13 +115,13 @@ async def test_a_large_write_is_decided_on_the_newest_state(
         small = await server.request("PATCH", f"{MAPS}/large", label, content_type=MERGE)
         assert small.status == 200
         webhook.released.set()
-        answer = await writing
-    assert answer.status == 200
-    assert answer.body["metadata"]["labels"] == {"between": "yes"}
-    assert answer.body["data"].keys() == {"k", "more"}
+        response = await writing
+    assert response.status == 200
+    assert response.body["metadata"]["labels"] == {"between": "yes"}
+    assert response.body["data"].keys() == {"k", "more"}
 
 
-async def test_a_rule_that_read_what_then_changed_is_asked_again(
+async def test_a_webhook_runs_again_if_what_it_read_has_changed(
     server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
     webhook.reads = "read"
@@ -132,18 +133,18 @@ async def test_a_rule_that_read_what_then_changed_is_asked_again(
     assert webhook.reviewed.count("large") == 2
 
 
-async def test_the_name_of_a_large_object_is_taken_by_who_comes_first(
+async def test_the_first_write_gets_the_name_of_a_large_object(
     server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
     async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
         await webhook.reached()
         await server.create(MAPS, config_map("large"))
         webhook.released.set()
-        answer = await writing
-    assert (answer.status, answer.body["reason"]) == (409, "AlreadyExists")
+        response = await writing
+    assert (response.status, response.body["reason"]) == (409, "AlreadyExists")
 
 
-async def test_large_yaml_is_read_and_written_by_another_process(
+async def test_large_yaml_is_converted_in_another_process(
     server: EmbeddedServer, webhook: BlockingWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook.released.set()
@@ -154,8 +155,8 @@ async def test_large_yaml_is_read_and_written_by_another_process(
     monkeypatch.setattr(yaml_process, "to_json", here)
     monkeypatch.setattr(yaml_process, "from_json", here)
     body = {**config_map("y"), "data": {f"k{i}": "v: ä" for i in range(1000)}}
-    answer = await server.request("POST", MAPS, yaml.safe_dump(body).encode(), content_type=YAML)
-    assert (answer.status, answer.body["data"]) == (201, body["data"])
+    response = await server.request("POST", MAPS, yaml.safe_dump(body).encode(), content_type=YAML)
+    assert (response.status, response.body["data"]) == (201, body["data"])
     for path in (f"{MAPS}/y", MAPS):
         plain = await server.request("GET", path)
         shown = await server.request("GET", path, headers={"Accept": YAML})
@@ -163,24 +164,24 @@ async def test_large_yaml_is_read_and_written_by_another_process(
         assert shown.body == yaml.safe_dump(plain.body, allow_unicode=False, sort_keys=True)
 
 
-async def test_yaml_with_too_many_keys_is_refused(server: EmbeddedServer) -> None:
+async def test_yaml_with_too_many_keys_is_rejected(server: EmbeddedServer) -> None:
     body = b"".join(b"a%06d: 1\n" % number for number in range(180_000))
-    answer = await server.request("POST", MAPS, body, content_type=YAML)
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
-    assert "more than 100000 values" in answer.body["message"]
+    response = await server.request("POST", MAPS, body, content_type=YAML)
+    assert (response.status, response.body["reason"]) == (400, "BadRequest")
+    assert "more than 100000 values" in response.body["message"]
 
 
 @pytest.mark.parametrize("media", ["application/json", MERGE, JSON_PATCH])
-async def test_json_with_too_many_values_is_refused(server: EmbeddedServer, media: str) -> None:
+async def test_json_with_too_many_values_is_rejected(server: EmbeddedServer, media: str) -> None:
     await server.create(MAPS, config_map("m"))
     method, path = ("POST", MAPS) if media == "application/json" else ("PATCH", f"{MAPS}/m")
     body = b'{"data":{"k":[' + b"0," * yaml_process.MAX_VALUES + b"0]}}"
-    answer = await server.request(method, path, body, content_type=media)
-    assert (answer.status, answer.body["reason"]) == (413, "RequestEntityTooLarge")
-    assert "limit is 100000 values" in answer.body["message"]
+    response = await server.request(method, path, body, content_type=media)
+    assert (response.status, response.body["reason"]) == (413, "RequestEntityTooLarge")
+    assert "limit is 100000 values" in response.body["message"]
 
 
-def test_commas_in_texts_are_no_values() -> None:
+def test_commas_in_strings_are_not_counted_as_values() -> None:
     text = ',[{"' * yaml_process.MAX_VALUES
     assert bodies.parse_json(msgspec.json.encode({"k": text})) == {"k": text}
 
@@ -188,13 +189,13 @@ def test_commas_in_texts_are_no_values() -> None:
 @pytest.mark.parametrize(
     "body", [b'{"a":' * 201 + b"1" + b"}" * 201, b"[" * 40_000 + b"]" * 40_000]
 )
-def test_json_that_nests_too_deep_is_refused(body: bytes) -> None:
+def test_json_nested_too_deep_is_rejected(body: bytes) -> None:
     with pytest.raises(StatusError, match="nested deeper than 200 levels") as refused:
         bodies.parse_json(body)
     assert refused.value.code == 400
 
 
-def test_json_with_many_objects_side_by_side_is_not_deep() -> None:
+def test_json_with_many_sibling_objects_is_not_deep() -> None:
     assert bodies.parse_json(b"[" + b"{}," * 300 + b"{}]") == [{}] * 301
 
 
@@ -205,12 +206,12 @@ async def test_a_json_patch_cannot_nest_an_object_deeper_step_by_step(
     deeper = [
         {"op": "add", "path": "/data" + "/a" * depth, "value": {"a": {}}} for depth in range(1, 250)
     ]
-    answer = await server.request("PATCH", f"{MAPS}/deep", deeper, content_type=JSON_PATCH)
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
-    assert "nested deeper than 200 levels" in answer.body["message"]
+    response = await server.request("PATCH", f"{MAPS}/deep", deeper, content_type=JSON_PATCH)
+    assert (response.status, response.body["reason"]) == (400, "BadRequest")
+    assert "nested deeper than 200 levels" in response.body["message"]
 
 
-def test_a_test_of_a_json_patch_tells_truth_from_one() -> None:
+def test_a_json_patch_test_distinguishes_true_from_one() -> None:
     document = {"a": [{"b": 1}, True]}
     same = {"op": "test", "path": "/a", "value": [{"b": 1}, True]}
     assert json_patch(document, [same]) == document
@@ -219,7 +220,7 @@ def test_a_test_of_a_json_patch_tells_truth_from_one() -> None:
             json_patch(document, [{**same, "value": other}])
 
 
-async def test_patches_cannot_grow_an_object_without_end(
+async def test_patches_cannot_grow_an_object_beyond_the_limit(
     server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
     webhook.released.set()
@@ -228,8 +229,8 @@ async def test_patches_cannot_grow_an_object_without_end(
     statuses = []
     for key in ("a", "b", "c", "d"):
         patch = {"metadata": {"managedFields": [{"manager": key, "fieldsV1": {"f:x": more}}]}}
-        answer = await _append(server, patch)
-        statuses.append(answer.status)
+        response = await _append(server, patch)
+        statuses.append(response.status)
     assert statuses == [200, 200, 413, 413]
 
 
@@ -241,11 +242,11 @@ async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> RawResponse:
     return await server.request("PATCH", f"{MAPS}/m", [step], content_type=JSON_PATCH)
 
 
-def test_a_kind_with_dear_patterns_has_large_bodies_sooner() -> None:
+def test_a_kind_with_expensive_patterns_has_a_lower_offload_threshold() -> None:
     def of(*patterns: str) -> int:
         text = {"type": "string", "allOf": [{"pattern": each} for each in patterns]}
         return StructuralSchema({"type": "object", "properties": {"spec": text}}).offload_threshold
 
-    assert of("^[a-z]+$") == offload.OFFLOAD_THRESHOLD
-    dear = "(a|b)*a((a|b){30}){30}"
-    assert of(dear, dear) < of(dear) < offload.OFFLOAD_THRESHOLD
+    assert of("^[a-z]+$") == OFFLOAD_THRESHOLD
+    expensive = "(a|b)*a((a|b){30}){30}"
+    assert of(expensive, expensive) < of(expensive) < OFFLOAD_THRESHOLD

@@ -1,4 +1,4 @@
-"""How objects end: finalizers, owners, namespaces, grace periods; and what the server adds."""
+"""Deletion: finalizers, owners, namespaces, grace periods; and what the server adds to objects."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -28,8 +28,9 @@ from support.polling import wait_until_true
 
 from batholith.apiserver.controllers.base import ControllerContext, internal_request
 from batholith.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
-from batholith.apiserver.storage.object_store import ResourceStore
-from batholith.apiserver.storage.stored_objects import WatchEvent
+from batholith.apiserver.controllers.namespaces import NamespaceController
+from batholith.apiserver.storage.resource_store import ResourceStore
+from batholith.apiserver.storage.stored_objects import StoredObject, WatchEvent
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
@@ -61,7 +62,7 @@ async def bound_pod(server: Server, name: str, **spec: Any) -> Json:
     return await server.create(PODS, pod(name, nodeName="n1", **spec))
 
 
-async def test_dependents_go_with_their_last_owner(server: Server) -> None:
+async def test_dependents_are_deleted_with_their_last_owner(server: Server) -> None:
     """INV-OW-5, in the background."""
     first = await server.create(MAPS, config_map("first"))
     second = await server.create(MAPS, config_map("second"))
@@ -80,17 +81,17 @@ MISSING_OWNER = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-1
 
 
 async def wait_secrets_observed(server: Server) -> None:
-    """Wait until the garbage collector knows who owns which secret: it hears of them in order."""
+    """Wait until the garbage collector knows the owners of the secrets; changes are ordered."""
     await server.create(SECRETS, owned("witness", MISSING_OWNER))
     await wait_deleted(server, SECRETS, "witness")
 
 
-async def test_an_object_whose_owner_never_was_goes(server: Server) -> None:
+async def test_an_object_whose_owner_never_existed_is_deleted(server: Server) -> None:
     await server.create(SECRETS, owned("child", MISSING_OWNER))
     await wait_deleted(server, SECRETS, "child")
 
 
-async def test_an_owner_in_another_namespace_is_none(server: Server) -> None:
+async def test_an_owner_in_another_namespace_is_ignored(server: Server) -> None:
     await server.create(NAMESPACES_PATH, {"metadata": {"name": "other"}})
     owner = await server.create("/api/v1/namespaces/other/configmaps", config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
@@ -124,8 +125,8 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     child["metadata"]["finalizers"] = ["ex.io/hold"]
     await server.create(SECRETS, child)
     await wait_secrets_observed(server)
-    gone = await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
-    assert gone.body["metadata"]["finalizers"] == ["foregroundDeletion"]
+    deleted = await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
+    assert deleted.body["metadata"]["finalizers"] == ["foregroundDeletion"]
     async with server.watch(f"{SECRETS}?watch=1&fieldSelector=metadata.name%3Dchild") as lines:
         event = await lines.next()
         while "deletionTimestamp" not in event["object"]["metadata"]:
@@ -137,7 +138,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     assert (await server.request("GET", f"{SECRETS}/child")).status == 404
 
 
-async def test_orphans_stay(server: Server) -> None:
+async def test_orphaned_dependents_are_kept(server: Server) -> None:
     """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
@@ -148,7 +149,7 @@ async def test_orphans_stay(server: Server) -> None:
     assert "ownerReferences" not in child["metadata"]
 
 
-async def test_owners_that_went_while_the_server_was_down_are_noticed(tmp_path: Path) -> None:
+async def test_dependents_of_owners_deleted_before_a_crash_are_collected(tmp_path: Path) -> None:
     async with embedded_server(tmp_path, collect_garbage=False) as server:
         owner = await server.create(MAPS, config_map("owner"))
         await server.create(SECRETS, owned("child", owner))
@@ -157,7 +158,7 @@ async def test_owners_that_went_while_the_server_was_down_are_noticed(tmp_path: 
         await wait_deleted(server, SECRETS, "child")
 
 
-async def test_a_finalizer_holds_an_object_and_its_removal_lets_it_go(
+async def test_a_finalizer_blocks_deletion_until_it_is_removed(
     server: Server,
 ) -> None:
     body = config_map("a")
@@ -174,15 +175,15 @@ async def test_a_finalizer_holds_an_object_and_its_removal_lets_it_go(
     assert (await server.request("GET", f"{MAPS}/a")).status == 404
 
 
-async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
+async def test_a_namespace_gets_default_objects_and_its_content_is_deleted_with_it(
     server: Server,
 ) -> None:
     async with server.watch(
         "/api/v1/serviceaccounts?watch=1&fieldSelector=metadata.namespace%3Dspace"
     ) as lines:
-        made = await server.create(NAMESPACES_PATH, {"metadata": {"name": "space"}})
+        created = await server.create(NAMESPACES_PATH, {"metadata": {"name": "space"}})
         assert (await lines.next())["object"]["metadata"]["name"] == "default"
-    assert made["status"]["phase"] == "Active"
+    assert created["status"]["phase"] == "Active"
     inside = "/api/v1/namespaces/space/configmaps"
     held = config_map("a")
     held["metadata"]["finalizers"] = ["ex.io/hold"]
@@ -206,12 +207,12 @@ async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
     assert (await server.get(inside))["items"] == []
 
 
-async def test_some_namespaces_stay(server: Server) -> None:
+async def test_system_namespaces_cannot_be_deleted(server: Server) -> None:
     refused = await server.request("DELETE", f"{NAMESPACES_PATH}/kube-system")
     assert (refused.status, refused.body["reason"]) == (403, "Forbidden")
 
 
-async def test_a_running_pod_gets_its_grace_and_the_agent_ends_it(server: Server) -> None:
+async def test_a_running_pod_gets_its_grace_period_and_the_agent_removes_it(server: Server) -> None:
     await bound_pod(server, "p", terminationGracePeriodSeconds=60)
     ending = await server.request("DELETE", f"{PODS}/p")
     assert ending.body["metadata"]["deletionGracePeriodSeconds"] == 60
@@ -228,7 +229,7 @@ async def test_a_running_pod_gets_its_grace_and_the_agent_ends_it(server: Server
     assert (await server.request("GET", f"{PODS}/p")).status == 404
 
 
-async def test_a_pod_without_a_node_or_with_an_end_goes_at_once(server: Server) -> None:
+async def test_an_unscheduled_or_finished_pod_is_removed_immediately(server: Server) -> None:
     await server.create(PODS, pod("waiting"))
     await server.request("DELETE", f"{PODS}/waiting")
     assert (await server.request("GET", f"{PODS}/waiting")).status == 404
@@ -239,7 +240,7 @@ async def test_a_pod_without_a_node_or_with_an_end_goes_at_once(server: Server) 
     assert (await server.request("GET", f"{PODS}/done")).status == 404
 
 
-async def test_a_pod_is_bound_once(server: Server) -> None:
+async def test_a_pod_can_be_bound_only_once(server: Server) -> None:
     await server.create(PODS, pod("p"))
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
     assert (await server.request("POST", f"{PODS}/p/binding", binding)).status == 201
@@ -254,9 +255,9 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 async def running(server: Server, name: str, *, ready: str = "True") -> None:
     """A running pod of the app db."""
-    made = pod(name)
-    made["metadata"]["labels"] = {"app": "db"}
-    await server.create(PODS, made)
+    created = pod(name)
+    created["metadata"]["labels"] = {"app": "db"}
+    await server.create(PODS, created)
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
     await patch_status(server, f"{PODS}/{name}", status)
 
@@ -273,7 +274,7 @@ async def evict(server: Server, name: str) -> RawResponse:
     return await server.request("POST", f"{PODS}/{name}/eviction", body)
 
 
-async def test_an_eviction_deletes_what_is_under_no_budget(server: Server) -> None:
+async def test_an_eviction_deletes_a_pod_without_a_budget(server: Server) -> None:
     await server.create(PODS, pod("free"))
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "db"}}}
     await server.create(BUDGETS, {"metadata": {"name": "b"}, "spec": spec})
@@ -281,11 +282,11 @@ async def test_an_eviction_deletes_what_is_under_no_budget(server: Server) -> No
     assert (await server.request("GET", f"{PODS}/free")).status == 404
 
 
-async def test_a_budget_lets_go_of_what_is_not_ready_or_not_running(
+async def test_a_budget_allows_eviction_of_pods_not_ready_or_not_running(
     server: Server,
 ) -> None:
-    await running(server, "well")
-    await running(server, "sick", ready="False")
+    await running(server, "ready")
+    await running(server, "unready", ready="False")
     labelled = pod("pending")
     labelled["metadata"]["labels"] = {"app": "db"}
     await server.create(PODS, labelled)
@@ -297,8 +298,8 @@ async def test_a_budget_lets_go_of_what_is_not_ready_or_not_running(
         return bool(status.get("currentHealthy") == status.get("desiredHealthy") == 1)
 
     await wait_until_true(counted)
-    assert (await evict(server, "well")).status == 429
-    assert (await evict(server, "sick")).status == 201
+    assert (await evict(server, "ready")).status == 429
+    assert (await evict(server, "unready")).status == 201
     assert (await evict(server, "pending")).status == 201
 
 
@@ -312,9 +313,9 @@ async def test_a_pod_under_two_budgets_is_not_evicted(server: Server) -> None:
     assert "more than one PodDisruptionBudget" in refused.body["message"]
 
 
-async def test_pods_get_a_priority_an_account_and_tolerations(server: Server) -> None:
-    made = await server.create(PODS, pod("p", priorityClassName="system-cluster-critical"))
-    spec = made["spec"]
+async def test_pods_get_a_priority_a_service_account_and_tolerations(server: Server) -> None:
+    created = await server.create(PODS, pod("p", priorityClassName="system-cluster-critical"))
+    spec = created["spec"]
     assert spec["priority"] == 2_000_000_000
     assert spec["serviceAccountName"] == "default"
     assert {each["key"] for each in spec["tolerations"]} == {
@@ -328,7 +329,7 @@ async def test_pods_get_a_priority_an_account_and_tolerations(server: Server) ->
     assert liar.status == 403
 
 
-async def test_a_definition_that_ends_takes_no_new_objects(tmp_path: Path) -> None:
+async def test_a_terminating_crd_accepts_no_new_objects(tmp_path: Path) -> None:
     async with embedded_server(tmp_path, crds=[definition()]) as server:
         held = foo("held", mode="a")
         held["metadata"]["finalizers"] = ["ex.io/hold"]
@@ -341,8 +342,8 @@ async def test_a_definition_that_ends_takes_no_new_objects(tmp_path: Path) -> No
             while "InstanceDeletionInProgress" not in conditions:
                 status = (await lines.next())["object"]["status"]
                 conditions = [each["reason"] for each in status["conditions"]]
-            late = await server.request("POST", FOOS, foo("late", mode="a"))
-            assert late.status == 403
+            rejected = await server.request("POST", FOOS, foo("rejected", mode="a"))
+            assert rejected.status == 403
             body = {"metadata": {"finalizers": None}}
             await server.request("PATCH", f"{FOOS}/held", body, content_type=MERGE)
             while (await lines.next())["type"] != "DELETED":
@@ -354,21 +355,21 @@ async def test_a_dry_run_changes_nothing(server: Server) -> None:
     tried = await server.request("POST", f"{MAPS}?dryRun=All", config_map("a"))
     assert (tried.status, "resourceVersion" in tried.body["metadata"]) == (201, False)
     assert (await server.request("GET", f"{MAPS}/a")).status == 404
-    made = await server.create(MAPS, config_map("a"))
+    created = await server.create(MAPS, config_map("a"))
     await server.request("DELETE", f"{MAPS}/a?dryRun=All")
-    assert await server.get(f"{MAPS}/a") == made
+    assert await server.get(f"{MAPS}/a") == created
 
 
-async def test_a_collection_goes_by_selection(server: Server) -> None:
+async def test_delete_collection_honours_selectors(server: Server) -> None:
     await server.create(MAPS, config_map("a", tier="x"))
     await server.create(MAPS, config_map("b", tier="y"))
-    gone = await server.request("DELETE", f"{MAPS}?labelSelector=tier%3Dx")
-    assert [item["metadata"]["name"] for item in gone.body["items"]] == ["a"]
+    deleted = await server.request("DELETE", f"{MAPS}?labelSelector=tier%3Dx")
+    assert [item["metadata"]["name"] for item in deleted.body["items"]] == ["a"]
     left = await server.get(f"{MAPS}?labelSelector=tier")
     assert [item["metadata"]["name"] for item in left["items"]] == ["b"]
 
 
-async def test_the_server_says_whose_a_token_is(server: Server) -> None:
+async def test_token_reviews_return_the_user(server: Server) -> None:
     path = "/apis/authentication.k8s.io/v1/tokenreviews"
     token = server.tokens["scheduler"]
     review = await server.create(path, {"spec": {"token": token}})
@@ -385,20 +386,20 @@ async def test_the_server_says_whose_a_token_is(server: Server) -> None:
     assert (await server.create(access, asked))["status"]["allowed"] is True
 
 
-async def test_events_last_an_hour(tmp_path: Path) -> None:
+async def test_events_expire_after_an_hour(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await _expire_events(server)
 
 
 async def _expire_events(server: EmbeddedServer) -> None:
     handlers = server.running.app.handlers
-    tools = ControllerContext(
+    context = ControllerContext(
         writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
     )
-    sweeper = EventTtlController(tools)
+    controller = EventTtlController(context)
     clock = FakeClock()
-    sweeper.queue.clock = clock
-    handlers.writer.store.listeners.append(sweeper.on_event)
+    controller.queue.clock = clock
+    handlers.writer.store.listeners.append(controller.on_event)
     events = "/api/v1/namespaces/default/events"
     about = {"kind": "Pod", "name": "p", "namespace": "default"}
     for name in ("old", "fresh"):
@@ -407,24 +408,24 @@ async def _expire_events(server: EmbeddedServer) -> None:
         await clock.advance(EVENT_TTL / 2)
     await server.request("PATCH", f"{events}/fresh", {"count": 2}, content_type=MERGE)
     await clock.advance(EVENT_TTL / 2)
-    await sweeper.reconcile("events")
+    await controller.reconcile("events")
     left = await server.get(events)
     assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
 
 
-async def test_an_event_that_is_written_while_others_expire_stays(
+async def test_an_event_written_during_expiry_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED_SLICE_SIZE", 2)
     async with embedded_server(tmp_path) as server:
         handlers, clock = server.running.app.handlers, FakeClock()
-        sweeper = EventTtlController(
+        controller = EventTtlController(
             ControllerContext(
                 writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
             )
         )
-        sweeper.queue.clock = clock
-        handlers.writer.store.listeners.append(sweeper.on_event)
+        controller.queue.clock = clock
+        handlers.writer.store.listeners.append(controller.on_event)
         events = "/api/v1/namespaces/default/events"
         about = {"kind": "Pod", "name": "p", "namespace": "default"}
         for name in "abcde":
@@ -433,26 +434,26 @@ async def test_an_event_that_is_written_while_others_expire_stays(
         await clock.advance(EVENT_TTL)
         written: list[str] = []
 
-        def write(shelf: ResourceStore, event: WatchEvent) -> None:
-            """As soon as the first slice is gone."""
-            if shelf.resource.plural == "events" and not written:
+        def write(resource_store: ResourceStore, event: WatchEvent) -> None:
+            """As soon as the first slice is deleted."""
+            if resource_store.resource.plural == "events" and not written:
                 written.append(event.entry.name)
-                call = internal_request(shelf.kind, ("default", "e"))
+                call = internal_request(resource_store.kind, ("default", "e"))
                 handlers.writer.update_unchecked(call, lambda obj: {**obj, "message": "again"})
 
         handlers.writer.store.listeners.append(write)
-        await sweeper.reconcile("events")
+        await controller.reconcile("events")
         left = await server.get(events)
         assert [item["metadata"]["name"] for item in left["items"]] == ["e"]
 
 
-async def test_logs_come_from_the_agent(server: Server) -> None:
+async def test_logs_are_fetched_from_the_agent(server: Server) -> None:
     asked: list[str] = []
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def serve_log(request: web.Request) -> web.StreamResponse:
         asked.append(request.path_qs)
-        if request.match_info["container"] == "late":
-            raise web.HTTPBadRequest(text='container "late" in pod "p" is waiting to start')
+        if request.match_info["container"] == "waiting":
+            raise web.HTTPBadRequest(text='container "waiting" in pod "p" is waiting to start')
         response = web.StreamResponse()
         await response.prepare(request)
         for line in (b"one\n", b"two\n"):
@@ -464,7 +465,7 @@ async def test_logs_come_from_the_agent(server: Server) -> None:
     context.load_cert_chain(pki.agent.certificate, pki.agent.key)
     context.verify_mode = ssl.CERT_REQUIRED
     app = web.Application()
-    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", answer)
+    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", serve_log)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -482,15 +483,15 @@ async def test_logs_come_from_the_agent(server: Server) -> None:
         assert (log.status, log.body) == (200, "one\ntwo\n")
         assert asked == ["/containerLogs/default/p/main?follow=true&tailLines=3"]
         two = pod("two", nodeName="n1")
-        two["spec"]["containers"].append({"name": "late", "image": "busybox:1"})
+        two["spec"]["containers"].append({"name": "waiting", "image": "busybox:1"})
         await server.create(PODS, two)
         which = await server.request("GET", f"{PODS}/two/log")
         assert which.body["message"] == (
-            "a container name must be specified for pod two, choose one of: [main late]"
+            "a container name must be specified for pod two, choose one of: [main waiting]"
         )
         none = await server.request("GET", f"{PODS}/two/log?container=nope")
         assert none.body["message"] == "container nope is not valid for pod two"
-        waiting = await server.request("GET", f"{PODS}/two/log?container=late")
+        waiting = await server.request("GET", f"{PODS}/two/log?container=waiting")
         assert (waiting.status, waiting.body["reason"]) == (400, "BadRequest")
         assert "waiting to start" in waiting.body["message"]
     finally:
@@ -506,24 +507,60 @@ async def test_logs_come_from_the_agent(server: Server) -> None:
         {"propagationPolicy": {}},
     ],
 )
-async def test_odd_delete_options_are_refused(server: Server, body: Json) -> None:
+async def test_invalid_delete_options_are_rejected(server: Server, body: Json) -> None:
     await server.create(MAPS, config_map("a"))
     refused = await server.request("DELETE", f"{MAPS}/a", body)
     assert (refused.status, refused.body["reason"]) == (400, "BadRequest")
     assert (await server.request("GET", f"{MAPS}/a")).status == 200
 
 
-async def test_odd_parts_of_pods_are_refused(server: Server) -> None:
+async def test_malformed_pod_subresources_are_rejected(server: Server) -> None:
     await server.create(PODS, pod("p"))
-    for part, body in (
+    for subresource, body in (
         ("binding", {"target": [1]}),
         ("binding", {"target": {"name": 1}}),
         ("eviction", {"deleteOptions": "now"}),
     ):
-        refused = await server.request("POST", f"{PODS}/p/{part}", body)
+        refused = await server.request("POST", f"{PODS}/p/{subresource}", body)
         assert refused.status == 400, refused.body
-    strange = {"spec": {"containers": [1]}}
+    malformed = {"spec": {"containers": [1]}}
     media = "application/strategic-merge-patch+json"
-    merged = await server.request("PATCH", f"{PODS}/p", strange, content_type=media)
+    merged = await server.request("PATCH", f"{PODS}/p", malformed, content_type=media)
     assert merged.status >= 400
-    assert any(words in merged.body["message"] for words in ("merge key", "not identical"))
+    assert any(reason in merged.body["message"] for reason in ("merge key", "not identical"))
+
+
+async def test_finalization_leaves_a_recreated_namespace_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reconcile = NamespaceController.reconcile
+
+    async def skip(_: NamespaceController, key: str) -> None:
+        """Keep the server's own controller from finalizing the namespace."""
+
+    monkeypatch.setattr(NamespaceController, "reconcile", skip)
+    async with embedded_server(tmp_path, collect_garbage=False) as server:
+        handlers, path = server.running.app.handlers, f"{NAMESPACES_PATH}/n"
+        await server.create(NAMESPACES_PATH, {"metadata": {"name": "n"}})
+        await server.create(f"{path}/configmaps", config_map("old"))
+        await server.request("DELETE", path)
+        deleted: list[str] = []
+
+        async def recreate(_: object, entries: list[StoredObject], __: object) -> None:
+            """Instead of the first deletion, replace the namespace."""
+            deleted.extend(entry.name for entry in entries)
+            if [entry.name for entry in entries] == ["old"]:
+                body = {"metadata": {"name": "n"}, "spec": {"finalizers": []}}
+                await server.request("PUT", f"{path}/finalize", body)
+                await server.create(NAMESPACES_PATH, {"metadata": {"name": "n"}})
+                await server.create(f"{path}/secrets", {"metadata": {"name": "new"}})
+
+        monkeypatch.setattr(handlers.deleter, "delete_each", recreate)
+        context = ControllerContext(
+            writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
+        )
+        await reconcile(NamespaceController(context, ca=b""), "n")
+        assert deleted == ["old"]
+        namespace = await server.get(path)
+    assert namespace["spec"]["finalizers"] == ["kubernetes"]
+    assert namespace["status"] == {"phase": "Active"}

@@ -1,4 +1,4 @@
-"""Work on very many objects: others have their turn in between, and lists are of one moment."""
+"""Work on many objects yields to other tasks, and lists are consistent snapshots."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ from batholith.apiserver.controllers.garbage_collector import GarbageCollector
 from batholith.apiserver.http.auth import APISERVER_USER
 from batholith.apiserver.http.requests import ObjectPath
 from batholith.apiserver.printing import tables
-from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage import object_store
 from batholith.apiserver.storage.object_store import ObjectStore
 from batholith.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
 from batholith.apiserver.storage.stored_objects import StoredObject
@@ -41,7 +41,7 @@ MANY = 2 * PARSED_SLICE_SIZE + 50
 
 
 class LoopIterations:
-    """Counts what is done in one turn of the loop."""
+    """Counts calls per iteration of the event loop."""
 
     def __init__(self) -> None:
         self._iteration = 0
@@ -63,7 +63,7 @@ class LoopIterations:
 
     @contextmanager
     def assert_at_most(self, limit: int, *, of: int) -> Iterator[None]:
-        """No turn does more than *limit* of the *of* that are done, at least."""
+        """Check that no iteration has more than *limit* calls, of at least *of* in total."""
         self._done.clear()
         yield
         assert self._done.total() >= of
@@ -91,9 +91,9 @@ def object_store_of(server: EmbeddedServer) -> ObjectStore:
 
 
 async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
-    """Many objects of a kind, without HTTP."""
-    parts = path.strip("/").split("/")
-    plural, namespace = parts[-1], parts[-2]
+    """Create many objects of a kind, without HTTP."""
+    segments = path.strip("/").split("/")
+    plural, namespace = segments[-1], segments[-2]
     group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
     kind = server.running.app.catalog.get(group, version, plural)
     assert kind is not None
@@ -117,7 +117,7 @@ async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
         ("?dryRun=All", {}),
     ],
 )
-async def test_reads_of_many_objects_give_others_their_turn(
+async def test_reads_of_many_objects_yield_to_the_event_loop(
     server: EmbeddedServer,
     iterations: LoopIterations,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,22 +127,22 @@ async def test_reads_of_many_objects_give_others_their_turn(
     await fill(server, SECRETS)
     monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
     monkeypatch.setattr(StoredObject, "parse", iterations.counted(StoredObject.parse))
-    if headers:  # what is stored goes out as it is, many at a time
+    if headers:  # stored bytes are sent unchanged, many at a time
         monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         method = "DELETE" if "dryRun" in query else "GET"
-        answer = await server.request(method, SECRETS + query, headers=headers)
-    assert answer.status == 200
+        response = await server.request(method, SECRETS + query, headers=headers)
+    assert response.status == 200
 
 
-async def test_deletions_of_many_objects_give_others_their_turn(
+async def test_deletions_of_many_objects_yield_to_the_event_loop(
     server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "remove", iterations.counted(ObjectStore.remove))
     await fill(server, SECRETS)
     with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
-        answer = await server.request("DELETE", SECRETS)
-    assert (answer.status, len(answer.body["items"])) == (200, MANY)
+        response = await server.request("DELETE", SECRETS)
+    assert (response.status, len(response.body["items"])) == (200, MANY)
     await server.create(NAMESPACES, {"metadata": {"name": "n"}})
     await fill(server, "/api/v1/namespaces/n/secrets")
     with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
@@ -157,7 +157,7 @@ async def test_deletions_of_many_objects_give_others_their_turn(
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
-async def test_an_owner_of_many_takes_them_along_in_slices(
+async def test_many_dependents_are_deleted_in_slices(
     server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     owner = await server.create(MAPS, {"metadata": {"name": "owner"}})
@@ -167,13 +167,13 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
     looked: Counter[str] = Counter()
     true_check = GarbageCollector._check_owners
 
-    def check(self: GarbageCollector, shelf: Any, entry: StoredObject) -> Any:
+    def check(self: GarbageCollector, resource_store: Any, entry: StoredObject) -> Any:
         looked[entry.name] += 1
-        return true_check(self, shelf, entry)
+        return true_check(self, resource_store, entry)
 
     monkeypatch.setattr(GarbageCollector, "_check_owners", check)
-    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
-    monkeypatch.setattr(ObjectStore, "update", iterations.counted(ObjectStore.put))
+    monkeypatch.setattr(ObjectStore, "remove", iterations.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "put", iterations.counted(ObjectStore.put))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
         await wait_deleted(server, MAPS, "owner")
@@ -185,35 +185,37 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
             return not left
 
         await wait_until_true(over)
-    # Each is looked at now and then, and not once for each of the others.
+    # Each is checked a few times, not once for each of the others.
     assert all(times <= 5 for times in looked.values())
 
 
-async def test_a_list_in_slices_is_of_one_moment(
+async def test_a_list_in_slices_is_a_consistent_snapshot(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(server, SECRETS)
-    registry = object_store_of(server)
-    (shelf,) = (each for each in registry.resource_stores() if each.resource.plural == "secrets")
+    store = object_store_of(server)
+    (resource_store,) = (
+        each for each in store.resource_stores() if each.resource.plural == "secrets"
+    )
     names = iter([f"s{number:04d}" for number in range(MANY - 1, 0, -1)])
 
     async def slices_and_writes(*args: Any) -> AsyncGenerator[Any]:
-        async for part in slices(*args):
-            yield part
-            entry = shelf.get("default", next(names))
+        async for batch in slices(*args):
+            yield batch
+            entry = resource_store.get("default", next(names))
             assert entry is not None
-            await registry.remove(shelf, entry.parse(), entry).done
+            await store.remove(resource_store, entry.parse(), entry).done
 
     monkeypatch.setattr(render, "slices", slices_and_writes)
-    before = registry.committed_rv
+    before = store.committed_rv
     table = (await server.request("GET", SECRETS, headers=TABLE)).body
-    assert registry.committed_rv > before + 1
+    assert store.committed_rv > before + 1
     assert table["metadata"]["resourceVersion"] == str(before)
     shown = [row["object"]["metadata"]["name"] for row in table["rows"]]
     assert shown == [f"s{number:04d}" for number in range(MANY)]
 
 
-async def test_a_long_list_in_yaml_is_the_list(server: EmbeddedServer) -> None:
+async def test_a_long_list_in_yaml_equals_the_list_in_json(server: EmbeddedServer) -> None:
     await fill(server, SECRETS)
     version = (await server.get(f"{SECRETS}?limit=1"))["metadata"]["resourceVersion"]
     path = f"{SECRETS}?resourceVersion={version}&resourceVersionMatch=Exact"
@@ -229,7 +231,7 @@ async def test_a_long_list_in_yaml_is_the_list(server: EmbeddedServer) -> None:
         assert len(wanted["items"]) == MANY
 
 
-async def test_pages_are_of_the_moment_of_the_first_until_that_is_forgotten(
+async def test_pages_are_of_one_snapshot_until_it_expires(
     server: EmbeddedServer,
 ) -> None:
     await fill(server, SECRETS)
@@ -244,39 +246,39 @@ async def test_pages_are_of_the_moment_of_the_first_until_that_is_forgotten(
         assert len((await server.get(exact))["items"]) == MANY
         await _trim_history(server)
     for path in (f"{SECRETS}?limit=10&continue={token}", exact):
-        answer = await server.request("GET", path)
-        assert (answer.status, answer.body["reason"]) == (410, "Expired")
+        response = await server.request("GET", path)
+        assert (response.status, response.body["reason"]) == (410, "Expired")
 
 
 async def _trim_history(server: EmbeddedServer) -> None:
-    """The time has come at which the past is forgotten."""
-    registry = object_store_of(server)
-    registry.next_snapshot_expiry = asyncio.get_running_loop().time()
-    # Any write wakes the store; this one is no change of what is listed.
+    """Expire snapshots, as after a long time."""
+    store = object_store_of(server)
+    store.next_snapshot_expiry = asyncio.get_running_loop().time()
+    # Any write wakes the store; this one does not change the listed objects.
     await server.create(MAPS, {"metadata": {"generateName": "wakes-"}})
 
     async def done() -> bool:
-        return registry.next_snapshot_expiry > asyncio.get_running_loop().time()
+        return store.next_snapshot_expiry > asyncio.get_running_loop().time()
 
     await wait_until_true(done)
 
 
-async def test_the_past_is_forgotten_when_nobody_writes(
+async def test_snapshots_expire_without_writes(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
-    registry = object_store_of(server)
+    monkeypatch.setattr(object_store, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
+    store = object_store_of(server)
     await _trim_history(server)
 
     async def forgotten() -> bool:
-        return registry.oldest_rv == registry.committed_rv
+        return store.oldest_rv == store.committed_rv
 
     await wait_until_true(forgotten)
 
 
 @asynccontextmanager
 async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
-    """The wall clock is wrong by *seconds*, while time itself goes on as before."""
+    """Set the wall clock off by *seconds*; the monotonic clock is unaffected."""
     import time
     from datetime import datetime, timedelta, tzinfo
 
@@ -290,14 +292,14 @@ async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> As
             return datetime.now(tz) + timedelta(seconds=seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr(time, "steady_time", lambda: true() + seconds)
+        patch.setattr(time, "time", lambda: true() + seconds)
         patch.setattr(writes, "datetime", WrongClock)
         patch.setattr(deletes, "datetime", WrongClock)
         yield
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-async def test_a_jump_of_the_wall_clock_ends_nothing_and_holds_nothing_up(
+async def test_a_wall_clock_jump_has_no_effect(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     await fill(server, SECRETS)

@@ -1,8 +1,8 @@
-"""What the embedded server accepts has an effect, is plain data, or is answered with a warning.
+"""What the embedded server accepts has an effect, is plain data, or brings a warning.
 
-The tables name every kind and part that discovery lists; those of fields are in
-`test_fields_without_effect.py`. Something new fails here until it has a row, and what comes to be
-enforced changes its row.
+The tables list every kind and subresource of discovery; those of fields are in
+`test_fields_without_effect.py`. Something new fails here until it has a row, and once it is
+enforced, its row must change.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -146,7 +146,7 @@ ROWS: Mapping[str, EnforcementRow] = {
     ),
     "bus.volcano.sh/v1alpha1/commands": enforced("job_ctrl/controller.py", {"action": "AbortJob"}),
 }
-"""Every kind that a new cluster serves."""
+"""Kinds served by a new cluster."""
 
 _STATUS = {"get", "patch", "update"}
 SUBRESOURCES: Mapping[str, set[str]] = {
@@ -170,13 +170,13 @@ SUBRESOURCES: Mapping[str, set[str]] = {
     "v1/pods/eviction": {"create"},
     "v1/pods/log": {"get"},
 }  # fmt: skip
-"""Every part of a kind that discovery lists, and what may be done with it."""
+"""Subresources in discovery, with their verbs."""
 
 REFUSED_SUBRESOURCES = (
     "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/exec", "pods/p/portforward",
     "pods/p/proxy", "pods/p/resize", "services/s/proxy", "serviceaccounts/default/token",
 )  # fmt: skip
-"""Parts that other clusters have, and that are refused in words that say so."""
+"""Subresources of other clusters that are rejected with a message of their own."""
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -184,14 +184,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
-    """One server for all: each test has names of its own for what it leaves there."""
-    folder = tmp_path_factory.mktemp("server")
-    async with embedded_server(folder, crds=crds.load()) as running:
+    """One server for all tests: each uses different names."""
+    data_dir = tmp_path_factory.mktemp("server")
+    async with embedded_server(data_dir, crds=crds.load()) as running:
         yield running
 
 
 class Kind(NamedTuple):
-    """A kind as discovery lists it."""
+    """A kind in discovery."""
 
     group: str
     version: str
@@ -211,31 +211,31 @@ class Kind(NamedTuple):
 async def discovered(server: EmbeddedServer) -> list[Kind]:
     found = []
     for root in ("/api", "/apis"):
-        answer = await server.request("GET", root, headers={"Accept": DISCOVERY})
-        for group in answer.body["items"]:
+        response = await server.request("GET", root, headers={"Accept": DISCOVERY})
+        for group in response.body["items"]:
             for version in group["versions"]:
                 name = group["metadata"].get("name", "")
                 found += [Kind(name, version["version"], each) for each in version["resources"]]
     return found
 
 
-# Kinds and their parts.
+# Kinds and their subresources.
 
 
-async def test_every_kind_and_part_that_is_listed_has_a_row(server: EmbeddedServer) -> None:
+async def test_every_kind_and_subresource_has_a_row(server: EmbeddedServer) -> None:
     kinds = await discovered(server)
     assert sorted(kind.path for kind in kinds) == sorted(ROWS)
-    parts = {
-        f"{kind.path}/{part['subresource']}": set(part["verbs"])
+    subresources = {
+        f"{kind.path}/{subresource['subresource']}": set(subresource["verbs"])
         for kind in kinds
-        for part in kind.entry.get("subresources", ())
+        for subresource in kind.entry.get("subresources", ())
     }
-    assert parts == SUBRESOURCES
+    assert subresources == SUBRESOURCES
     assert [path for path, row in ROWS.items() if not row.enforcer_exists] == []
     assert len(UNENFORCED_KINDS) == sum(row.handling == "warned" for row in ROWS.values())
 
 
-async def test_kinds_without_effect_are_answered_with_a_warning(server: EmbeddedServer) -> None:
+async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> None:
     for kind in await discovered(server):
         row = ROWS[kind.path]
         if "list" not in kind.entry["verbs"] or kind.path in _MADE_ELSEWHERE:
@@ -243,18 +243,18 @@ async def test_kinds_without_effect_are_answered_with_a_warning(server: Embedded
         body = {"metadata": {"name": "row"}, **row.body}
         if kind.path.endswith(("volcano.sh/v1alpha1/commands", "queues", "podgroups")):
             body |= _head(kind)
-        answer = await server.request("POST", f"{kind.url()}?dryRun=All", body)
-        assert answer.status == 201, (kind.path, answer.body)
-        said = [text for text in answer.warnings if "stored but not" in text]
-        assert len(said) == (row.handling == "warned"), (kind.path, answer.warnings)
-        assert len(answer.warnings) == len(said), kind.path
-        assert all(text.startswith(kind.entry["responseKind"]["kind"]) for text in said)
+        response = await server.request("POST", f"{kind.url()}?dryRun=All", body)
+        assert response.status == 201, (kind.path, response.body)
+        warnings = [text for text in response.warnings if "stored but not" in text]
+        assert len(warnings) == (row.handling == "warned"), (kind.path, response.warnings)
+        assert len(response.warnings) == len(warnings), kind.path
+        assert all(text.startswith(kind.entry["responseKind"]["kind"]) for text in warnings)
 
 
 _MADE_ELSEWHERE = {
     "v1/events", "events.k8s.io/v1/events", "batch.volcano.sh/v1alpha1/jobs",
 }  # fmt: skip
-"""Kinds whose objects need more than a row can say; other tests make them."""
+"""Kinds whose objects need more than a row; other tests create them."""
 
 
 def _head(kind: Kind) -> Json:
@@ -262,30 +262,30 @@ def _head(kind: Kind) -> Json:
     return {"apiVersion": api, "kind": kind.entry["responseKind"]["kind"]}
 
 
-async def test_whatever_is_listed_can_be_done(server: EmbeddedServer) -> None:
+async def test_every_verb_in_discovery_is_supported(server: EmbeddedServer) -> None:
     for kind in await discovered(server):
         entries = [("", kind.entry["verbs"])]
         entries += [(p["subresource"], p["verbs"]) for p in kind.entry.get("subresources", ())]
-        for part, verbs in entries:
+        for subresource, verbs in entries:
             for verb in verbs:
-                method, url = _request(kind, part, verb)
+                method, url = _request(kind, subresource, verb)
                 body: Json | None = None if method in ("GET", "DELETE") else {}
                 media = MERGE if method == "PATCH" else "application/json"
-                answer = await server.request(method, url, body, content_type=media)
-                assert answer.status not in (405, 501), (method, url, answer.body)
-                if answer.status == 404:
-                    assert answer.body["details"]["name"] == "none", (method, url, answer.body)
+                response = await server.request(method, url, body, content_type=media)
+                assert response.status not in (405, 501), (method, url, response.body)
+                if response.status == 404:
+                    assert response.body["details"]["name"] == "none", (method, url, response.body)
 
 
-def _request(kind: Kind, part: str, verb: str) -> tuple[str, str]:
-    one = kind.url("none") + (f"/{part}" if part else "")
+def _request(kind: Kind, subresource: str, verb: str) -> tuple[str, str]:
+    one = kind.url("none") + (f"/{subresource}" if subresource else "")
     if verb in ("get", "update", "patch", "delete"):
         method = {"get": "GET", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}[verb]
         return method, one if verb == "get" else f"{one}?dryRun=All"
     if verb == "create":
-        return "POST", f"{one if part else kind.url()}?dryRun=All"
+        return "POST", f"{one if subresource else kind.url()}?dryRun=All"
     if verb == "watch":
-        # A version that cannot be read ends it before it starts.
+        # An invalid version ends the watch before it starts.
         return "GET", f"{kind.url()}?watch=1&resourceVersion=x"
     if verb == "deletecollection":
         return "DELETE", f"{kind.url()}?dryRun=All&labelSelector=none"
@@ -293,43 +293,43 @@ def _request(kind: Kind, part: str, verb: str) -> tuple[str, str]:
     return "GET", kind.url()
 
 
-async def test_openapi_describes_the_parts_that_are_listed(server: EmbeddedServer) -> None:
+async def test_openapi_describes_the_subresources_in_discovery(server: EmbeddedServer) -> None:
     documents = (await server.get("/openapi/v3"))["paths"]
     found = set()
     for root, entry in documents.items():
         group_version = root.removeprefix("apis/").removeprefix("api/")
         for path in (await server.get(entry["serverRelativeURL"]))["paths"]:
-            plural, brace, part = path.partition("/{name}/")
+            plural, brace, subresource = path.partition("/{name}/")
             if brace:
-                found.add(f"{group_version}/{plural.rpartition('/')[2]}/{part}")
+                found.add(f"{group_version}/{plural.rpartition('/')[2]}/{subresource}")
     assert found == set(SUBRESOURCES)
 
 
-async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer) -> None:
-    for part in REFUSED_SUBRESOURCES:
-        url = f"/api/v1/namespaces/default/{part}"
+async def test_unsupported_subresources_are_rejected_by_name(server: EmbeddedServer) -> None:
+    for subresource in REFUSED_SUBRESOURCES:
+        url = f"/api/v1/namespaces/default/{subresource}"
         for method in ("POST", "PATCH"):
-            answer = await server.request(method, url, {}, content_type=MERGE)
-            assert (answer.status, answer.body["reason"]) == (501, "NotImplemented")
-            assert f"does not offer '{part.rpartition('/')[2]}'" in answer.body["message"]
+            response = await server.request(method, url, {}, content_type=MERGE)
+            assert (response.status, response.body["reason"]) == (501, "NotImplemented")
+            assert f"does not offer '{subresource.rpartition('/')[2]}'" in response.body["message"]
 
 
-# Who is warned, and when.
+# Recipients and occasions of warnings.
 
 POLICIES = names.NETWORKPOLICIES.path("default")
 POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
 WARNINGS = (
-    "NetworkPolicy is stored but not enforced by the embedded cluster: pods share the network of "
+    "NetworkPolicy is stored but not enforced by the embedded cluster: pods use the network of "
     "the machine"
 )
 
 
-async def test_a_warning_comes_with_the_object_and_with_each_change_of_it(
+async def test_create_and_every_update_of_the_object_bring_a_warning(
     server: EmbeddedServer,
 ) -> None:
-    made = await server.request("POST", POLICIES, POLICY)
-    assert (made.status, made.warnings) == (201, [WARNINGS])
-    other = {**made.body, "spec": {"podSelector": {"matchLabels": {"a": "b"}}}}
+    created = await server.request("POST", POLICIES, POLICY)
+    assert (created.status, created.warnings) == (201, [WARNINGS])
+    other = {**created.body, "spec": {"podSelector": {"matchLabels": {"a": "b"}}}}
     put = await server.request("PUT", f"{POLICIES}/n", other)
     assert (put.status, put.warnings) == (200, [WARNINGS])
     patch = {"spec": {"podSelector": {"matchLabels": {"a": "c"}}}}
@@ -337,46 +337,46 @@ async def test_a_warning_comes_with_the_object_and_with_each_change_of_it(
     assert (patched.status, patched.warnings) == (200, [WARNINGS])
 
 
-async def test_labels_states_and_deletions_bring_no_warning(server: EmbeddedServer) -> None:
+async def test_label_status_and_delete_requests_bring_no_warning(server: EmbeddedServer) -> None:
     url = "/apis/apps/v1/namespaces/default/deployments"
     await server.create(url, {"metadata": {"name": "d"}, "spec": _WORKLOAD})
     for path, body in (
         (f"{url}/d", {"metadata": {"labels": {"a": "b"}}}),
         (f"{url}/d/status", {"status": {"replicas": 1}}),
     ):
-        answer = await server.request("PATCH", path, body, content_type=MERGE)
-        assert (answer.status, answer.warnings) == (200, [])
-    answer = await server.request("DELETE", f"{url}/d")
-    assert (answer.status, answer.warnings) == (200, [])
+        response = await server.request("PATCH", path, body, content_type=MERGE)
+        assert (response.status, response.warnings) == (200, [])
+    response = await server.request("DELETE", f"{url}/d")
+    assert (response.status, response.warnings) == (200, [])
 
 
-async def test_scaling_what_is_not_run_brings_a_warning(server: EmbeddedServer) -> None:
+async def test_scaling_an_unenforced_kind_brings_a_warning(server: EmbeddedServer) -> None:
     url = "/apis/apps/v1/namespaces/default/deployments"
     await server.create(url, {"metadata": {"name": "scaled"}, "spec": _WORKLOAD})
     body = {"spec": {"replicas": 3}}
-    answer = await server.request("PATCH", f"{url}/scaled/scale", body, content_type=MERGE)
-    assert answer.status == 200
-    assert [text.partition(" is ")[0] for text in answer.warnings] == ["Deployment"]
+    response = await server.request("PATCH", f"{url}/scaled/scale", body, content_type=MERGE)
+    assert response.status == 200
+    assert [text.partition(" is ")[0] for text in response.warnings] == ["Deployment"]
     shown = await server.request("GET", f"{url}/scaled/scale")
     assert shown.warnings == []
 
 
-async def test_a_refused_object_changes_nothing_and_is_told_why(server: EmbeddedServer) -> None:
-    answer = await server.request("POST", POLICIES, {**POLICY, "spec": 3})
-    assert (answer.status, answer.warnings) == (400, [])
+async def test_a_rejected_object_is_not_stored_and_gets_the_reason(server: EmbeddedServer) -> None:
+    response = await server.request("POST", POLICIES, {**POLICY, "spec": 3})
+    assert (response.status, response.warnings) == (400, [])
 
 
-async def test_our_own_parts_are_not_warned(server: EmbeddedServer) -> None:
+async def test_our_own_components_are_not_warned(server: EmbeddedServer) -> None:
     token = server.tokens["controllers"]
     policy = {**POLICY, "metadata": {"name": "ours"}}
-    made = await server.request("POST", POLICIES, policy, token=token)
-    assert (made.status, made.warnings) == (201, [])
+    created = await server.request("POST", POLICIES, policy, token=token)
+    assert (created.status, created.warnings) == (201, [])
     asking = pod("ours", hostPID=True)
-    made = await server.request("POST", PODS, asking, token=token)
-    assert (made.status, made.warnings) == (201, [])
+    created = await server.request("POST", PODS, asking, token=token)
+    assert (created.status, created.warnings) == (201, [])
 
 
-async def test_an_update_is_warned_of_what_it_brings(server: EmbeddedServer) -> None:
+async def test_an_update_is_warned_of_its_changes_only(server: EmbeddedServer) -> None:
     url = "/api/v1/namespaces/default/services"
     spec = {"clusterIP": "None", "ports": [{"port": 80}]}
     await server.create(url, {"metadata": {"name": "s"}, "spec": spec})
@@ -398,7 +398,7 @@ async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path)
     assert "Warning: ServiceAccount is stored but not used" in done.err
 
 
-async def test_kubectl_says_what_is_not_offered(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_path: Path) -> None:
     needs_kubectl()
     kubectl = Kubectl(server, tmp_path)
     await server.create(PODS, pod("p"))
@@ -406,7 +406,7 @@ async def test_kubectl_says_what_is_not_offered(server: EmbeddedServer, tmp_path
     await server.create(names.NODES.path(), node)
     await server.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
     applied = '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}'
-    for words, arguments, stdin in (
+    for message, arguments, stdin in (
         ("does not offer 'exec'", ("exec", "p", "--", "true"), ""),
         ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i"), ""),
         ("does not offer 'token'", ("create", "token", "default"), ""),
@@ -415,19 +415,19 @@ async def test_kubectl_says_what_is_not_offered(server: EmbeddedServer, tmp_path
     ):
         done = await kubectl.run(*arguments, stdin=stdin)
         assert done.code != 0
-        assert words in done.err, (arguments, done.err)
+        assert message in done.err, (arguments, done.err)
 
 
-async def test_many_warnings_are_cut_short(server: EmbeddedServer) -> None:
+async def test_many_warnings_are_truncated(server: EmbeddedServer) -> None:
     body: Json = {f"{index:03}" + "x" * 300: 1 for index in range(200)}
     body["metadata"] = {"name": "m"}
-    answer = await server.request("POST", "/api/v1/namespaces/default/configmaps", body)
-    assert answer.status == 201
-    assert 10 <= len(answer.warnings) <= 50
-    assert sum(map(len, answer.warnings)) <= 4096
+    response = await server.request("POST", "/api/v1/namespaces/default/configmaps", body)
+    assert response.status == 201
+    assert 10 <= len(response.warnings) <= 50
+    assert sum(map(len, response.warnings)) <= 4096
 
 
-# Features that are refused.
+# Rejected features.
 
 IMPERSONATION = (
     {"Impersonate-User": "jane"},
@@ -441,33 +441,33 @@ IMPERSONATION = (
 async def test_impersonation_is_forbidden(server: EmbeddedServer) -> None:
     for headers in IMPERSONATION:
         for path in (POLICIES, "/api", "/version", "/metrics", "/nothing"):
-            answer = await server.request("GET", path, headers=headers)
-            assert (answer.status, answer.body["reason"]) == (403, "Forbidden")
-            assert next(iter(headers)).title() in answer.body["message"]
+            response = await server.request("GET", path, headers=headers)
+            assert (response.status, response.body["reason"]) == (403, "Forbidden")
+            assert next(iter(headers)).title() in response.body["message"]
 
 
-async def test_nothing_is_done_for_who_impersonates(server: EmbeddedServer) -> None:
+async def test_an_impersonating_request_is_not_executed(server: EmbeddedServer) -> None:
     headers = {"Impersonate-User": "jane"}
     policy = {**POLICY, "metadata": {"name": "janes"}}
     assert (await server.request("POST", POLICIES, policy, headers=headers)).status == 403
     assert (await server.request("GET", f"{POLICIES}/janes")).status == 404
 
 
-async def test_server_side_apply_is_refused_with_the_reason(server: EmbeddedServer) -> None:
+async def test_server_side_apply_is_rejected_with_the_reason(server: EmbeddedServer) -> None:
     body = b"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"
     url = "/api/v1/namespaces/default/configmaps/a?fieldManager=me"
-    answer = await server.request("PATCH", url, body, content_type="application/apply-patch+yaml")
-    assert (answer.status, answer.body["reason"]) == (415, "UnsupportedMediaType")
-    assert "server-side apply" in answer.body["message"]
+    response = await server.request("PATCH", url, body, content_type="application/apply-patch+yaml")
+    assert (response.status, response.body["reason"]) == (415, "UnsupportedMediaType")
+    assert "server-side apply" in response.body["message"]
 
 
 # Fields; test_fields_without_effect.py has all of them.
 
 
-async def test_a_pod_cannot_be_made_with_ephemeral_containers(server: EmbeddedServer) -> None:
+async def test_a_pod_cannot_be_created_with_ephemeral_containers(server: EmbeddedServer) -> None:
     more = [{"name": "e", "image": "i"}]
-    answer = await server.request("POST", PODS, pod("p", ephemeralContainers=more))
-    assert answer.status == 422
+    response = await server.request("POST", PODS, pod("p", ephemeralContainers=more))
+    assert response.status == 422
 
 
 async def test_a_pod_is_warned_of_each_field_once(server: EmbeddedServer) -> None:
@@ -475,9 +475,9 @@ async def test_a_pod_is_warned_of_each_field_once(server: EmbeddedServer) -> Non
     containers = [{"name": name, **container} for name in ("a", "b")]
     body = pod("privileged", hostPID=True, containers=containers)
     for query in ("?dryRun=All", ""):
-        answer = await server.request("POST", PODS + query, body)
-        assert answer.status == 201, answer.body
-        assert [text.partition(" ")[0] for text in answer.warnings] == [
+        response = await server.request("POST", PODS + query, body)
+        assert response.status == 201, response.body
+        assert [text.partition(" ")[0] for text in response.warnings] == [
             "spec.hostPID",
             "spec.containers[0].securityContext.privileged",
         ]
@@ -492,9 +492,9 @@ async def test_a_job_is_warned_of_the_fields_of_its_pods_once(server: EmbeddedSe
         "metadata": {"name": "j"},
         "spec": {"minAvailable": 1, "tasks": tasks},
     }
-    answer = await server.request("POST", names.JOBS.path("default"), body)
-    assert answer.status == 201, answer.body
-    assert [text.partition(" ")[0] for text in answer.warnings] == [
+    response = await server.request("POST", names.JOBS.path("default"), body)
+    assert response.status == 201, response.body
+    assert [text.partition(" ")[0] for text in response.warnings] == [
         "spec.tasks[0].template.spec.hostIPC"
     ]
 
@@ -506,5 +506,5 @@ async def test_our_examples_bring_no_warning(server: EmbeddedServer) -> None:
             group, _, version = body["apiVersion"].rpartition("/")
             resource = Resource(group, version, plural, body["kind"])
             url = f"{resource.path('default')}?dryRun=All"
-            answer = await server.request("POST", url, body)
-            assert (answer.status, answer.warnings) == (201, []), (path, answer.body)
+            response = await server.request("POST", url, body)
+            assert (response.status, response.warnings) == (201, []), (path, response.body)

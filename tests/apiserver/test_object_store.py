@@ -1,4 +1,4 @@
-"""The store in memory and on disk: what readers and watchers see, whatever happens when."""
+"""The object store in memory and on disk: what readers and watchers see."""
 
 import asyncio
 import sqlite3
@@ -15,9 +15,9 @@ from support.polling import DEFAULT_TIMEOUT
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.storage import object_store as registries
-from batholith.apiserver.storage import watch
-from batholith.apiserver.storage.object_store import ObjectStore, ResourceStore
+from batholith.apiserver.storage import object_store, watch
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.resource_store import ResourceStore
 from batholith.apiserver.storage.sqlite import SqliteStore
 from batholith.apiserver.storage.stored_objects import (
     DELETED,
@@ -37,21 +37,21 @@ STEPS = st.lists(
     min_size=1,
     max_size=30,
 )
-"""Which object is written with which label, and whether the group is committed after it."""
+"""Object to write, its label, and whether the group is committed after it."""
 
 
 @asynccontextmanager
-async def open_store(folder: Path) -> AsyncIterator[ObjectStore]:
-    registry = ObjectStore(SqliteStore(folder / "cluster.db"))
-    registry.resource_store(KIND)
-    registry.replay()
-    running = asyncio.create_task(registry.run())
+async def open_store(data_dir: Path) -> AsyncIterator[ObjectStore]:
+    store = ObjectStore(SqliteStore(data_dir / "cluster.db"))
+    store.resource_store(KIND)
+    store.replay()
+    running = asyncio.create_task(store.run())
     try:
-        yield registry
+        yield store
     finally:
-        registry.stop()
+        store.stop()
         await running
-        await registry.close()
+        await store.close()
 
 
 def body(name: str, label: str = "") -> Json:
@@ -76,37 +76,37 @@ def state(entries: list[StoredObject]) -> dict[str, tuple[str, int]]:
 
 @settings(max_examples=25, deadline=None)
 @given(STEPS)
-def test_every_past_is_remembered_and_every_watcher_ends_where_a_list_does(
+def test_history_replays_and_every_watcher_ends_at_the_listed_state(
     steps: list[tuple[str, str, bool]],
 ) -> None:
-    with TemporaryDirectory() as folder:
-        asyncio.run(_check_history(Path(folder), steps))
+    with TemporaryDirectory() as data_dir:
+        asyncio.run(_check_history(Path(data_dir), steps))
 
 
-async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> None:
+async def _check_history(data_dir: Path, steps: list[tuple[str, str, bool]]) -> None:
     moments: dict[int, dict[str, tuple[str, int]]] = {}
-    async with open_store(folder) as registry:
-        shelf = registry.resource_store(KIND)
+    async with open_store(data_dir) as store:
+        resource_store = store.resource_store(KIND)
         for name, label, flush in steps:
-            done = write(registry, shelf, name, label)
+            done = write(store, resource_store, name, label)
             if flush:
                 await done
-                _check_order(shelf)
-                moments[registry.committed_rv] = state(shelf.ordered("default"))
+                _check_order(resource_store)
+                moments[store.committed_rv] = state(resource_store.ordered("default"))
         await done
-        last = registry.committed_rv
-        moments[last] = state(shelf.ordered("default"))
-        _compare(shelf, moments, last)
+        last = store.committed_rv
+        moments[last] = state(resource_store.ordered("default"))
+        _compare(resource_store, moments, last)
     # The same holds after a restart, from the log.
-    async with open_store(folder) as registry:
-        assert registry.committed_rv >= last
-        shelf = registry.resource_store(KIND)
-        assert state(shelf.ordered("default")) == moments[last]
-        _compare(shelf, moments, last)
+    async with open_store(data_dir) as store:
+        assert store.committed_rv >= last
+        resource_store = store.resource_store(KIND)
+        assert state(resource_store.ordered("default")) == moments[last]
+        _compare(resource_store, moments, last)
 
 
 def _check_order(resources: ResourceStore) -> None:
-    """The order is kept up from change to change, in one namespace and over all."""
+    """The order is maintained from change to change, in one namespace and over all."""
     wanted = sorted(resources.entries(), key=lambda entry: entry.key)
     assert resources.ordered("default") == resources.ordered() == wanted
 
@@ -130,94 +130,96 @@ def _compare(
             assert mine == {name for name, (tier, _) in moments[last].items() if tier == wanted}
 
 
-async def test_what_cannot_be_written_never_happened(
+async def test_failed_writes_have_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: SqliteStore, changes: object, *, durable: bool) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
-        await write(registry, shelf, "a", "x")
-        before = state(shelf.ordered())
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
+        await write(store, resource_store, "a", "x")
+        before = state(resource_store.ordered())
         with monkeypatch.context() as broken:
             broken.setattr(SqliteStore, "commit", full)
-            first = write(registry, shelf, "a", "y")
-            on_top = write(registry, shelf, "a", "x")
+            first = write(store, resource_store, "a", "y")
+            on_top = write(store, resource_store, "a", "x")
             for done in (first, on_top):
                 with pytest.raises(StatusError, match="disk is full"):
                     await done
-        assert state(shelf.ordered()) == before
-        latest = shelf.latest("default", "a")
+        assert state(resource_store.ordered()) == before
+        latest = resource_store.latest("default", "a")
         assert latest is not None and latest.labels == {"tier": "x"}
-        await write(registry, shelf, "b", "x")
-        assert set(state(shelf.ordered())) == {"a", "b"}
+        await write(store, resource_store, "b", "x")
+        assert set(state(resource_store.ordered())) == {"a", "b"}
 
 
-async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
+async def test_readers_see_only_what_is_on_disk(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
         watcher = Watcher(SelectionPredicate())
-        shelf.broadcaster.add(watcher)
-        done = write(registry, shelf, "a", "x")
-        assert shelf.get("default", "a") is None
-        assert shelf.latest("default", "a") is not None
+        resource_store.broadcaster.add(watcher)
+        done = write(store, resource_store, "a", "x")
+        assert resource_store.get("default", "a") is None
+        assert resource_store.latest("default", "a") is not None
         assert watcher.drain() == []
         await done
-        assert shelf.get("default", "a") is not None
+        assert resource_store.get("default", "a") is not None
         assert [seen_as for seen_as, _ in watcher.drain()] == ["ADDED"]
 
 
-async def test_a_reader_may_wait_for_a_version(
+async def test_a_reader_can_wait_for_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "FRESHNESS_TIMEOUT", DEFAULT_TIMEOUT)
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
-        waiting = asyncio.create_task(registry.wait_until_fresh(registry.committed_rv + 2))
-        await write(registry, shelf, "a", "x")
+    monkeypatch.setattr(object_store, "FRESHNESS_TIMEOUT", DEFAULT_TIMEOUT)
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
+        waiting = asyncio.create_task(store.wait_until_fresh(store.committed_rv + 2))
+        await write(store, resource_store, "a", "x")
         assert not waiting.done()
-        await write(registry, shelf, "b", "x")
+        await write(store, resource_store, "b", "x")
         await waiting
 
 
-async def test_history_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "WATCH_HISTORY_SIZE", 3)
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
+async def test_history_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batholith.apiserver.storage.resource_store.WATCH_HISTORY_SIZE", 3)
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
         for name in "abcde":
-            await write(registry, shelf, name, "x")
-        newest = registry.committed_rv
-        assert [event.entry.name for event in shelf.events_since(newest - 3)] == ["c", "d", "e"]
+            await write(store, resource_store, name, "x")
+        newest = store.committed_rv
+        assert [event.entry.name for event in resource_store.events_since(newest - 3)] == [
+            "c",
+            "d",
+            "e",
+        ]
         with pytest.raises(StatusError, match="too old resource version"):
-            shelf.events_since(newest - 4)
+            resource_store.events_since(newest - 4)
 
 
-async def test_a_watcher_that_is_too_slow_is_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_watcher_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "WATCHER_QUEUE_SIZE", 2)
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
         watcher = Watcher(SelectionPredicate())
-        shelf.broadcaster.add(watcher)
+        resource_store.broadcaster.add(watcher)
         for name in "abcd":
-            await write(registry, shelf, name, "x")
+            await write(store, resource_store, name, "x")
         assert watcher.closed
-        # What it gets is a beginning without a gap, from which it can resume.
+        # What it received has no gap, so that it can resume.
         assert [event.entry.name for _, event in watcher.drain()] == ["a", "b"]
 
 
-async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
+async def test_versions_are_not_reused_even_if_the_last_writes_are_lost(
     tmp_path: Path,
 ) -> None:
-    """A power cut may take relaxed writes with it: here the log loses its end."""
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
-        await write(registry, shelf, "a", "x")
-        await write(registry, shelf, "b", "x")
-        given = registry.committed_rv
-        # A copy of the file without an orderly end, and without the last write.
+    """A power cut may lose asynchronous commits: here the log loses its end."""
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
+        await write(store, resource_store, "a", "x")
+        await write(store, resource_store, "b", "x")
+        given = store.committed_rv
+        # A copy of the file without a clean shutdown, and without the last write.
         lost = tmp_path / "lost"
         lost.mkdir()
         with sqlite3.connect(tmp_path / "cluster.db") as source:
@@ -228,28 +230,28 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
             target.commit()
             target.close()
         source.close()
-    async with open_store(lost) as registry:
-        shelf = registry.resource_store(KIND)
-        assert set(state(shelf.ordered())) == {"a"}
-        await write(registry, shelf, "c", "x")
-        assert registry.committed_rv > given
+    async with open_store(lost) as store:
+        resource_store = store.resource_store(KIND)
+        assert set(state(resource_store.ordered())) == {"a"}
+        await write(store, resource_store, "c", "x")
+        assert store.committed_rv > given
 
 
-async def test_the_log_is_cut_and_old_watchers_are_told(
+async def test_old_watches_expire_after_log_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
-    monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
+    monkeypatch.setattr(object_store, "COMPACT_EVERY", 1)
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
         for name in "abcde":
-            await write(registry, shelf, name, "x")
-        newest = registry.committed_rv
-    async with open_store(tmp_path) as registry:
-        shelf = registry.resource_store(KIND)
-        assert [event.entry.name for event in shelf.events_since(newest - 2)] == ["d", "e"]
+            await write(store, resource_store, name, "x")
+        newest = store.committed_rv
+    async with open_store(tmp_path) as store:
+        resource_store = store.resource_store(KIND)
+        assert [event.entry.name for event in resource_store.events_since(newest - 2)] == ["d", "e"]
         with pytest.raises(StatusError, match="too old"):
-            shelf.events_since(newest - 3)
+            resource_store.events_since(newest - 3)
 
 
 def test_an_event_is_encoded_once_for_all_watchers() -> None:

@@ -35,7 +35,7 @@ def test_the_index_names_every_group_version_with_a_hash_that_follows_the_conten
 
 
 @pytest.mark.parametrize("root", sorted(openapi.index(KINDS)["paths"]))
-def test_every_reference_leads_somewhere(root: str) -> None:
+def test_every_reference_can_be_resolved(root: str) -> None:
     found = document(root)
     text = msgspec.json.encode(found).decode()
     assert text == openapi.encoded(root, KINDS).decode()
@@ -43,7 +43,7 @@ def test_every_reference_leads_somewhere(root: str) -> None:
     assert names <= found["components"]["schemas"].keys()
 
 
-def test_a_patch_of_a_built_in_kind_knows_field_validation_and_strategic_merges() -> None:
+def test_patches_of_built_in_kinds_support_field_validation_and_strategic_merge() -> None:
     patch = document("apis/apps/v1")["paths"][
         "/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
     ]["patch"]
@@ -56,7 +56,7 @@ def test_a_patch_of_a_built_in_kind_knows_field_validation_and_strategic_merges(
     assert "application/strategic-merge-patch+json" in patch["requestBody"]["content"]
 
 
-def test_a_patch_of_a_custom_kind_takes_no_strategic_merge() -> None:
+def test_patches_of_custom_kinds_do_not_support_strategic_merge() -> None:
     path = "/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs/{name}"
     patch = document("apis/batch.volcano.sh/v1alpha1")["paths"][path]["patch"]
     assert "fieldValidation" in [each["name"] for each in patch["parameters"]]
@@ -66,7 +66,7 @@ def test_a_patch_of_a_custom_kind_takes_no_strategic_merge() -> None:
     }
 
 
-def test_lists_say_by_which_key_they_are_merged() -> None:
+def test_lists_have_their_merge_key() -> None:
     schemas = document("api/v1")["components"]["schemas"]
     spec = schemas["io.k8s.api.core.v1.PodSpec"]["properties"]
     assert spec["containers"]["x-kubernetes-patch-merge-key"] == "name"
@@ -77,7 +77,7 @@ def test_lists_say_by_which_key_they_are_merged() -> None:
     assert metadata["ownerReferences"]["x-kubernetes-patch-merge-key"] == "uid"
 
 
-def test_a_custom_kind_shows_its_schema_with_the_head_of_all_objects() -> None:
+def test_a_custom_kind_has_its_schema_with_the_common_fields() -> None:
     schemas = document("apis/batch.volcano.sh/v1alpha1")["components"]["schemas"]
     job = schemas["sh.volcano.batch.v1alpha1.Job"]
     assert {"apiVersion", "kind", "metadata", "spec", "status"} <= job["properties"].keys()

@@ -1,4 +1,4 @@
-"""Parameters of requests: none is accepted and passed over, on either server."""
+"""Request parameters: neither server silently ignores any."""
 
 import json
 import re
@@ -20,7 +20,7 @@ LOCAL = f"{AUTHORIZATION}/namespaces/default/localsubjectaccessreviews"
 
 
 class Refused(NamedTuple):
-    """A request that is refused, with the field that is to blame."""
+    """A rejected request, and the field that is invalid."""
 
     method: str
     path: str
@@ -82,25 +82,25 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
         yield running
 
 
-async def test_parameters_without_meaning_are_refused(server: Server) -> None:
+async def test_invalid_parameters_are_rejected(server: Server) -> None:
     before = await server.get(f"{MAPS}/a")
     for method, path, code, field, body in REFUSED:
         sent = body or (None if method in ("GET", "DELETE") else config_map("a"))
         media = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        answer = await server.request(method, path, sent, content_type=media)
-        assert answer.status == code, (method, path, answer.body)
-        causes = (answer.body.get("details") or {}).get("causes") or ()
+        response = await server.request(method, path, sent, content_type=media)
+        assert response.status == code, (method, path, response.body)
+        causes = (response.body.get("details") or {}).get("causes") or ()
         assert {cause["field"] for cause in causes} == ({field} if field else set()), path
     assert await server.get(f"{MAPS}/a") == before
 
 
-async def test_a_flag_is_set_by_anything_but_no(server: Server) -> None:
-    for said, wanted in (("maybe", True), ("", True), ("1", True), ("False", False), ("0", False)):
-        path = f"{MAPS}/a?dryRun=All&orphanDependents={said}"
-        answer = await server.request("DELETE", path)
-        assert answer.status == 200
-        # The object stays, with a finalizer, until its dependents are let go.
-        assert (answer.body["kind"] == "ConfigMap") is wanted, said
+async def test_a_boolean_parameter_is_true_unless_false_or_0(server: Server) -> None:
+    for value, wanted in (("maybe", True), ("", True), ("1", True), ("False", False), ("0", False)):
+        path = f"{MAPS}/a?dryRun=All&orphanDependents={value}"
+        response = await server.request("DELETE", path)
+        assert response.status == 200
+        # The object keeps its finalizer until its dependents are orphaned.
+        assert (response.body["kind"] == "ConfigMap") is wanted, value
 
 
 async def test_a_token_is_reviewed_for_its_audience(server: Server) -> None:
@@ -115,14 +115,14 @@ async def test_a_token_is_reviewed_for_its_audience(server: Server) -> None:
     assert other["status"] == {"user": {}, "error": "invalid bearer token"}
 
 
-async def test_answers_for_people_are_indented(server: Server) -> None:
+async def test_responses_to_command_line_clients_are_indented(server: Server) -> None:
     for path in (f"{MAPS}/a", MAPS, f"{MAPS}/none", "/apis", "/api/v1"):
         lines = {}
         for query, agent in (("", ""), ("?pretty=true", ""), ("", "curl/8"), ("?pretty=0", "curl")):
-            said = {"Authorization": f"Bearer {server.tokens['admin']}", "User-Agent": agent}
-            async with server.session.get(server.url + path + query, headers=said) as answer:
-                # The version of a list is that of the server, whose controllers may be writing.
-                text = await answer.text()
+            value = {"Authorization": f"Bearer {server.tokens['admin']}", "User-Agent": agent}
+            async with server.session.get(server.url + path + query, headers=value) as response:
+                # The version of a list is the server's, whose controllers may be writing.
+                text = await response.text()
                 lines[query, agent] = _VERSION.sub(r'\1"1"', text)
         plain = lines["", ""]
         assert plain.count("\n") == 1, path

@@ -1,4 +1,4 @@
-"""The three kinds of patches, strategic ones against recorded results."""
+"""The three types of patches; strategic ones against recorded results."""
 
 import copy
 import json
@@ -21,20 +21,23 @@ RESOURCES = {
 }
 
 
-@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
-def test_strategic_merges_give_the_recorded_results(case: dict[str, Any]) -> None:
-    document = case.get("original", VECTORS["pod"])
+@pytest.mark.parametrize("vector", VECTORS["cases"], ids=lambda vector: vector["name"])
+def test_strategic_merges_give_the_recorded_results(vector: dict[str, Any]) -> None:
+    document = vector.get("original", VECTORS["pod"])
     before = copy.deepcopy(document)
-    if "error" in case:
+    if "error" in vector:
         with pytest.raises(PatchError) as caught:
-            strategic_merge(RESOURCES[case["kind"]], document, case["patch"])
-        assert caught.value.message == case["error"]
+            strategic_merge(RESOURCES[vector["kind"]], document, vector["patch"])
+        assert caught.value.message == vector["error"]
     else:
-        assert strategic_merge(RESOURCES[case["kind"]], document, case["patch"]) == case["result"]
+        assert (
+            strategic_merge(RESOURCES[vector["kind"]], document, vector["patch"])
+            == vector["result"]
+        )
     assert document == before
 
 
-def test_entries_that_the_patch_adds_come_first_and_others_keep_their_place() -> None:
+def test_items_added_by_a_patch_are_first_and_others_keep_their_order() -> None:
     old = {"spec": {"containers": [{"name": name} for name in "abc"]}}
     patch = {"spec": {"containers": [{"name": "new"}, {"name": "b", "image": "x"}]}}
     merged = strategic_merge(PODS, old, patch)
@@ -68,7 +71,7 @@ OBJECTS = st.recursive(
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), OBJECTS), st.dictionaries(
     st.sampled_from("abc"), OBJECTS | st.none()))  # fmt: skip
-def test_a_merge_patch_twice_is_the_same_as_once(document: Any, patch: Any) -> None:
+def test_a_merge_patch_is_idempotent(document: Any, patch: Any) -> None:
     before = copy.deepcopy(document)
     once = merge_patch(document, patch)
     assert merge_patch(once, patch) == once
@@ -114,13 +117,13 @@ def test_json_patches(document: Any, operations: Any, result: Any) -> None:
         7,
     ],
 )
-def test_one_bad_operation_fails_the_whole_json_patch(operation: Any) -> None:
+def test_one_invalid_operation_fails_the_whole_json_patch(operation: Any) -> None:
     with pytest.raises(PatchError) as caught:
         json_patch({"a": 1, "list": [1]}, [{"op": "add", "path": "/x", "value": 1}, operation])
     assert (caught.value.status, caught.value.reason) == (422, "Invalid")
 
 
-def test_patches_of_the_wrong_form_are_refused() -> None:
+def test_malformed_patches_are_rejected() -> None:
     for apply in (json_patch, merge_patch):
         with pytest.raises(PatchError) as caught:
             apply({}, "x")

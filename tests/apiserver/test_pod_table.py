@@ -1,4 +1,4 @@
-"""How pods with sidecars are shown by `kubectl get pods`, as a real server shows them."""
+"""`kubectl get pods` of pods with sidecars, compared to a real server."""
 
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,16 @@ CASES: dict[str, tuple[Json, list[object]]] = {
 }  # fmt: skip
 
 
-async def test_a_sidecar_that_was_stopped_is_no_failed_start(
+async def test_a_stopped_sidecar_is_not_a_failed_initialization(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
         side = {"name": "side", "image": "i", "restartPolicy": "Always"}
-        for name, (told, _) in CASES.items():
+        for name, (status, _) in CASES.items():
             await server.create(PODS, pod(name, initContainers=[side]))
             path = f"{PODS}/{name}/status"
-            answer = await server.request("PATCH", path, {"status": told}, content_type=MERGE)
-            assert answer.status == 200, answer.body
-        answer = await server.request("GET", PODS, headers={"Accept": TABLE})
-        rows = {row["cells"][0]: row["cells"][1:4] for row in answer.body["rows"]}
+            response = await server.request("PATCH", path, {"status": status}, content_type=MERGE)
+            assert response.status == 200, response.body
+        response = await server.request("GET", PODS, headers={"Accept": TABLE})
+        rows = {row["cells"][0]: row["cells"][1:4] for row in response.body["rows"]}
     assert rows == {name: wanted for name, (_, wanted) in CASES.items()}

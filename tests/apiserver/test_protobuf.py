@@ -1,4 +1,4 @@
-"""Request bodies in protobuf: recorded ones, and the table's types written by hand."""
+"""Request bodies in protobuf: recorded ones, and messages encoded by the test."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def field(number: int, value: int | bytes | str) -> bytes:
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
-def envelope(api_version: str, kind: str, raw: bytes) -> bytes:
+def unknown(api_version: str, kind: str, raw: bytes) -> bytes:
     types = field(1, api_version) + field(2, kind)
     return b"k8s\x00" + field(1, types) + field(2, raw) + field(3, "") + field(4, "")
 
@@ -51,7 +51,7 @@ def test_a_recorded_review_of_kubectl() -> None:
     }
 
 
-def test_pointers_keep_zeros_and_inlined_messages_join_their_parent() -> None:
+def test_pointers_keep_zeros_and_inlined_messages_are_merged() -> None:
     volume = field(1, "v") + field(2, field(2, b""))
     limits = field(1, "cpu") + field(2, field(1, "500m"))
     probe = field(1, field(2, field(2, field(1, 1) + field(3, "http")))) + field(4, 10)
@@ -60,7 +60,7 @@ def test_pointers_keep_zeros_and_inlined_messages_join_their_parent() -> None:
     )
     spec = field(1, volume) + field(2, container) + field(4, 0) + field(11, 0) + field(25, -7)
     metadata = field(1, "p") + field(8, b"") + field(9, field(1, 1_700_000_000))
-    assert decode(envelope("v1", "Pod", field(1, metadata) + field(2, spec))) == {
+    assert decode(unknown("v1", "Pod", field(1, metadata) + field(2, spec))) == {
         "kind": "Pod",
         "apiVersion": "v1",
         "metadata": {"name": "p", "deletionTimestamp": "2023-11-14T22:13:20Z"},
@@ -82,25 +82,25 @@ def test_pointers_keep_zeros_and_inlined_messages_join_their_parent() -> None:
     }
 
 
-def test_secrets_come_out_in_base64_and_leases_with_microseconds() -> None:
+def test_secrets_are_encoded_in_base64_and_leases_with_microseconds() -> None:
     secret = field(2, field(1, "k") + field(2, b"\x00\xff"))
-    assert decode(envelope("v1", "Secret", secret))["data"] == {"k": "AP8="}
+    assert decode(unknown("v1", "Secret", secret))["data"] == {"k": "AP8="}
     renewed = field(4, field(1, 1_700_000_000) + field(2, 123_456_000))
-    lease = decode(envelope("coordination.k8s.io/v1", "Lease", field(2, renewed)))
+    lease = decode(unknown("coordination.k8s.io/v1", "Lease", field(2, renewed)))
     assert lease["spec"] == {"renewTime": "2023-11-14T22:13:20.123456Z"}
 
 
 def test_options_are_known_under_any_version() -> None:
-    options = decode(envelope("batch/v1", "DeleteOptions", field(1, 0) + field(4, "Background")))
+    options = decode(unknown("batch/v1", "DeleteOptions", field(1, 0) + field(4, "Background")))
     assert options["gracePeriodSeconds"] == 0
     assert options["propagationPolicy"] == "Background"
 
 
-def test_every_kind_that_we_serve_can_be_decoded() -> None:
+def test_every_served_kind_can_be_decoded() -> None:
     for kind in BUILT_IN:
         resource = kind.resource
         assert go_types.message_name(resource.api_version, resource.kind), resource
-        assert decode(envelope(resource.api_version, resource.kind, b""))["kind"] == resource.kind
+        assert decode(unknown(resource.api_version, resource.kind, b""))["kind"] == resource.kind
 
 
 def test_every_type_of_the_table_is_known() -> None:
@@ -115,24 +115,24 @@ def test_every_type_of_the_table_is_known() -> None:
         b"",
         b"{}",
         CAN_I[:40],
-        envelope("v1", "Nope", b""),
-        envelope("v1", "Pod", b"\x0a\xff"),
-        envelope("v1", "Pod", b"\x0b"),
-        envelope("v1", "Pod", field(1, field(1, b"\xff\xfe"))),
-        envelope("v1", "Pod", field(1, 7)),
-        envelope("v1", "Pod", b"\xff" * 20),
+        unknown("v1", "Nope", b""),
+        unknown("v1", "Pod", b"\x0a\xff"),
+        unknown("v1", "Pod", b"\x0b"),
+        unknown("v1", "Pod", field(1, field(1, b"\xff\xfe"))),
+        unknown("v1", "Pod", field(1, 7)),
+        unknown("v1", "Pod", b"\xff" * 20),
     ],
 )
-def test_broken_bodies_are_refused(body: bytes) -> None:
+def test_malformed_bodies_are_rejected(body: bytes) -> None:
     with pytest.raises(ProtobufError):
         decode(body)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_noise_never_gets_past_the_door(noise: bytes) -> None:
+def test_random_bytes_are_rejected_without_an_internal_error(noise: bytes) -> None:
     try:
-        decoded: dict[str, Any] = decode(envelope("v1", "Pod", noise))
+        decoded: dict[str, Any] = decode(unknown("v1", "Pod", noise))
     except ProtobufError:
         return
     assert decoded["kind"] == "Pod"
@@ -141,5 +141,5 @@ def test_noise_never_gets_past_the_door(noise: bytes) -> None:
 @settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_numbers_keep_their_sign(number: int) -> None:
-    pod = decode(envelope("v1", "Pod", field(2, field(4, number))))
+    pod = decode(unknown("v1", "Pod", field(2, field(4, number))))
     assert pod["spec"]["terminationGracePeriodSeconds"] == number

@@ -1,4 +1,4 @@
-"""Claims on the embedded server: what they are bound to, and why one waits."""
+"""Claims on the embedded server: which volume they are bound to, and why they are pending."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ async def wait_phase(server: Server, path: str, phase: str) -> Json:
 
 
 async def wait_event_message(server: Server, name: str, reason: str) -> str:
-    """The message of an event about a claim, once it is there."""
+    """Wait for an event about a claim; return its message."""
     messages: list[str] = []
 
     async def event_exists() -> bool:
@@ -64,24 +64,24 @@ async def wait_deleted(server: Server, path: str) -> None:
     await wait_until_true(is_deleted)
 
 
-async def test_a_claim_is_bound_when_it_is_made(tmp_path: Path) -> None:
+async def test_a_claim_is_bound_when_it_is_created(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(size="2Gi"))
         bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
-        made = await server.get(f"{VOLUMES}/{bound['spec']['volumeName']}")
+        volume = await server.get(f"{VOLUMES}/{bound['spec']['volumeName']}")
         assert bound["status"] == {
             "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"},
         }  # fmt: skip
         assert bound["spec"]["storageClassName"] == DIR_STORAGE_CLASS
-        assert made["spec"]["claimRef"]["uid"] == bound["metadata"]["uid"]
-        assert made["spec"]["csi"]["driver"] == DIR_PROVISIONER
-        assert made["status"]["phase"] == "Bound"
+        assert volume["spec"]["claimRef"]["uid"] == bound["metadata"]["uid"]
+        assert volume["spec"]["csi"]["driver"] == DIR_PROVISIONER
+        assert volume["status"]["phase"] == "Bound"
         await server.request("DELETE", f"{CLAIMS}/c")
-        await wait_deleted(server, f"{VOLUMES}/{made['metadata']['name']}")
+        await wait_deleted(server, f"{VOLUMES}/{volume['metadata']['name']}")
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason", "words"),
+    ("spec", "reason", "message"),
     [
         ({"storageClassName": "none"}, "ProvisioningFailed", '"none" not found'),
         ({"storageClassName": ""}, "FailedBinding", "no storage class is set"),
@@ -96,19 +96,19 @@ async def test_a_claim_is_bound_when_it_is_made(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_claim_that_cannot_be_bound_says_why(
-    spec: Json, reason: str, words: str, tmp_path: Path
+async def test_a_claim_that_cannot_be_bound_has_an_event_with_the_reason(
+    spec: Json, reason: str, message: str, tmp_path: Path
 ) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(**spec))
-        assert words in await wait_event_message(server, "c", reason)
+        assert message in await wait_event_message(server, "c", reason)
         found = await server.get(f"{CLAIMS}/c")
         assert found["status"] == {"phase": "Pending"}
         assert (await server.get(VOLUMES))["items"] == []
 
 
 @pytest.mark.parametrize(
-    ("more", "reason", "words"),
+    ("more", "reason", "message"),
     [
         ({"provisioner": "ex.io/p"}, "ExternalProvisioning", 'provisioner "ex.io/p"'),
         (
@@ -123,28 +123,28 @@ async def test_a_claim_that_cannot_be_bound_says_why(
         ),
     ],
 )
-async def test_a_class_that_cannot_be_served_leaves_its_claims_pending(
-    more: Json, reason: str, words: str, tmp_path: Path
+async def test_claims_of_an_unsupported_class_stay_pending(
+    more: Json, reason: str, message: str, tmp_path: Path
 ) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(STORAGECLASSES.path(), {"metadata": {"name": "x"}, **more})
         await server.create(CLAIMS, claim(storageClassName="x"))
-        assert words in await wait_event_message(server, "c", reason)
+        assert message in await wait_event_message(server, "c", reason)
         assert (await server.get(f"{CLAIMS}/c"))["status"] == {"phase": "Pending"}
 
 
-async def test_a_pending_claim_is_bound_when_its_class_comes(tmp_path: Path) -> None:
+async def test_a_pending_claim_is_bound_when_its_class_is_created(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
-        await server.create(CLAIMS, claim(storageClassName="late"))
+        await server.create(CLAIMS, claim(storageClassName="new"))
         await wait_event_message(server, "c", "ProvisioningFailed")
-        late = {"metadata": {"name": "late"}, "provisioner": DIR_PROVISIONER}
-        await server.create(STORAGECLASSES.path(), {**late, "reclaimPolicy": "Retain"})
+        storage_class = {"metadata": {"name": "new"}, "provisioner": DIR_PROVISIONER}
+        await server.create(STORAGECLASSES.path(), {**storage_class, "reclaimPolicy": "Retain"})
         bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
         await server.request("DELETE", f"{CLAIMS}/c")
         await wait_phase(server, f"{VOLUMES}/{bound['spec']['volumeName']}", "Released")
 
 
-async def test_the_smallest_volume_that_fits_is_taken(tmp_path: Path) -> None:
+async def test_the_smallest_matching_volume_is_bound(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(VOLUMES, volume("small", "1Gi"))
         await server.create(VOLUMES, volume("large", "9Gi"))
@@ -163,7 +163,7 @@ async def test_the_smallest_volume_that_fits_is_taken(tmp_path: Path) -> None:
         assert "too small" in await wait_event_message(server, "e", "VolumeMismatch")
 
 
-async def test_a_volume_that_cannot_be_deleted_fails_and_says_so(tmp_path: Path) -> None:
+async def test_a_volume_that_cannot_be_deleted_fails_with_a_message(tmp_path: Path) -> None:
     policy = {"persistentVolumeReclaimPolicy": "Delete"}
     async with embedded_server(tmp_path) as server:
         await server.create(VOLUMES, volume("v", **policy))
@@ -174,7 +174,7 @@ async def test_a_volume_that_cannot_be_deleted_fails_and_says_so(tmp_path: Path)
         assert "hostPath" in failed["status"]["message"]
 
 
-async def test_a_claim_whose_volume_is_gone_is_lost(tmp_path: Path) -> None:
+async def test_a_claim_whose_volume_was_deleted_is_lost(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim())
         bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
@@ -182,11 +182,11 @@ async def test_a_claim_whose_volume_is_gone_is_lost(tmp_path: Path) -> None:
         await wait_phase(server, f"{CLAIMS}/c", "Lost")
 
 
-async def test_a_claim_that_an_older_version_served_keeps_its_folder(tmp_path: Path) -> None:
+async def test_a_claim_bound_by_an_older_version_keeps_its_directory(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(storageClassName="none"))
         path = f"{CLAIMS}/c/status"
-        body = {"status": {"phase": "Bound"}}  # as agents once wrote it
+        body = {"status": {"phase": "Bound"}}  # as an old agent wrote it
         await server.request("PATCH", path, body, content_type=MERGE)
 
         async def adopted() -> bool:
@@ -194,12 +194,12 @@ async def test_a_claim_that_an_older_version_served_keeps_its_folder(tmp_path: P
 
         await wait_until_true(adopted)
         found = await server.get(f"{CLAIMS}/c")
-        made = await server.get(f"{VOLUMES}/{found['spec']['volumeName']}")
-        assert made["spec"]["csi"]["volumeHandle"] == found["metadata"]["uid"]
+        volume = await server.get(f"{VOLUMES}/{found['spec']['volumeName']}")
+        assert volume["spec"]["csi"]["volumeHandle"] == found["metadata"]["uid"]
 
 
 @pytest.mark.parametrize("lost", ["claim", "volume"])
-async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path: Path) -> None:
+async def test_a_binding_interrupted_by_a_crash_is_completed(lost: str, tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(VOLUMES, volume("v"))
         waits = await server.create(CLAIMS, claim(storageClassName="none"))
@@ -214,7 +214,7 @@ async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("spec", "status", "words"),
+    ("spec", "status", "message"),
     [
         (
             {"resources": {"requests": {"storage": "2Gi"}}},
@@ -234,17 +234,17 @@ async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path
     ids=["larger", "smaller", "volume", "class", "same size"],
 )
 async def test_a_bound_claim_cannot_be_changed(
-    spec: Json, status: int, words: str, servers: ServerFactory, tmp_path: Path
+    spec: Json, status: int, message: str, servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
         await server.create(CLAIMS, claim(volumeName="v", storageClassName="static"))
         await server.create(VOLUMES, volume("v", storageClassName="static"))
-        if servers.name == "real":  # nothing binds claims there
+        if servers.name == "real":  # has no controller that binds claims
             bound = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
             await server.request(
                 "PATCH", f"{CLAIMS}/c/status", {"status": bound}, content_type=MERGE
             )
         await wait_phase(server, f"{CLAIMS}/c", "Bound")
-        answer = await server.request("PATCH", f"{CLAIMS}/c", {"spec": spec}, content_type=MERGE)
-        assert answer.status == status, answer.body
-        assert words in answer.body.get("message", "")
+        response = await server.request("PATCH", f"{CLAIMS}/c", {"spec": spec}, content_type=MERGE)
+        assert response.status == status, response.body
+        assert message in response.body.get("message", "")

@@ -1,7 +1,7 @@
-"""What a genuine Kubernetes API server answered, request by request, replayed against ours.
+"""Recorded responses of a real Kubernetes API server, compared to ours request by request.
 
-The recording runs in order on an empty store. Versions and uids of the recording are translated
-into ours as they turn up; times and the order of fields do not count, nor does the wording.
+The recording is replayed in order on an empty store. Its versions and uids are translated into
+ours when they first appear; times, field order and wording are ignored.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ NOT_SENT = {
     **dict.fromkeys((23, 87, 220), CEL),
     **dict.fromkeys(range(118, 132), APPLY),
     **dict.fromkeys((247, 248, 249), "the recorded server took its time over a deletion"),
-    175: "what its concurrent writes did cannot be told apart from what was there",
+    175: "its concurrent writes cannot be separated from the initial state",
 }
-"""Recorded requests that are left out, and why: what they would leave behind disturbs others."""
+"""Recorded requests that are skipped, and why: their effects would change later responses."""
 
 EVENTUALLY_CONSISTENT = frozenset((1, 225, 250, 251))
-"""Recorded requests that look at what a controller of the server does by itself."""
+"""Recorded requests that read what a controller of the server does."""
 
 NOT_YET = {
     4: "the version is our own",
     5: "the checks are our own",
     6: "we serve a kind when its objects are loaded, never before",
-    26: "a body of another version is refused before its fields are looked at",
+    26: "a body of another version is rejected before its fields are decoded",
     27: "a body of another kind is reported under the name of the kind of its address",
     43: "a refusal is never written in protobuf",
     109: REPLICAS,
@@ -48,18 +48,18 @@ NOT_YET = {
     240: CEL,
     242: REPLICAS,
 }
-"""Recorded requests that we answer otherwise, and why."""
+"""Recorded requests with a different response, and why."""
 
 
 class Replay:
-    """Sends recorded requests and compares the answers."""
+    """Sends recorded requests and compares the responses."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
         self._comparison = ResponseComparison()
 
     async def run(self, entry: Json) -> list[str]:
-        """Replay one request; returns the differences."""
+        """Replay one request; return the differences."""
         found = await self._run(entry)
         async with asyncio.timeout(100):
             while found and entry["n"] in EVENTUALLY_CONSISTENT:
@@ -72,23 +72,23 @@ class Replay:
         if "events" in entry and "timeoutSeconds" not in entry["path"]:
             entry["path"] += "&timeoutSeconds=1"
         body = entry.get("body")
-        answer = await self._server.request(
+        response = await self._server.request(
             entry["method"],
             self._translated(entry["path"]),
             None if body is None else self._translated(body).encode(),
             content_type=entry.get("contentType") or "application/json",
             headers=headers,
         )
-        if answer.status != entry["status"]:
-            return [f"status {answer.status} instead of {entry['status']}: {answer.body}"]
+        if response.status != entry["status"]:
+            return [f"status {response.status} instead of {entry['status']}: {response.body}"]
         if "events" in entry:
-            return self._compare_events(entry, answer.body)
+            return self._compare_events(entry, response.body)
         found: list[str] = []
         wanted_warning = (entry.get("headers") or {}).get("Warning")
-        if wanted_warning and "Warning" not in answer.headers:
+        if wanted_warning and "Warning" not in response.headers:
             found.append(f"no warning {wanted_warning}")
         if entry.get("response") is not None:
-            found += self._comparison.differences(_read(entry["response"]), _read(answer.body))
+            found += self._comparison.differences(_read(entry["response"]), _read(response.body))
         return found
 
     def _translated(self, text: str) -> str:
@@ -111,7 +111,7 @@ class Replay:
 
 
 def _read(body: Any) -> Any:
-    """A YAML answer as what it says."""
+    """Decode a response in YAML."""
     if not isinstance(body, str) or not body.startswith("apiVersion:"):
         return body
     read = msgspec.json.decode(msgspec.json.encode(yaml.safe_load(body)))
@@ -120,13 +120,13 @@ def _read(body: Any) -> Any:
 
 
 def _is_bookmark(event: Json) -> bool:
-    """A bookmark that says nothing but the version: when it comes is a matter of time."""
+    """Whether an event is a bookmark without content, whose timing may differ."""
     metadata = (event.get("object") or {}).get("metadata") or {}
     return event.get("type") == "BOOKMARK" and "annotations" not in metadata
 
 
 def _parallel_groups(entries: list[Json]) -> list[list[Json]]:
-    """Runs of watches in which nothing is written: they can run side by side."""
+    """Yield runs of consecutive watches without writes: they can run concurrently."""
     groups: list[list[Json]] = []
     for entry in entries:
         if groups and "events" in entry and "events" in groups[-1][-1]:
@@ -136,7 +136,7 @@ def _parallel_groups(entries: list[Json]) -> list[list[Json]]:
     return groups
 
 
-async def test_we_answer_as_a_genuine_server_does(
+async def test_recorded_requests_get_the_recorded_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "FRESHNESS_TIMEOUT", 0.05)

@@ -1,4 +1,4 @@
-"""Objects through the HTTP door: create, read, change, watch, delete, and what survives."""
+"""Objects over HTTP: create, read, change, watch, delete, and persistence."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,22 +49,22 @@ async def names(lines: WatchStream, count: int) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
 
 
-async def test_an_object_lives_from_create_to_delete(server: Server) -> None:
-    made = await server.create(MAPS, config_map("a"))
-    assert made["metadata"]["uid"] and made["metadata"]["creationTimestamp"].endswith("Z")
-    assert await server.get(f"{MAPS}/a") == made
+async def test_create_read_update_delete(server: Server) -> None:
+    created = await server.create(MAPS, config_map("a"))
+    assert created["metadata"]["uid"] and created["metadata"]["creationTimestamp"].endswith("Z")
+    assert await server.get(f"{MAPS}/a") == created
     changed = await server.request("PATCH", f"{MAPS}/a", {"data": {"k": "w"}}, content_type=MERGE)
     assert changed.body["data"] == {"k": "w"}
     assert int(changed.body["metadata"]["resourceVersion"]) > int(
-        made["metadata"]["resourceVersion"]
+        created["metadata"]["resourceVersion"]
     )
-    gone = await server.request("DELETE", f"{MAPS}/a")
-    assert gone.body["status"] == "Success"
-    assert gone.body["details"]["uid"] == made["metadata"]["uid"]
+    deleted = await server.request("DELETE", f"{MAPS}/a")
+    assert deleted.body["status"] == "Success"
+    assert deleted.body["details"]["uid"] == created["metadata"]["uid"]
     assert (await server.request("GET", f"{MAPS}/a")).body["reason"] == "NotFound"
 
 
-async def test_a_stale_write_conflicts_and_a_write_that_changes_nothing_is_none(
+async def test_a_stale_write_conflicts_and_an_unchanged_object_is_not_written(
     server: Server,
 ) -> None:
     first = await server.create(MAPS, config_map("a"))
@@ -78,15 +78,18 @@ async def test_a_stale_write_conflicts_and_a_write_that_changes_nothing_is_none(
     assert (again.status, again.body["reason"]) == (409, "AlreadyExists")
 
 
-async def test_of_many_writers_on_one_version_one_wins(server: Server) -> None:
-    made = await server.create(MAPS, config_map("a"))
-    answers = await asyncio.gather(
-        *(server.request("PUT", f"{MAPS}/a", {**made, "data": {"by": str(n)}}) for n in range(20))
+async def test_of_concurrent_updates_of_one_version_one_wins(server: Server) -> None:
+    created = await server.create(MAPS, config_map("a"))
+    responses = await asyncio.gather(
+        *(
+            server.request("PUT", f"{MAPS}/a", {**created, "data": {"by": str(n)}})
+            for n in range(20)
+        )
     )
-    assert sorted(answer.status for answer in answers) == [200] + [409] * 19
+    assert sorted(response.status for response in responses) == [200] + [409] * 19
 
 
-async def test_patches_of_many_writers_all_count(server: Server) -> None:
+async def test_concurrent_patches_are_all_applied(server: Server) -> None:
     await server.create(MAPS, config_map("a"))
     await asyncio.gather(
         *(
@@ -97,7 +100,7 @@ async def test_patches_of_many_writers_all_count(server: Server) -> None:
     assert len((await server.get(f"{MAPS}/a"))["data"]) == 31
 
 
-async def test_lists_are_in_order_selected_and_in_pages(server: Server) -> None:
+async def test_lists_are_sorted_selected_and_paginated(server: Server) -> None:
     for name, tier in (("c", "x"), ("a", "x"), ("b", "y")):
         await server.create(MAPS, config_map(name, tier=tier))
     chosen = await server.get(f"{MAPS}?labelSelector=tier%3Dx")
@@ -106,7 +109,7 @@ async def test_lists_are_in_order_selected_and_in_pages(server: Server) -> None:
     assert [item["metadata"]["name"] for item in by_name["items"]] == ["b"]
     page = await server.get(f"{MAPS}?limit=2")
     assert page["metadata"]["remainingItemCount"] == 2
-    # The pages are one moment: what changes between them does not show.
+    # The pages are one snapshot: changes in between are not visible.
     await server.request("DELETE", f"{MAPS}/c")
     await server.create(MAPS, config_map("d"))
     rest = await server.get(f"{MAPS}?limit=5&continue={page['metadata']['continue']}")
@@ -124,7 +127,7 @@ async def test_a_watch_resumes_exactly_where_a_list_ended(server: Server) -> Non
         assert await names(lines, 2) == [("ADDED", "b"), ("DELETED", "a")]
 
 
-async def test_a_streaming_list_says_where_the_list_ends(server: Server) -> None:
+async def test_a_streaming_list_ends_with_a_bookmark(server: Server) -> None:
     await server.create(MAPS, config_map("a"))
     async with server.watch(f"{MAPS}?{INITIAL}&allowWatchBookmarks=true") as lines:
         events = [await lines.next() for _ in range(3)]
@@ -143,13 +146,13 @@ async def test_objects_enter_and_leave_a_selection(server: Server) -> None:
             changed = await server.request("PATCH", f"{MAPS}/a", body, content_type=MERGE)
             event = await lines.next()
             metadata = event["object"]["metadata"]
-            # Who loses sight of an object sees what he knew of it, at the new version.
+            # A watcher that no longer selects an object sees its old content at the new version.
             assert metadata["labels"] == {"tier": "x"}
             assert metadata["resourceVersion"] == changed.body["metadata"]["resourceVersion"]
             assert event["type"] == ("DELETED" if tier == "y" else "ADDED")
 
 
-async def test_a_nodes_watcher_sees_its_pods_only(server: Server) -> None:
+async def test_a_watch_by_node_sees_only_its_pods(server: Server) -> None:
     path = "/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dn1"
     async with server.watch(path) as lines:
         await server.create(PODS, pod("other", nodeName="n2"))
@@ -163,11 +166,11 @@ async def test_a_nodes_watcher_sees_its_pods_only(server: Server) -> None:
     assert [(c["type"], c["status"]) for c in conditions] == [("PodScheduled", "True")]
 
 
-async def test_a_forgotten_version_is_410_as_an_event(embedded: EmbeddedServer) -> None:
-    registry = embedded.running.app.handlers.writer.store
+async def test_an_expired_version_is_a_410_error_event(embedded: EmbeddedServer) -> None:
+    store = embedded.running.app.handlers.writer.store
     kind = embedded.running.app.catalog.get("", "v1", "configmaps")
     assert kind is not None
-    registry.resource_store(kind).oldest_version = registry.committed_rv
+    store.resource_store(kind).oldest_version = store.committed_rv
     async with embedded.watch(f"{MAPS}?watch=1&resourceVersion=1") as lines:
         assert lines.status == 200
         (event,) = await lines.remaining()
@@ -175,29 +178,29 @@ async def test_a_forgotten_version_is_410_as_an_event(embedded: EmbeddedServer) 
     assert event["object"]["reason"] == "Expired"
 
 
-async def test_nothing_is_lost_over_a_restart_and_watchers_resume(tmp_path: Path) -> None:
+async def test_objects_survive_a_restart_and_watches_resume(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
-        made = await server.create(MAPS, config_map("a"))
+        created = await server.create(MAPS, config_map("a"))
         await server.create(MAPS, config_map("b"))
         await server.request("DELETE", f"{MAPS}/b")
         before = int((await server.get(MAPS))["metadata"]["resourceVersion"])
         token = server.running.tokens["admin"]
     async with embedded_server(tmp_path) as server:
         assert server.running.tokens["admin"] == token
-        assert await server.get(f"{MAPS}/a") == made
+        assert await server.get(f"{MAPS}/a") == created
         listed = await server.get(MAPS)
         assert int(listed["metadata"]["resourceVersion"]) >= before
-        version = made["metadata"]["resourceVersion"]
+        version = created["metadata"]["resourceVersion"]
         query = f"{MAPS}?watch=1&resourceVersion={version}&fieldSelector=metadata.name=b"
         async with server.watch(query) as lines:
             assert await names(lines, 2) == [("ADDED", "b"), ("DELETED", "b")]
 
 
-async def test_a_definition_makes_a_kind(server: Server) -> None:
+async def test_a_crd_defines_a_kind(server: Server) -> None:
     await server.install_crds(definition())
-    made = await server.create(FOOS, foo("x", mode="a"))
-    assert made["spec"] == {"mode": "a", "size": 1}
-    assert made["metadata"]["generation"] == 1
+    created = await server.create(FOOS, foo("x", mode="a"))
+    assert created["spec"] == {"mode": "a", "size": 1}
+    assert created["metadata"]["generation"] == 1
     wrong = await server.request("POST", FOOS, foo("y", mode="c"))
     assert (wrong.status, wrong.body["details"]["causes"][0]["field"]) == (422, "spec.mode")
     status = await server.request(
@@ -208,17 +211,17 @@ async def test_a_definition_makes_a_kind(server: Server) -> None:
     )
     assert status.body["status"] == {"phase": "Good"}
     assert status.body["spec"]["mode"] == "a"
-    gone = await server.request("DELETE", f"{DEFINITIONS}/foos.ex.io")
-    assert gone.status == 200
+    deleted = await server.request("DELETE", f"{DEFINITIONS}/foos.ex.io")
+    assert deleted.status == 200
     await wait_deleted(server, DEFINITIONS, "foos.ex.io")
 
     async def unknown() -> bool:
         return (await server.request("GET", FOOS)).status == 404
 
-    await wait_until_true(unknown)  # the door of a real server hears of it a little later
+    await wait_until_true(unknown)  # a real server removes the path a little later
 
 
-async def test_given_definitions_are_served_from_the_start(tmp_path: Path) -> None:
+async def test_configured_crds_are_served_from_the_start(tmp_path: Path) -> None:
     for _ in range(2):
         async with embedded_server(tmp_path, crds=[definition()]) as server:
             await server.create(FOOS, foo("x", mode="a"))
@@ -228,7 +231,9 @@ async def test_given_definitions_are_served_from_the_start(tmp_path: Path) -> No
             await server.request("DELETE", f"{FOOS}/x")
 
 
-async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_path: Path) -> None:
+async def test_webhooks_mutate_then_validate_and_their_messages_reach_the_user(
+    tmp_path: Path,
+) -> None:
     def mutate(review: AdmissionRequest, lookup: ObjectReader) -> Json:
         assert review.object is not None
         return {**review.object, "spec": {**review.object["spec"], "mode": "b"}}
@@ -256,8 +261,8 @@ async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_p
         ),
     ]
     async with embedded_server(tmp_path, crds=[definition()], webhooks=webhooks) as server:
-        made = await server.create(FOOS, foo("yes", mode="a"))
-        assert made["spec"]["mode"] == "b"
+        created = await server.create(FOOS, foo("yes", mode="a"))
+        assert created["spec"]["mode"] == "b"
         denied = await server.request("POST", FOOS, foo("no", mode="a"))
         assert (
             denied.body["message"]
@@ -270,48 +275,48 @@ async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_p
 
 
 @pytest.mark.parametrize("path", ["/api/v1/pods", "/apis", "/metrics"])
-async def test_nobody_reads_without_a_token(server: Server, path: str) -> None:
-    async with server.session.get(server.url + path) as answer:
-        await answer.read()
-    assert answer.status in (401, 403)
+async def test_reading_requires_a_token(server: Server, path: str) -> None:
+    async with server.session.get(server.url + path) as response:
+        await response.read()
+    assert response.status in (401, 403)
     wrong = await server.request("GET", path, token="wrong")
     assert (wrong.status, wrong.body["reason"]) == (401, "Unauthorized")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version"])
-async def test_anybody_may_ask_how_the_server_is(server: Server, path: str) -> None:
-    async with server.session.get(server.url + path) as answer:
-        await answer.read()
-    assert answer.status == 200
+async def test_health_and_version_require_no_token(server: Server, path: str) -> None:
+    async with server.session.get(server.url + path) as response:
+        await response.read()
+    assert response.status == 200
 
 
-async def test_odd_bodies_are_refused(server: Server) -> None:
+async def test_malformed_bodies_are_rejected(server: Server) -> None:
     bad = await server.request("POST", MAPS, b"{bad json")
     assert (bad.status, bad.body["reason"]) == (400, "BadRequest")
     large = await server.request("POST", MAPS, b" " * (3 * 2**20 + 1))
     assert (large.status, large.body["reason"]) == (413, "RequestEntityTooLarge")
-    strange = await server.request("POST", MAPS, b"x", content_type="text/csv")
-    assert (strange.status, strange.body["reason"]) == (415, "UnsupportedMediaType")
+    rejected = await server.request("POST", MAPS, b"x", content_type="text/csv")
+    assert (rejected.status, rejected.body["reason"]) == (415, "UnsupportedMediaType")
     yaml = b"metadata: {name: z}\ndata: {a: b}\n"
-    made = await server.request("POST", MAPS, yaml, content_type="application/yaml")
-    assert (made.status, made.body["data"]) == (201, {"a": "b"})
+    created = await server.request("POST", MAPS, yaml, content_type="application/yaml")
+    assert (created.status, created.body["data"]) == (201, {"a": "b"})
     elsewhere = {"metadata": {"name": "z", "namespace": "other"}}
     assert (await server.request("POST", MAPS, elsewhere)).status == 400
     lost = await server.request("POST", "/api/v1/namespaces/none/configmaps", config_map("z"))
     assert (lost.status, lost.body["message"]) == (404, 'namespaces "none" not found')
 
 
-async def test_the_client_of_our_own_processes_gets_along(server: Server) -> None:
+async def test_our_own_client_works(server: Server) -> None:
     async with server.client("controllers") as client:
         body = config_map("a")
-        made = await client.create(CONFIGMAPS, body, namespace="default", view=dict)
-        assert made["metadata"]["name"] == "a"
+        created = await client.create(CONFIGMAPS, body, namespace="default", view=dict)
+        assert created["metadata"]["name"] == "a"
         found = await client.list(CONFIGMAPS, namespace="default", view=dict)
         assert len(found.items) == 2
         await client.delete(CONFIGMAPS, "a", namespace="default")
 
 
-async def test_events_have_two_addresses_and_one_store(server: Server) -> None:
+async def test_events_have_two_groups_and_one_store(server: Server) -> None:
     new = "/apis/events.k8s.io/v1/namespaces/default/events"
     core = "/api/v1/namespaces/default/events"
     body = {
@@ -325,8 +330,8 @@ async def test_events_have_two_addresses_and_one_store(server: Server) -> None:
         "type": "Normal",
         "eventTime": "2026-01-02T03:04:05.000006Z",
     }
-    made = await server.create(new, body)
-    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it happened")
+    created = await server.create(new, body)
+    assert (created["apiVersion"], created["note"]) == ("events.k8s.io/v1", "it happened")
     async with server.watch(f"{core}?watch=1&fieldSelector=involvedObject.name%3Dp") as lines:
         seen = (await lines.next())["object"]
         assert (seen["apiVersion"], seen["message"]) == ("v1", "it happened")
@@ -334,7 +339,7 @@ async def test_events_have_two_addresses_and_one_store(server: Server) -> None:
         patch = {"message": "again"}
         await server.request("PATCH", f"{core}/e", patch, content_type=MERGE)
         assert (await lines.next())["object"]["message"] == "again"
-    ours = "fieldSelector=metadata.name%3De"  # a real server tells Events of its own
+    ours = "fieldSelector=metadata.name%3De"  # a real server has further Events
     async with server.watch(f"{new}?watch=1&{ours}") as lines:
         assert (await lines.next())["object"]["note"] == "again"
     listed = (await server.get(f"{new}?{ours}"))["items"]
@@ -348,8 +353,8 @@ async def test_versions_of_a_custom_kind_show_the_same_objects(tmp_path: Path) -
     beta = FOOS.replace("/v1/", "/v1beta1/")
     async with embedded_server(tmp_path, crds=[two]) as server:
         body = {**foo("x", mode="a"), "apiVersion": "ex.io/v1beta1"}
-        made = await server.create(beta, body)
-        assert made["apiVersion"] == "ex.io/v1beta1"
+        created = await server.create(beta, body)
+        assert created["apiVersion"] == "ex.io/v1beta1"
         found = await server.get(f"{FOOS}/x")
         assert found["apiVersion"] == "ex.io/v1"
         async with server.watch(f"{beta}?watch=1") as lines:
@@ -360,7 +365,7 @@ async def test_versions_of_a_custom_kind_show_the_same_objects(tmp_path: Path) -
         assert event["object"]["spec"]["mode"] == "b"
 
 
-async def test_long_lists_and_streams_are_whole(server: Server) -> None:
+async def test_long_lists_and_streams_are_complete(server: Server) -> None:
     wanted = sorted([*(f"m{n:04}" for n in range(1100)), "kube-root-ca.crt"])
     names_left = iter([name for name in wanted if name.startswith("m")])
 
@@ -375,7 +380,7 @@ async def test_long_lists_and_streams_are_whole(server: Server) -> None:
         assert sorted(await names(lines, len(wanted))) == [("ADDED", name) for name in wanted]
 
 
-async def test_a_watcher_that_hangs_up_is_forgotten(embedded: EmbeddedServer) -> None:
+async def test_a_disconnected_watcher_is_removed(embedded: EmbeddedServer) -> None:
     app = embedded.running.app
     hub = app.handlers.writer.store.resource_store(app.catalog.require(CONFIGMAPS)).broadcaster
     async with embedded.watch(f"{MAPS}?watch=1") as lines:
@@ -393,11 +398,11 @@ async def test_a_watcher_that_hangs_up_is_forgotten(embedded: EmbeddedServer) ->
         ({"metadata": {"labels": {"a": "b"}}}, MERGE),
     ],
 )
-async def test_a_status_write_without_news_keeps_the_status(
+async def test_an_empty_status_write_keeps_the_status(
     server: Server, status: Json, content_type: str
 ) -> None:
     await server.create(PODS, pod("p"))
-    ended = {"status": {"phase": "Succeeded", "message": "well"}}
+    ended = {"status": {"phase": "Succeeded", "message": "done"}}
     before = await server.request("PATCH", f"{PODS}/p/status", ended, content_type=MERGE)
     after = await server.request("PATCH", f"{PODS}/p/status", status, content_type=content_type)
     assert after.status == 200
@@ -406,17 +411,17 @@ async def test_a_status_write_without_news_keeps_the_status(
     assert await server.get(f"{PODS}/p") == after.body
 
 
-async def test_a_custom_status_survives_a_write_without_news(server: Server) -> None:
+async def test_a_custom_status_survives_an_unchanged_write(server: Server) -> None:
     await server.install_crds(definition())
     await server.create(FOOS, foo("f"))
-    said = {"status": {"phase": "Ready"}}
-    before = await server.request("PATCH", f"{FOOS}/f/status", said, content_type=MERGE)
-    after = await server.request("PATCH", f"{FOOS}/f/status", said, content_type=MERGE)
-    assert before.body["status"] == said["status"]
+    patch = {"status": {"phase": "Ready"}}
+    before = await server.request("PATCH", f"{FOOS}/f/status", patch, content_type=MERGE)
+    after = await server.request("PATCH", f"{FOOS}/f/status", patch, content_type=MERGE)
+    assert before.body["status"] == patch["status"]
     assert (after.status, after.body) == (200, before.body)
 
 
-async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> None:
+async def test_defaults_set_again_by_a_webhook_are_no_change(tmp_path: Path) -> None:
     def fill_in(review: AdmissionRequest, lookup: ObjectReader) -> Json:
         obj = review.object or {}
         return {**obj, "spec": {**obj["spec"], "mode": "a"}}
@@ -430,8 +435,8 @@ async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> N
     )
     async with embedded_server(tmp_path, webhooks=[rule]) as server:
         await server.install_crds(definition())
-        made = await server.create(FOOS, foo("f"))
+        created = await server.create(FOOS, foo("f"))
         again = await server.request(
             "PATCH", f"{FOOS}/f", {"spec": {"mode": None}}, content_type=MERGE
         )
-        assert (again.status, again.body) == (200, made)
+        assert (again.status, again.body) == (200, created)

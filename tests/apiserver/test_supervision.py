@@ -1,4 +1,4 @@
-"""What runs in the API server for ever goes on after a failure, and the failure is told."""
+"""Background tasks of the API server continue after a failure, and the failure is counted."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Failing = Callable[[object, str, BaseException], None]
 
 @pytest.fixture
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """Has a method fail the next time that it is called."""
+    """Let the next call of a method fail."""
 
     def fail(owner: object, name: str, error: BaseException) -> None:
         true = getattr(owner, name)
@@ -51,7 +51,7 @@ async def restarts(server: EmbeddedServer, task: str) -> bool:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
-async def test_the_store_goes_on_writing(
+async def test_the_store_continues_to_write(
     tmp_path: Path, fail_once: Failing, error: BaseException
 ) -> None:
     supervision.TASK_RESTARTS.clear()
@@ -63,7 +63,9 @@ async def test_the_store_goes_on_writing(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
-async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: BaseException) -> None:
+async def test_controllers_continue(
+    tmp_path: Path, fail_once: Failing, error: BaseException
+) -> None:
     supervision.TASK_RESTARTS.clear()
     fail_once(base, "run_workers", error)
     async with embedded_server(tmp_path) as server:
@@ -73,7 +75,7 @@ async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: Base
         assert supervision.TASK_RESTARTS.total() == 1
 
 
-async def test_a_controller_that_missed_a_change_looks_at_everything(
+async def test_a_controller_that_missed_a_change_enqueues_everything(
     tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "_RESYNC_DELAY", 0.0)
@@ -83,15 +85,15 @@ async def test_a_controller_that_missed_a_change_looks_at_everything(
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
         reference["uid"] = owner["metadata"]["uid"]
         await server.create(MAPS, {"metadata": {"name": "d", "ownerReferences": [reference]}})
-        fail_once(GarbageCollector, "observe", RuntimeError("boom"))
-        fail_once(NamespaceController, "observe", RuntimeError("boom"))
+        fail_once(GarbageCollector, "on_event", RuntimeError("boom"))
+        fail_once(NamespaceController, "on_event", RuntimeError("boom"))
         await server.request("DELETE", f"{MAPS}/owner")
         await wait_deleted(server, MAPS, "d")
         for task in ("garbage", "namespaces"):
             assert await restarts(server, task)
 
 
-async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
+async def test_a_failing_watcher_ends_only_its_own_watch(
     tmp_path: Path, fail_once: Failing
 ) -> None:
     async with (
@@ -99,17 +101,17 @@ async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
         server.watch(f"{MAPS}?watch=1&labelSelector=a=b") as first,
         server.watch(f"{MAPS}?watch=1&labelSelector=a=b") as second,
     ):
-        shelf = next(
+        resource_store = next(
             each
             for each in server.running.app.handlers.writer.store.resource_stores()
             if each.resource.plural == "configmaps"
         )
 
         async def watched() -> bool:
-            return len(shelf.broadcaster) == 2
+            return len(resource_store.broadcaster) == 2
 
         await wait_until_true(watched)
-        fail_once(Watcher, "see", RuntimeError("boom"))
+        fail_once(Watcher, "enqueue", RuntimeError("boom"))
         await server.create(MAPS, config_map("x", a="b"))
         ended = await first.remaining()
         assert ended == []

@@ -55,11 +55,11 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
         (300000000, "9y"),
     ],
 )
-def test_lengths_of_time_are_told_as_recorded(seconds: int, text: str) -> None:
+def test_durations_are_formatted_as_recorded(seconds: int, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_times_that_are_missing_or_unreadable_have_no_age() -> None:
+def test_missing_or_malformed_times_have_no_age() -> None:
     assert age(None, NOW) == "<unknown>"
     assert age("yesterday", NOW) == "<unknown>"
     assert age("2026-01-01T11:59:00Z", NOW) == "60s"
@@ -82,12 +82,12 @@ def row(info: KindInfo, obj: dict[str, Any], *, wide: bool = False) -> dict[str,
 
 
 @pytest.mark.parametrize("info", BUILT_IN, ids=lambda info: info.resource.kind)
-def test_every_kind_can_show_an_object_that_has_nothing_but_a_name(info: KindInfo) -> None:
+def test_every_kind_can_print_an_object_with_only_a_name(info: KindInfo) -> None:
     shown = row(info, {}, wide=True)
     assert shown["Name"] == "a"
 
 
-def test_a_kind_without_columns_of_its_own_shows_its_creation() -> None:
+def test_a_kind_without_columns_prints_its_creation_time() -> None:
     assert row(kind("LimitRange"), {}) == {"Name": "a", "Created At": "2026-01-01T11:00:00Z"}
 
 
@@ -108,7 +108,7 @@ RUNNING = {"startedAt": "2026-01-01T11:00:00Z"}
 
 
 @pytest.mark.parametrize(
-    ("status", "init", "word"),
+    ("status", "init", "expected"),
     [
         ({"phase": "Pending"}, 0, "Pending"),
         ({"phase": "Failed", "reason": "Evicted"}, 0, "Evicted"),
@@ -139,13 +139,13 @@ RUNNING = {"startedAt": "2026-01-01T11:00:00Z"}
          "Init:Error"),
     ],
 )  # fmt: skip
-def test_the_status_of_a_pod_is_one_word(status: dict[str, Any], init: int, word: str) -> None:
-    assert row(kind("Pod"), pod(status, init=init))["Status"] == word
+def test_the_status_column_of_a_pod(status: dict[str, Any], init: int, expected: str) -> None:
+    assert row(kind("Pod"), pod(status, init=init))["Status"] == expected
     dying = pod(status, init=init, deletionTimestamp="2026-01-01T11:59:00Z")
     assert row(kind("Pod"), dying)["Status"] == "Terminating"
 
 
-def test_a_pod_shows_who_is_ready_where_it_is_and_when_it_began_again() -> None:
+def test_a_pod_row_has_readiness_node_and_last_restart() -> None:
     state = container(True, 3, running=RUNNING)
     state["lastState"] = {"terminated": {"finishedAt": "2026-01-01T11:55:00Z"}}
     status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [state]}
@@ -193,14 +193,14 @@ def test_a_pod_shows_who_is_ready_where_it_is_and_when_it_began_again() -> None:
          {"Value": 7, "Global-Default": False}),
     ],
 )  # fmt: skip
-def test_built_in_kinds_show_what_matters(
+def test_cells_of_built_in_kinds(
     name: str, group: str, obj: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     shown = row(kind(name, group), obj)
     assert {key: shown[key] for key in expected} == expected
 
 
-def test_custom_kinds_show_what_their_definition_names() -> None:
+def test_custom_kinds_print_the_columns_of_their_crd() -> None:
     jobs = next(crd for crd in own_crds.load() if crd["spec"]["names"]["plural"] == "jobs")
     info = custom_kinds(jobs)[0]
     shown = row(

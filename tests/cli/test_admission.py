@@ -1,4 +1,4 @@
-"""Flags of `batholith admission` that cannot be used are told in a line, before anything starts."""
+"""Invalid flags of `batholith admission` are reported in one line at start-up."""
 
 from pathlib import Path
 
@@ -15,41 +15,41 @@ URL = ("--webhook-url", "https://127.0.0.1:8443")
 
 
 def error_output(*arguments: str) -> str:
-    answer = CliRunner().invoke(app, ["admission", *arguments])
-    assert answer.exit_code != 0
-    assert "Traceback" not in answer.output
-    return answer.output
+    result = CliRunner().invoke(app, ["admission", *arguments])
+    assert result.exit_code != 0
+    assert "Traceback" not in result.output
+    return result.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         ((), "--webhook-service-name"),
-        (("--webhook-url", "http://x"), "must begin with https://"),
-        ((*URL, "--tls-cert-file", "a"), "need each other"),
-        ((*URL, "--ca-cert-file", "a"), "--ca-cert-file needs"),
+        (("--webhook-url", "http://x"), "must start with https://"),
+        ((*URL, "--tls-cert-file", "a"), "require each other"),
+        ((*URL, "--ca-cert-file", "a"), "--ca-cert-file requires"),
         ((*URL, "--graceful-shutdown-time", "soon"), 'invalid duration "soon"'),
         ((*URL, "--feature-gates", "x"), "feature gate 'x'"),
-        ((*URL, "--healthz-address", "nowhere"), "is no [HOST]:PORT"),
+        ((*URL, "--healthz-address", "nowhere"), "is not [HOST]:PORT"),
         ((*URL, "--port", "65536"), "65535"),
     ],
 )
-def test_they_are_named(arguments: tuple[str, ...], words: str) -> None:
-    assert words in error_output(*arguments)
+def test_invalid_flags_are_named(arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in error_output(*arguments)
 
 
-def test_o12_a_path_without_rules_ends_the_start_and_is_named_with_those_that_there_are() -> None:
+def test_o12_an_unknown_path_prevents_the_start_and_known_paths_are_listed() -> None:
     text = error_output(*URL, "--enabled-admission=/jobs/mutate,/nodes/validate")
-    assert "no admission at /nodes/validate" in text
+    assert "unknown admission paths: /nodes/validate" in text
     assert "/jobs/mutate, /queues/mutate" in text
 
 
-def test_credentials_that_are_missing_are_told_in_a_line(tmp_path: Path) -> None:
+def test_missing_credentials_are_reported_in_one_line(tmp_path: Path) -> None:
     missing = tmp_path / "kubeconfig"
     assert f"cannot read kubeconfig {missing}" in error_output(*URL, "--kubeconfig", str(missing))
 
 
-def test_job_plugins_of_other_packages_are_known_without_running_their_code(
+def test_job_plugins_of_other_packages_are_found_without_importing_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "acme", modules={}, entry_points={"mine": "nowhere:Mine"}, group=GROUP)

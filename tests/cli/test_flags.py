@@ -1,4 +1,4 @@
-"""Arguments that were written for Volcano are understood."""
+"""Arguments written for Volcano are accepted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 @dataclass
 class ParsedCommand:
-    """What a command got."""
+    """Records the arguments of a command."""
 
     groups: list[Any] = field(default_factory=list)
 
@@ -150,7 +150,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
         cluster: ClusterFlags,
         web: admission.WebhookFlags,
         rules: admission.AdmissionFlags,
-        office: admission.AdmissionElectionFlags,
+        election: admission.AdmissionElectionFlags,
         served: admission.HealthFlags,
         logging_: LogFlags,
     ) -> None:
@@ -169,7 +169,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
     assert options.listen.port == 8443
 
 
-def test_names_are_repeated_not_listed() -> None:
+def test_scheduler_name_is_repeatable() -> None:
     _, work, _ = ParsedCommand().controllers("--scheduler-name", "a", "--scheduler-name=b,c")
     assert list(work.scheduler_name) == ["a", "b,c"]
 
@@ -185,28 +185,28 @@ def test_names_are_repeated_not_listed() -> None:
         ("--no-inherit-owner-annotations", False),
     ],
 )
-def test_truth_as_go_spells_it(argument: str, wanted: bool) -> None:
+def test_boolean_values_in_gos_syntax(argument: str, wanted: bool) -> None:
     _, work, _ = ParsedCommand().controllers(argument)
     assert work.inherit_owner_annotations is wanted
 
 
-def test_what_is_no_truth_value_is_refused() -> None:
+def test_invalid_boolean_values_are_rejected() -> None:
     outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz=perhaps"])
     assert outcome.exit_code == 2
     assert "neither true nor false" in outcome.output
 
 
-def test_unknown_flags_are_refused() -> None:
+def test_unknown_flags_are_rejected() -> None:
     assert CliRunner().invoke(app, ["controllers", "--no-such-flag=1"]).exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["controllers", "scheduler"])
-def test_flags_without_effect_say_so(command: str) -> None:
-    answer = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "250"})
+def test_help_marks_flags_without_effect(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "250"})
     module = {"controllers": controllers, "scheduler": scheduler}[command]
-    inert: tuple[IgnoredFlag, ...] = module.INERT
-    for flag in inert:
-        line = next(line for line in answer.output.splitlines() if f"--{flag.name} " in line)
+    ignored_flags: tuple[IgnoredFlag, ...] = module.IGNORED_FLAGS
+    for flag in ignored_flags:
+        line = next(line for line in result.output.splitlines() if f"--{flag.name} " in line)
         assert "No effect: " in line
 
 
@@ -229,11 +229,13 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("command", COMPONENTS)
-def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_path: Path) -> None:
+def test_invalid_flags_are_reported_without_a_traceback(
+    command: str, mistake: str, tmp_path: Path
+) -> None:
     if command == "apiserver" and "kubeconfig" in mistake:
-        mistake, told = "--listen-address=here", "'here' is no [HOST]:PORT"
+        mistake, expected = "--listen-address=here", "'here' is not [HOST]:PORT"
     else:
-        told = MISTAKES[mistake]
+        expected = MISTAKES[mistake]
     needed = {
         "admission": ["--webhook-url=https://here"],
         "agent": [f"--data-dir={tmp_path}"],
@@ -243,28 +245,28 @@ def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_p
     outcome = CliRunner().invoke(app, [command, *needed.get(command, []), mistake])
     assert isinstance(outcome.exception, SystemExit)
     assert outcome.exit_code > 0
-    assert told in " ".join(outcome.output.replace("│", " ").split())
+    assert expected in " ".join(outcome.output.replace("│", " ").split())
 
 
-def test_a_master_that_is_no_url_and_files_that_are_not_there_are_named() -> None:
+def test_an_invalid_master_url_and_missing_files_are_named() -> None:
     outcome = CliRunner().invoke(app, ["controllers", "--master=here:6443"])
-    assert outcome.output.strip() == "batholith: --master=here:6443: no http or https URL"
+    assert outcome.output.strip() == "batholith: --master=here:6443: not an http or https URL"
     files = [f"--{name}-file=/no/{name}" for name in ("tls-cert", "tls-private-key", "ca-cert")]
     outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz", *files])
     assert "certificate /no/tls-cert, key /no/tls-private-key: " in outcome.output
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("soon", '--reconcile-timeout: time: invalid duration "soon"'),
         ("0s", "--reconcile-timeout=0s: must be more than 0"),
         ("-1m", "--reconcile-timeout=-1m: must be more than 0"),
     ],
 )
-def test_a_reconcile_timeout_that_leaves_no_time_is_refused(given: str, told: str) -> None:
+def test_a_reconcile_timeout_must_be_positive(given: str, expected: str) -> None:
     outcome = CliRunner().invoke(app, ["controllers", f"--reconcile-timeout={given}"])
-    assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {told}")
+    assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {expected}")
 
 
 @pytest.mark.parametrize("command", ["controllers", "scheduler"])
@@ -277,7 +279,7 @@ def test_a_reconcile_timeout_that_leaves_no_time_is_refused(given: str, told: st
         (("ca-cert", "tls-cert"), "--tls-private-key-file"),
     ],
 )
-def test_health_is_not_served_in_the_clear_for_want_of_a_flag(
+def test_incomplete_tls_flags_do_not_fall_back_to_plain_http(
     command: str, given: tuple[str, ...], missing: str
 ) -> None:
     files = [f"--{name}-file=/no/{name}" for name in given]
@@ -288,11 +290,11 @@ def test_health_is_not_served_in_the_clear_for_want_of_a_flag(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [(None, "No such file"), ("a: [", "no YAML"), ("actions: enqueu", "unknown action 'enqueu'")],
 )
-def test_a_configuration_that_cannot_be_used_is_told_before_anything_else(
-    text: str | None, told: str, tmp_path: Path
+def test_an_invalid_configuration_is_reported_first(
+    text: str | None, expected: str, tmp_path: Path
 ) -> None:
     conf = tmp_path / "conf"
     if text is not None:
@@ -300,37 +302,37 @@ def test_a_configuration_that_cannot_be_used_is_told_before_anything_else(
     outcome = CliRunner().invoke(app, ["scheduler", f"--scheduler-conf={conf}"])
     assert outcome.exit_code == 1
     (line,) = outcome.output.splitlines()
-    assert told in line
+    assert expected in line
 
 
 def serving(*arguments: str) -> EndpointFlags:
     return ParsedCommand().controllers(*arguments)[2]
 
 
-def test_nothing_is_served_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoints_are_disabled_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for environment in ({}, POD):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         assert (serving().health(), serving().metrics(8081)) == ("", "")
 
 
-def test_on_loopback_outside_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoints_listen_on_loopback_outside_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     asked = serving("--enable-healthz", "--enable-metrics")
     assert (asked.health(), asked.metrics(8080)) == ("127.0.0.1:11251", "127.0.0.1:8080")
 
 
-def test_an_address_is_taken_as_it_is_and_is_wish_enough() -> None:
+def test_setting_an_address_enables_the_endpoint() -> None:
     asked = serving("--healthz-address=:1", "--listen-address", "[::1]:2")
     assert (asked.health(), asked.metrics(8081)) == (":1", "[::1]:2")
     assert serving("--healthz-address=:1", "--enable-healthz=false").health() == ""
 
 
 @pytest.mark.parametrize("address", ["8081", "host:", "a:b", "127.0.0.1:70000"])
-def test_what_is_no_address_is_refused_in_a_line(address: str) -> None:
+def test_invalid_addresses_are_reported_in_one_line(address: str) -> None:
     outcome = CliRunner().invoke(app, ["controllers", f"--listen-address={address}"])
     assert outcome.exit_code == 1
-    assert outcome.output.strip() == f"batholith: {address!r} is no [HOST]:PORT"
+    assert outcome.output.strip() == f"batholith: {address!r} is not [HOST]:PORT"
 
 
 @pytest.mark.parametrize(
@@ -347,29 +349,29 @@ def test_what_is_no_address_is_refused_in_a_line(address: str) -> None:
         ("job-controller,jobflow-controller", ["job-controller"]),
     ],
 )
-def test_which_controllers_run(text: str, wanted: Sequence[str]) -> None:
+def test_controllers_are_selected(text: str, wanted: Sequence[str]) -> None:
     assert list(select(text)) == list(wanted)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
-        ("jobs-controller", "there are job-controller, queue-controller, pg-controller"),
-        ("*,-hypernode-controller", "there is no controller 'hypernode-controller'"),
+        ("jobs-controller", "known: job-controller, queue-controller, pg-controller"),
+        ("*,-hypernode-controller", "unknown controller 'hypernode-controller'"),
         ("job-controller,-job-controller", "more than once"),
-        ("-pg-controller", "leaves nothing to run"),
-        ("jobflow-controller", "leaves nothing to run"),
+        ("-pg-controller", "enables no controller"),
+        ("jobflow-controller", "enables no controller"),
     ],
 )
-def test_lists_that_make_no_sense(text: str, told: str) -> None:
-    with pytest.raises(SelectionError, match=told):
+def test_invalid_controller_lists_are_rejected(text: str, expected: str) -> None:
+    with pytest.raises(SelectionError, match=expected):
         select(text)
     outcome = CliRunner().invoke(app, ["controllers", f"--controllers={text}"])
     assert outcome.exit_code == 1
-    assert told in outcome.output
+    assert expected in outcome.output
 
 
-def test_what_is_asked_for_by_name_and_is_not_here() -> None:
+def test_unsupported_controllers_are_listed() -> None:
     assert list(unsupported("*,+jobflow-controller,-hyperNode-controller,gc-controller")) == [
         "jobflow-controller"
     ]
@@ -395,7 +397,7 @@ def test_feature_gates() -> None:
     "argument",
     ["--node-selector=pool:batch", "--scheduler-sharding-mode=hard", "--plugins-dir=/plugins"],
 )
-def test_what_would_place_pods_wrongly_is_refused(argument: str) -> None:
+def test_unsupported_scheduling_flags_are_rejected(argument: str) -> None:
     outcome = CliRunner().invoke(app, ["scheduler", argument])
     assert outcome.exit_code == 1
     assert argument.partition("=")[0] in outcome.output

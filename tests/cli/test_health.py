@@ -1,4 +1,4 @@
-"""Health and metrics as a probe and Prometheus see them."""
+"""Health and metrics endpoints."""
 
 import asyncio
 import contextlib
@@ -36,10 +36,10 @@ class FakeElector:
 
     elected: asyncio.Event = field(default_factory=asyncio.Event)
     holder: str = ""
-    late: bool = False
+    overdue: bool = False
 
     def healthy(self) -> bool:
-        return not self.late
+        return not self.overdue
 
 
 @dataclass
@@ -60,8 +60,8 @@ class HealthWorld:
     async def get(self, path: str, *, method: str = "GET") -> tuple[int, str]:
         assert self.session is not None
         url = f"http://127.0.0.1:{self.port}{path}"
-        async with self.session.request(method, url) as answer:
-            return answer.status, await answer.text()
+        async with self.session.request(method, url) as response:
+            return response.status, await response.text()
 
 
 @pytest.fixture
@@ -69,44 +69,47 @@ async def world() -> AsyncIterator[HealthWorld]:
     world = HealthWorld()
     world.health.add_informer_check(lambda: world.informers)
     world.health.add_leader_check(world.candidate)
-    place = Endpoint(address="127.0.0.1:0", health=world.health)
-    async with serve_endpoints([place]) as [world.port], aiohttp.ClientSession() as world.session:
+    endpoint = Endpoint(address="127.0.0.1:0", health=world.health)
+    async with (
+        serve_endpoints([endpoint]) as [world.port],
+        aiohttp.ClientSession() as world.session,
+    ):
         yield world
 
 
-async def test_ready_once_caches_are_synced_and_it_leads(world: HealthWorld) -> None:
+async def test_ready_once_informers_are_synced_and_it_leads(world: HealthWorld) -> None:
     assert await world.get("/readyz") == (
         503,
-        "[-]caches: not started yet\n[-]leader: neither leads nor has seen a leader\n",
+        "[-]caches: not started yet\n[-]leader: not leading, and no leader observed\n",
     )
     world.informers += [FakeInformer("pods"), FakeInformer("jobs.batch.volcano.sh")]
     world.candidate.elected.set()
-    told = "[-]caches: not synced yet: jobs.batch.volcano.sh, pods\n"
-    assert await world.get("/readyz") == (503, told)
+    expected = "[-]caches: not synced yet: jobs.batch.volcano.sh, pods\n"
+    assert await world.get("/readyz") == (503, expected)
     for cache in world.informers:
         cache.synced = True
     assert await world.get("/readyz") == (200, "ok")
 
 
-async def test_not_ready_while_the_server_is_long_out_of_reach(world: HealthWorld) -> None:
+async def test_not_ready_while_informers_are_stale(world: HealthWorld) -> None:
     world.candidate.elected.set()
     world.informers += [FakeInformer("pods", synced=True), FakeInformer("jobs", synced=True)]
     for cache in world.informers:
         cache.stale_seconds = 59.0
     assert await world.get("/readyz") == (200, "ok")
     world.informers[0].stale_seconds = 61.0
-    assert await world.get("/readyz") == (503, "[-]caches: out of touch for 61 s: pods\n")
+    assert await world.get("/readyz") == (503, "[-]caches: stale for 61 s: pods\n")
     assert await world.get("/livez") == (200, "ok")
 
 
-async def test_verbose_says_who_leads(world: HealthWorld) -> None:
+async def test_verbose_names_the_leader(world: HealthWorld) -> None:
     world.candidate.holder = "another"
-    assert "[+]leader ok: stands by for another" in (await world.get("/readyz?verbose"))[1]
+    assert "[+]leader ok: standby, leader is another" in (await world.get("/readyz?verbose"))[1]
     world.candidate.elected.set()
-    assert "[+]leader ok: leads\n" in (await world.get("/readyz?verbose"))[1]
+    assert "[+]leader ok: leading\n" in (await world.get("/readyz?verbose"))[1]
 
 
-async def test_a_standby_is_ready_once_it_knows_the_leader(world: HealthWorld) -> None:
+async def test_a_standby_is_ready_once_it_has_observed_a_leader(world: HealthWorld) -> None:
     world.informers.append(FakeInformer("pods", synced=True))
     assert (await world.get("/readyz"))[0] == 503
     world.candidate.holder = "another"
@@ -114,15 +117,15 @@ async def test_a_standby_is_ready_once_it_knows_the_leader(world: HealthWorld) -
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/healthz/ping", "/livez/ping"])
-async def test_alive_before_it_is_ready(world: HealthWorld, path: str) -> None:
+async def test_live_before_it_is_ready(world: HealthWorld, path: str) -> None:
     assert await world.get(path) == (200, "ok")
     assert (await world.get(path, method="HEAD"))[0] == 200
 
 
-async def test_a_leader_that_is_late_is_to_be_restarted(world: HealthWorld) -> None:
+async def test_a_leader_with_an_expired_lease_fails_livez(world: HealthWorld) -> None:
     world.candidate.elected.set()
-    world.candidate.late = True
-    line = "[-]leader-election: leads, but has not renewed its lease in time\n"
+    world.candidate.overdue = True
+    line = "[-]leader-election: leading, but lease not renewed in time\n"
     for path in ("/healthz", "/livez", "/livez/leader-election"):
         assert await world.get(path) == (503, line)
     assert (await world.get("/readyz"))[1].startswith(line)
@@ -138,7 +141,7 @@ async def test_verbose_lists_every_check(world: HealthWorld) -> None:
             "[+]ping ok",
             "[+]leader-election ok",
             "[+]caches ok",
-            "[-]leader: neither leads nor has seen a leader",
+            "[-]leader: not leading, and no leader observed",
             "readyz check failed",
         ],
     )
@@ -146,39 +149,39 @@ async def test_verbose_lists_every_check(world: HealthWorld) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz/nosuch", "/livez/caches", "/health"])
-async def test_there_is_nothing_else(world: HealthWorld, path: str) -> None:
+async def test_unknown_paths_are_404(world: HealthWorld, path: str) -> None:
     assert (await world.get(path))[0] == 404
 
 
-async def test_nothing_can_be_written(world: HealthWorld) -> None:
+async def test_only_get_and_head_are_allowed(world: HealthWorld) -> None:
     assert (await world.get("/healthz", method="POST"))[0] == 405
 
 
 async def test_a_stuck_loop_fails_the_probe() -> None:
-    """The loop that works is the one that answers: a probe from outside runs out of time."""
-    place = Endpoint(address="127.0.0.1:0", health=Health())
+    """The loop that works also serves probes, so that a probe times out."""
+    endpoint = Endpoint(address="127.0.0.1:0", health=Health())
     seen: list[str] = []
     done, go = threading.Event(), threading.Event()
 
     def probe(port: int) -> None:
         go.wait()
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=0.3) as answer:
-                seen.append(str(answer.status))
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=0.3) as response:
+                seen.append(str(response.status))
         except TimeoutError:
-            seen.append("no answer")
+            seen.append("no response")
         done.set()
 
-    async with serve_endpoints([place]) as [port]:
+    async with serve_endpoints([endpoint]) as [port]:
         thread = threading.Thread(target=probe, args=(port,))
         thread.start()
         go.set()
         done.wait()  # on the loop itself: nothing else runs here until the probe has given up
         thread.join()
-    assert seen == ["no answer"]
+    assert seen == ["no response"]
 
 
-async def test_silent_clients_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ_TIMEOUT", 0.05)
     async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=Health())]) as [port]:
         for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: "):
@@ -189,49 +192,49 @@ async def test_silent_clients_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) ->
             writer.close()
 
 
-async def test_a_connection_is_for_one_request() -> None:
+async def test_a_connection_serves_one_request() -> None:
     async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=Health())]) as [port]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
-        answer = await reader.read()
+        response = await reader.read()
         writer.close()
-    assert answer.count(b"HTTP/1.1 200") == 1
-    assert b"Connection: close" in answer
+    assert response.count(b"HTTP/1.1 200") == 1
+    assert b"Connection: close" in response
 
 
-async def test_metrics_beside_health_or_at_an_address_of_their_own() -> None:
+async def test_metrics_are_served_with_health_or_at_a_separate_address() -> None:
     registry = CollectorRegistry()
     Counter("things", "Things.", registry=registry).inc()
-    places = [
+    endpoints = [
         Endpoint(address="127.0.0.1:0", registry=registry),
         Endpoint(address="localhost:0", health=Health(), registry=registry),
     ]
-    async with serve_endpoints(places) as ports, aiohttp.ClientSession() as session:
+    async with serve_endpoints(endpoints) as ports, aiohttp.ClientSession() as session:
         for port in ports:
-            async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-                assert answer.status == 200
-                assert answer.headers["Content-Type"].startswith("text/plain; version=")
-                assert "things_total 1.0" in await answer.text()
-        async with session.get(f"http://127.0.0.1:{ports[0]}/healthz") as answer:
-            assert answer.status == 404
-        async with session.get(f"http://127.0.0.1:{ports[1]}/healthz") as answer:
-            assert answer.status == 200
+            async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+                assert response.status == 200
+                assert response.headers["Content-Type"].startswith("text/plain; version=")
+                assert "things_total 1.0" in await response.text()
+        async with session.get(f"http://127.0.0.1:{ports[0]}/healthz") as response:
+            assert response.status == 404
+        async with session.get(f"http://127.0.0.1:{ports[1]}/healthz") as response:
+            assert response.status == 200
 
 
-async def test_one_address_for_both_is_listened_on_once() -> None:
+async def test_a_common_address_is_bound_once() -> None:
     registry = CollectorRegistry()
-    places = [
+    endpoints = [
         Endpoint(address="127.0.0.1:0", health=Health()),
         Endpoint(address="127.0.0.1:0", registry=registry),
     ]
-    async with serve_endpoints(places) as ports, aiohttp.ClientSession() as session:
+    async with serve_endpoints(endpoints) as ports, aiohttp.ClientSession() as session:
         [port] = ports
         for path in ("healthz", "metrics"):
-            async with session.get(f"http://127.0.0.1:{port}/{path}") as answer:
-                assert answer.status == 200
+            async with session.get(f"http://127.0.0.1:{port}/{path}") as response:
+                assert response.status == 200
 
 
-async def test_a_taken_address_is_told() -> None:
+async def test_an_address_in_use_is_reported() -> None:
     async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=Health())]) as [port]:
         with pytest.raises(CannotListenError, match=f"cannot listen on 127.0.0.1:{port}"):
             async with serve_endpoints([Endpoint(address=f"127.0.0.1:{port}", health=Health())]):
@@ -239,25 +242,25 @@ async def test_a_taken_address_is_told() -> None:
 
 
 async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) -> None:
-    made = pki.ensure(tmp_path)
+    keys = pki.ensure(tmp_path)
     files = {
-        "authority": str(made.ca),
-        "certificate": str(made.server.certificate),
-        "key": str(made.server.key),
+        "client_ca": str(keys.ca),
+        "certificate": str(keys.server.certificate),
+        "key": str(keys.server.key),
     }
     assert tls_context(**{**files, "key": ""}) is None
-    place = Endpoint(address="127.0.0.1:0", health=Health(), tls=tls_context(**files))
-    client = ssl.create_default_context(cafile=str(made.ca))
-    known = ssl.create_default_context(cafile=str(made.ca))
-    known.load_cert_chain(made.client.certificate, made.client.key)
-    old = ssl.create_default_context(cafile=str(made.ca))
+    endpoint = Endpoint(address="127.0.0.1:0", health=Health(), tls=tls_context(**files))
+    client = ssl.create_default_context(cafile=str(keys.ca))
+    known = ssl.create_default_context(cafile=str(keys.ca))
+    known.load_cert_chain(keys.client.certificate, keys.client.key)
+    old = ssl.create_default_context(cafile=str(keys.ca))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     old.set_ciphers("AES128-SHA256")
-    async with serve_endpoints([place]) as [port], aiohttp.ClientSession() as session:
+    async with serve_endpoints([endpoint]) as [port], aiohttp.ClientSession() as session:
         url = f"https://127.0.0.1:{port}/healthz"
         for context in (client, known):
-            async with session.get(url, ssl=context) as answer:
-                assert answer.status == 200
+            async with session.get(url, ssl=context) as response:
+                assert response.status == 200
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url, ssl=old)
 
@@ -270,7 +273,7 @@ def test_addresses(address: str, wanted: tuple[str, int]) -> None:
     assert split_host_port(address) == wanted
 
 
-async def test_a_request_whose_body_is_cut_off_is_not_answered_as_a_whole_one() -> None:
+async def test_a_request_with_a_truncated_body_is_not_served() -> None:
     asked: list[bool] = []
     health = Health(livez={"x": lambda: asked.append(True) or None})  # type: ignore[func-returns-value]
     async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=health)]) as [port]:
@@ -282,19 +285,19 @@ async def test_a_request_whose_body_is_cut_off_is_not_answered_as_a_whole_one() 
     assert asked == []
 
 
-async def test_limits_and_what_they_refuse_are_in_the_figures() -> None:
+async def test_limits_and_rejections_are_in_the_metrics() -> None:
     registry = CollectorRegistry()
-    place = Endpoint(
+    endpoint = Endpoint(
         address="127.0.0.1:0",
         registry=registry,
         limits=Limits(connections=1),
         listener_metrics=ListenerMetrics(registry),
     )
-    async with serve_endpoints([place]) as [port], aiohttp.ClientSession() as session:
+    async with serve_endpoints([endpoint]) as [port], aiohttp.ClientSession() as session:
         half_open = await asyncio.open_connection("127.0.0.1", port)
         await wait_for(lambda: registry.get_sample_value(OPEN, {"listener": "metrics"}) == 1)
-        async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-            text = await answer.text()
+        async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+            text = await response.text()
         assert 'batholith_http_refused_total{listener="metrics",reason="evicted"} 1.0' in text
         with contextlib.suppress(ConnectionError):
             assert await half_open[0].read() == b""

@@ -1,4 +1,4 @@
-"""What the command line tells about itself."""
+"""Help texts of the command line."""
 
 import pytest
 from typer.testing import CliRunner
@@ -7,7 +7,7 @@ from batholith.cli.main import app
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         ("up", "$XDG_DATA_HOME/batholith"),
         ("up", "at least 16"),
@@ -15,7 +15,7 @@ from batholith.cli.main import app
         ("agent", "at least 16"),
     ],
 )
-def test_defaults_that_are_worked_out_are_told(command: str, told: str) -> None:
-    answer = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
-    assert answer.exit_code == 0
-    assert told in answer.output
+def test_help_shows_computed_defaults(command: str, expected: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert expected in result.output

@@ -1,4 +1,4 @@
-"""What `up` says of a machine that keeps nothing apart."""
+"""The warning of `up` on a machine without sandbox support."""
 
 import os
 
@@ -10,7 +10,7 @@ from batholith.cli.embedded import NO_SANDBOX_WARNING, Options, isolation_warnin
 
 
 @pytest.mark.parametrize(
-    ("user", "simulate", "nothing", "said"),
+    ("user", "simulate", "nothing", "expected"),
     [
         (0, 0, True, [NO_SANDBOX_WARNING]),
         (0, 0, False, []),
@@ -18,15 +18,15 @@ from batholith.cli.embedded import NO_SANDBOX_WARNING, Options, isolation_warnin
         (0, 3, True, []),
     ],
 )
-def test_root_is_warned_where_its_pods_would_be_root(
-    monkeypatch: pytest.MonkeyPatch, user: int, simulate: int, nothing: bool, said: list[str]
+def test_root_is_warned_if_pods_would_run_as_root(
+    monkeypatch: pytest.MonkeyPatch, user: int, simulate: int, nothing: bool, expected: list[str]
 ) -> None:
     monkeypatch.setattr(embedded, "lacks_sandbox_support", lambda: nothing)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert isolation_warnings(Options(simulate=simulate)) == said
+    assert isolation_warnings(Options(simulate=simulate)) == expected
 
 
-def test_a_refusal_of_every_namespace_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_namespace_support_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise mounting.CannotStartError("unshare: Operation not permitted")
 

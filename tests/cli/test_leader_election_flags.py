@@ -1,4 +1,4 @@
-"""The flags of leader election, as they are typed."""
+"""Leader election flags."""
 
 import asyncio
 from typing import cast
@@ -25,7 +25,7 @@ from batholith.machinery.testing import run_ready_tasks
 from batholith.model.durations import DurationError
 
 
-def test_the_references_values_are_the_defaults() -> None:
+def test_defaults_are_volcanos() -> None:
     settings = ElectionFlags().settings()
     assert settings is not None
     times = (settings.lease_duration, settings.renew_deadline, settings.retry_period)
@@ -36,11 +36,11 @@ def test_the_references_values_are_the_defaults() -> None:
     assert (scheduler.namespace, scheduler.name) == ("volcano-system", "volcano")
 
 
-def test_off_means_that_nothing_else_matters() -> None:
+def test_other_flags_are_ignored_without_leader_election() -> None:
     assert ElectionFlags(leader_elect=False, leader_elect_retry_period="soon").settings() is None
 
 
-def test_durations_are_gos() -> None:
+def test_durations_are_in_gos_syntax() -> None:
     settings = ElectionFlags(
         leader_elect_lease_duration="1m30s",
         leader_elect_renew_deadline="1m",
@@ -51,12 +51,12 @@ def test_durations_are_gos() -> None:
     assert times == (90, 60, 0.5)
 
 
-def test_a_duration_that_is_none_names_its_flag() -> None:
+def test_errors_of_invalid_durations_name_the_flag() -> None:
     with pytest.raises(DurationError, match=r"--leader-elect-retry-period: .*missing unit"):
         ElectionFlags(leader_elect_retry_period="2").settings()
 
 
-def test_durations_that_do_not_go_together_name_their_flags() -> None:
+def test_errors_of_inconsistent_durations_name_the_flags() -> None:
     with pytest.raises(
         LeaderElectionConfigError, match=r"--leader-elect-lease-duration .5s. must be"
     ):
@@ -64,12 +64,12 @@ def test_durations_that_do_not_go_together_name_their_flags() -> None:
 
 
 @pytest.mark.parametrize("lock", ["configmaps", "endpoints", "endpointsleases", ""])
-def test_locks_that_kubernetes_has_no_more_are_refused(lock: str) -> None:
+def test_unsupported_locks_are_rejected(lock: str) -> None:
     with pytest.raises(UnsupportedLockError, match="use leases"):
         ElectionFlags(leader_elect_resource_lock=lock).settings()
 
 
-def test_the_older_flag_of_the_namespace_wins_and_is_told_to_be_old(
+def test_the_deprecated_namespace_flag_wins_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = ElectionFlags(lock_object_namespace="old").settings()
@@ -79,15 +79,15 @@ def test_the_older_flag_of_the_namespace_wins_and_is_told_to_be_old(
 
 
 @pytest.mark.parametrize("command", ["controllers", "scheduler"])
-def test_a_mistake_is_told_in_a_line(command: str) -> None:
+def test_invalid_flags_are_reported_in_one_line(command: str) -> None:
     arguments = [command, "--leader-elect-resource-lock=configmaps"]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 1
-    assert "batholith: --leader-elect-resource-lock=configmaps: Kubernetes has" in outcome.output
+    assert "batholith: --leader-elect-resource-lock=configmaps: not supported" in outcome.output
 
 
 class FakeElector:
-    """An elector that ends by itself."""
+    """An elector that exits unexpectedly."""
 
     def __init__(self, error: BaseException | None) -> None:
         self._error = error
@@ -102,11 +102,11 @@ class FakeElector:
     [
         (LeadershipLostError("lost the Lease"), "lost the Lease"),
         (RuntimeError("a mistake"), "a mistake"),
-        (asyncio.CancelledError(), "leader election has ended by itself"),
-        (None, "leader election has ended by itself"),
+        (asyncio.CancelledError(), "leader election exited unexpectedly"),
+        (None, "leader election exited unexpectedly"),
     ],
 )
-async def test_an_election_that_ends_by_itself_ends_the_process(
+async def test_an_unexpected_exit_of_the_elector_ends_the_process(
     error: BaseException | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = list[str]()
@@ -117,7 +117,7 @@ async def test_an_election_that_ends_by_itself_ends_the_process(
         assert ended == [why]
 
 
-async def test_an_election_that_is_ended_in_order_does_not_end_the_process(
+async def test_a_cancelled_election_does_not_end_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Patient:
@@ -134,7 +134,7 @@ async def test_an_election_that_is_ended_in_order_does_not_end_the_process(
 
 
 class UnconnectedClient:
-    """As much of a client as a recorder needs that has nothing to write."""
+    """The part of a client that an idle recorder uses."""
 
     timing = Timing()
 

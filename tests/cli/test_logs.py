@@ -1,4 +1,4 @@
-"""The two forms of the log: lines for people and grep, JSON for collectors."""
+"""Log formats: text for people and grep, JSON for collectors."""
 
 import json
 import logging
@@ -10,9 +10,9 @@ from batholith.cli.logs import JsonFormatter, TextFormatter
 
 
 def record(message: str, **extra: object) -> logging.LogRecord:
-    made = logging.makeLogRecord({"name": "batholith.x", "levelname": "INFO", "msg": message})
-    vars(made).update(extra)
-    return made
+    log_record = logging.makeLogRecord({"name": "batholith.x", "levelname": "INFO", "msg": message})
+    vars(log_record).update(extra)
+    return log_record
 
 
 @pytest.mark.parametrize(
@@ -24,30 +24,30 @@ def record(message: str, **extra: object) -> logging.LogRecord:
         ("", ""),
         ("409 Conflict: no", '"409 Conflict: no"'),
         ("a=b", '"a=b"'),
-        ('say "a"', r'"say \"a\""'),
+        ('set "a"', r'"set \"a\""'),
         ("one\ntwo job=default/other", r'"one\ntwo job=default/other"'),
         ("Größe 3", '"Größe 3"'),
     ],
 )
-def test_a_value_never_looks_like_another_line_or_pair(value: object, written: str) -> None:
+def test_values_with_special_characters_are_quoted(value: object, written: str) -> None:
     line = TextFormatter().format(record("job phase", job="d/j", why=value))
     assert line.endswith(f" INFO batholith.x: job phase job=d/j why={written}")
 
 
-def test_a_traceback_stands_below_its_line_and_in_a_field_of_its_own() -> None:
+def test_a_traceback_follows_its_line_or_is_a_json_field() -> None:
     try:
         raise ValueError("wrong")
     except ValueError:
-        made = record("gave up", job="d/j", error="500")
-        made.exc_info = sys.exc_info()
-    first, *rest = TextFormatter().format(made).splitlines()
-    assert first.endswith("gave up job=d/j error=500")
+        log_record = record("sync failed", job="d/j", error="500")
+        log_record.exc_info = sys.exc_info()
+    first, *rest = TextFormatter().format(log_record).splitlines()
+    assert first.endswith("sync failed job=d/j error=500")
     assert rest[-1] == "ValueError: wrong"
-    entry = json.loads(JsonFormatter().format(made))
-    assert (entry["message"], entry["job"], entry["error"]) == ("gave up", "d/j", "500")
+    entry = json.loads(JsonFormatter().format(log_record))
+    assert (entry["message"], entry["job"], entry["error"]) == ("sync failed", "d/j", "500")
     assert entry["traceback"].endswith("ValueError: wrong")
 
 
-def test_values_that_json_does_not_know_become_text() -> None:
-    entry = json.loads(JsonFormatter().format(record("x", folder={1}, text="one\ntwo")))
-    assert (entry["folder"], entry["text"]) == ("{1}", "one\ntwo")
+def test_values_of_other_types_become_text_in_json() -> None:
+    entry = json.loads(JsonFormatter().format(record("x", directory={1}, text="one\ntwo")))
+    assert (entry["directory"], entry["text"]) == ("{1}", "one\ntwo")

@@ -1,4 +1,4 @@
-"""What it means that a part is ready."""
+"""Readiness of components."""
 
 from support.components import component
 from support.controller_api import ControllerApi
@@ -9,8 +9,8 @@ from batholith.testing import RequestMatcher
 ALONE = ("--leader-elect=false", "--force-beside-volcano")
 
 
-async def test_controllers_are_ready_when_there_is_the_queue_that_jobs_go_to() -> None:
-    """A job that is submitted as soon as the cluster is up is not refused for lack of a queue."""
+async def test_controllers_are_ready_once_the_default_queue_exists() -> None:
+    """A job that is submitted once the cluster is ready is not denied for a missing queue."""
     writes = RequestMatcher(count=6, where=lambda request: request.method != "GET")
     async with ControllerApi(JOBS, QUEUES, PODGROUPS, COMMANDS) as api:
         fault = api.faults.error(writes, 500)

@@ -1,4 +1,4 @@
-"""Every command refuses a data folder, lock, token or key that others control, and says why."""
+"""Commands reject a data directory, lock, token or key that other users control."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from batholith.local.datadir import DataDir
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataDir:
-    """A data folder as one that was up has left it."""
+    """A data directory as left by a stopped cluster."""
     data = DataDir(tmp_path / "data")
     data.lock()
     data.unlock()
@@ -33,12 +33,12 @@ def data(tmp_path: Path) -> DataDir:
 Command = Callable[[DataDir], list[str]]
 
 
-def on_folder(*words: str) -> Command:
-    return lambda data: [*words, "--data-dir", str(data.root)]
+def on_data_dir(*arguments: str) -> Command:
+    return lambda data: [*arguments, "--data-dir", str(data.root)]
 
 
-def with_kubeconfig(*words: str) -> Command:
-    return lambda data: [*words, "--kubeconfig", str(data.kubeconfig)]
+def with_kubeconfig(*arguments: str) -> Command:
+    return lambda data: [*arguments, "--kubeconfig", str(data.kubeconfig)]
 
 
 def api_of(data: DataDir) -> list[str]:
@@ -54,15 +54,15 @@ def agent_of(data: DataDir) -> list[str]:
             "--kubeconfig", str(data.pki / "agent.kubeconfig")]  # fmt: skip
 
 
-up = on_folder("up", "--port", "0", "--api-port", "0")
-down, status = on_folder("down"), on_folder("status")
-apiserver = on_folder("apiserver", "--listen-address", "127.0.0.1:0")
+up = on_data_dir("up", "--port", "0", "--api-port", "0")
+down, status = on_data_dir("down"), on_data_dir("status")
+apiserver = on_data_dir("apiserver", "--listen-address", "127.0.0.1:0")
 
 OPENED: dict[str, list[Command]] = {
-    ".": [up, on_folder("up", "--detach"), down, status, apiserver, agent_of],
-    "lock": [up, on_folder("up", "--detach"), down],
+    ".": [up, on_data_dir("up", "--detach"), down, status, apiserver, agent_of],
+    "lock": [up, on_data_dir("up", "--detach"), down],
     "up.json": [up, down, status],
-    "up.log": [on_folder("up", "--detach")],
+    "up.log": [on_data_dir("up", "--detach")],
     "tokens.json": [up, apiserver],
     "pki": [up, apiserver],
     "pki/ca.key": [up, apiserver],
@@ -88,13 +88,13 @@ CASES = [
 def assert_refused(command: Command, data: DataDir, fault: str, path: Path) -> None:
     outcome = CliRunner().invoke(app, command(data))
     assert (outcome.exit_code, outcome.stdout) == (1, ""), outcome.output
-    told = " ".join(outcome.stderr.split())
-    assert f"cannot use {path}: {fault}" in told
-    assert "to repair:" in told
+    stderr = " ".join(outcome.stderr.split())
+    assert f"cannot use {path}: {fault}" in stderr
+    assert "to repair:" in stderr
 
 
 @pytest.mark.parametrize(("name", "command"), CASES)
-def test_a_link_is_refused(data: DataDir, name: str, command: Command) -> None:
+def test_symbolic_links_are_rejected(data: DataDir, name: str, command: Command) -> None:
     path = data.root / name
     moved = data.root.with_name("moved")
     if path.exists():
@@ -104,7 +104,7 @@ def test_a_link_is_refused(data: DataDir, name: str, command: Command) -> None:
 
 
 @pytest.mark.parametrize(("name", "command"), CASES)
-def test_what_others_may_write_is_refused(data: DataDir, name: str, command: Command) -> None:
+def test_files_writable_by_others_are_rejected(data: DataDir, name: str, command: Command) -> None:
     path = data.root / name
     if path.is_dir():
         (path / "prepared").touch()
@@ -117,7 +117,7 @@ def test_what_others_may_write_is_refused(data: DataDir, name: str, command: Com
 
 
 @pytest.mark.parametrize("command", OPENED["."])
-def test_a_folder_of_another_user_is_refused_also_by_root(
+def test_a_directory_of_another_user_is_rejected_even_by_root(
     data: DataDir, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
@@ -126,18 +126,18 @@ def test_a_folder_of_another_user_is_refused_also_by_root(
 
 
 @pytest.mark.parametrize("name", ["tokens.json", "pki/ca.key", "lock", "kubeconfig"])
-def test_what_others_may_read_is_no_secret_any_more(data: DataDir, name: str) -> None:
+def test_secrets_readable_by_others_are_rejected(data: DataDir, name: str) -> None:
     (data.root / name).chmod(0o640)
     assert_refused(up, data, "its mode 0640 lets other users read it", data.root / name)
 
 
 @pytest.mark.parametrize("command", [up, down, status, apiserver])
-def test_a_folder_that_others_may_look_into_is_refused(data: DataDir, command: Command) -> None:
+def test_a_directory_readable_by_others_is_rejected(data: DataDir, command: Command) -> None:
     data.root.chmod(0o755)
     assert_refused(command, data, "its mode 0755 lets other users read it", data.root)
 
 
-def test_a_demo_is_not_made_where_everybody_may_exchange_it(
+def test_the_demo_rejects_an_unsafe_temporary_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o777)
@@ -147,18 +147,18 @@ def test_a_demo_is_not_made_where_everybody_may_exchange_it(
     assert f"every user may rename what is in {tmp_path}" in outcome.stderr
 
 
-def test_folders_of_older_versions_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_directories_of_older_versions_are_accepted(tmp_path: Path) -> None:
     from batholith.agent.pods.records import make_dirs
 
     root = tmp_path / "agent"
     root.mkdir(mode=0o755)  # as the umask had it
-    for part in ("pods", "logs", "volumes"):
-        (root / part).mkdir(mode=0o700)
+    for name in ("pods", "logs", "volumes"):
+        (root / name).mkdir(mode=0o700)
     make_dirs(root)
     assert root.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_crash_before_the_first_start_leaves_a_folder_that_can_be_held(
+def test_a_crash_before_the_first_start_leaves_a_lockable_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = DataDir(tmp_path / "data")

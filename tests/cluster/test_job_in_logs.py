@@ -56,7 +56,7 @@ EXPECTED_LINES = {
     ],
     "scheduler": ["gang admitted", "gang bound", "gang phase"],
     "agent": ["phase=Running"],
-    "api": ["command asked for", "command settled"],
+    "api": ["command accepted", "command finished"],
 }
 """Log lines of each component, in order. Lines of two components may differ by less than a
 millisecond.

@@ -56,13 +56,13 @@ async def spec_of_lease(server: Server, name: str, *, namespace: str = NAMESPACE
 
 
 async def identity(process: ComponentProcess) -> str:
-    await process.wait_line('"message": "campaigning"')
-    result = next(line for line in process.log if line["message"] == "campaigning")
+    await process.wait_line('"message": "attempting to acquire lease"')
+    result = next(line for line in process.log if line["message"] == "attempting to acquire lease")
     return str(result["identity"])
 
 
 async def leads(process: ComponentProcess) -> None:
-    await process.wait_line('"message": "leading"')
+    await process.wait_line('"message": "acquired lease"')
 
 
 async def wait_reconciled(server: Server, queue: str) -> None:
@@ -85,7 +85,7 @@ async def leader_and_standby(
         await leads(leader)
         async with replica(server, name, *flags) as standby:
             await standby.wait_ready()
-            await standby.wait_line('"message": "holder seen"')
+            await standby.wait_line('"message": "new leader observed"')
             yield leader, standby
 
 
@@ -157,7 +157,7 @@ async def test_a_standby_writes_nothing_and_ends_in_order(server: Server) -> Non
 async def test_a_namespace_that_is_not_there_is_waited_for(server: Server) -> None:
     elsewhere = ("--lock-object-namespace", "elsewhere", "--leader-elect-retry-period=500ms")
     async with replica(server, "controllers", *elsewhere) as only:
-        await only.wait_line("namespace elsewhere is not there: create it, or name another one")
+        await only.wait_line("namespace elsewhere not found: create it, or set")
         await only.wait_line(
             "--lock-object-namespace: use --leader-elect-resource-namespace instead"
         )

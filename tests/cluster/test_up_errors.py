@@ -101,7 +101,7 @@ async def test_second_signal_does_not_shorten_the_shutdown(tmp_path: Path) -> No
         await asyncio.sleep(0.02)  # pending signals of the same number merge
     output = await process.stdout.read()
     assert await process.wait() == 0
-    assert output.endswith(b"stopping: pods end within their grace\nstopped\n")
+    assert output.endswith(b"stopping: waiting for pods to terminate\nstopped\n")
     assert processes_of(tmp_path) == []
     assert "up.json" not in listing(tmp_path)[0]
 

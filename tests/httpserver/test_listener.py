@@ -23,7 +23,7 @@ BODY_LIMIT = 1000
 
 
 class EchoProtocol(asyncio.Protocol):
-    """A server without limits, which answers each piece that it gets as a request."""
+    """Backend without limits that handles each chunk it receives as a request."""
 
     def __init__(self, world: "ListenerWorld") -> None:
         self.world = world
@@ -46,10 +46,10 @@ class EchoProtocol(asyncio.Protocol):
 class CountingFronts(BufferingListener):
     """Counts connections."""
 
-    made = 0
+    connection_count = 0
 
     def create_connection(self) -> BufferingConnection:
-        self.made += 1
+        self.connection_count += 1
         return super().create_connection()
 
 
@@ -64,12 +64,12 @@ class ListenerWorld:
 
     async def connect(self, sent: bytes = b"") -> asyncio.StreamReader:
         """A client that has sent something, and is known to the server."""
-        number = self.fronts.made
+        number = self.fronts.connection_count
         self.now += 0.01
         reader, writer = await asyncio.open_connection(*self.address)
         self.clients.append(writer)
         writer.write(sent)
-        await wait_for(lambda: self.fronts.made > number or reader.at_eof())
+        await wait_for(lambda: self.fronts.connection_count > number or reader.at_eof())
         return reader
 
     async def idle(self) -> asyncio.StreamReader:
@@ -114,7 +114,7 @@ async def serving(
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Whether the server closes the connection without a word."""
+    """Whether the server closes the connection without a response."""
     async with asyncio.timeout(100):
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
@@ -146,7 +146,7 @@ def test_a_response_does_not_wait_for_the_client_to_acknowledge(
 # -- time
 
 
-async def test_a_header_that_does_not_end_costs_the_connection() -> None:
+async def test_header_timeout_closes_the_connection() -> None:
     async with serving() as it:
         silent = await it.connect()
         dripping = await it.connect(b"GET / HTTP/1.1\r\n")
@@ -157,7 +157,7 @@ async def test_a_header_that_does_not_end_costs_the_connection() -> None:
         assert it.assert_refused == {"header_timeout": 2} and it.received == []
 
 
-async def test_a_body_that_drips_is_answered_408() -> None:
+async def test_body_timeout_returns_408() -> None:
     async with serving() as it:
         reader = await it.connect(b"POST / HTTP/1.1\r\ncontent-length: 900\r\n\r\nx")
         for number in range(20):
@@ -170,8 +170,8 @@ async def test_a_body_that_drips_is_answered_408() -> None:
         assert it.assert_refused == {"body_timeout": 1} and it.received == []
 
 
-async def test_an_idle_connection_outlasts_its_client() -> None:
-    """The clients' own limits (Go 90 s, ours 60 s) come first."""
+async def test_idle_timeout_exceeds_that_of_clients() -> None:
+    """The clients' own idle timeouts (Go 90 s, Batholith 60 s) expire first."""
     async with serving() as it:
         reader = await it.idle()
         it.pass_time(179)
@@ -184,7 +184,7 @@ async def test_an_idle_connection_outlasts_its_client() -> None:
         assert it.assert_refused == {"idle_timeout": 1}
 
 
-async def test_a_long_answer_is_not_cut() -> None:
+async def test_long_response_is_not_limited() -> None:
     async with serving() as it:
         reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n")
         await wait_for(lambda: bool(it.holding))
@@ -194,7 +194,7 @@ async def test_a_long_answer_is_not_cut() -> None:
         assert it.assert_refused == {}
 
 
-async def test_a_process_that_stood_still_forgives_its_clients(
+async def test_deadlines_are_extended_after_the_process_was_suspended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving() as it:
@@ -205,7 +205,7 @@ async def test_a_process_that_stood_still_forgives_its_clients(
         assert await reader.readexactly(len(OK)) == OK
 
 
-async def test_what_an_unknown_client_does_not_read_is_not_kept_for_ever() -> None:
+async def test_unread_response_of_an_unauthenticated_client_times_out() -> None:
     async with serving() as it:
         reader = await it.idle()
         (front,) = it.fronts._open
@@ -220,34 +220,34 @@ async def test_what_an_unknown_client_does_not_read_is_not_kept_for_ever() -> No
 # -- connections
 
 
-async def test_the_oldest_without_a_request_goes_when_there_are_too_many() -> None:
+async def test_oldest_connection_without_request_is_evicted_at_the_limit() -> None:
     async with serving(Limits(connections=3)) as it:
         idle, first, second = await it.idle(), await it.connect(b"GET"), await it.connect()
-        for gone in (first, second, idle):
+        for closed in (first, second, idle):
             it.now += 1
             reader, writer = await asyncio.open_connection(*it.address)
             it.clients.append(writer)
             writer.write(GET)
             assert await reader.readexactly(len(OK)) == OK
-            assert await is_closed(gone)
+            assert await is_closed(closed)
         assert it.assert_refused == {"evicted": 3}
 
 
-async def test_what_is_being_answered_stays_and_the_new_one_goes() -> None:
+async def test_connections_with_requests_in_flight_are_kept_at_the_limit() -> None:
     async with serving(Limits(connections=2)) as it:
         busy = [await it.connect(b"GET /held HTTP/1.1\r\n\r\n") for _ in range(2)]
         await wait_for(lambda: len(it.holding) == 2)
-        late = await it.connect(GET)
-        assert await is_closed(late)
+        rejected = await it.connect(GET)
+        assert await is_closed(rejected)
         assert it.assert_refused == {"connections": 1}
-        for answer in it.holding:
-            answer()
+        for respond in it.holding:
+            respond()
         for reader in busy:
             assert await reader.readexactly(len(OK)) == OK
 
 
-async def test_a_thousand_half_open_requests_lock_nobody_out() -> None:
-    """More than the listener takes, again and again; others come in between."""
+async def test_a_thousand_incomplete_requests_do_not_block_other_clients() -> None:
+    """More than the connection limit, repeatedly; regular requests are interleaved."""
     async with serving(Limits(connections=50)) as it:
         for _ in range(20):
             for _ in range(10):
@@ -259,13 +259,13 @@ async def test_a_thousand_half_open_requests_lock_nobody_out() -> None:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_handshake_that_does_not_end_is_ended(
+def test_handshake_timeout_closes_the_connection(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    made = pki.ensure(tmp_path)
+    keys = pki.ensure(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(made.server.certificate, made.server.key)
-    client = ssl.create_default_context(cafile=str(made.ca))
+    server.load_cert_chain(keys.server.certificate, keys.server.key)
+    client = ssl.create_default_context(cafile=str(keys.ca))
 
     async def ask(it: ListenerWorld) -> None:
         reader, writer = await asyncio.open_connection(*it.address, ssl=client)
@@ -293,7 +293,7 @@ def test_a_handshake_that_does_not_end_is_ended(
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_it_goes_on_when_descriptors_ran_out(
+def test_listener_recovers_from_descriptor_exhaustion(
     loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def talk() -> None:
@@ -321,7 +321,7 @@ def test_it_goes_on_when_descriptors_ran_out(
 # -- memory
 
 
-async def test_the_largest_unfinished_body_goes_when_there_is_too_much() -> None:
+async def test_largest_incomplete_body_is_rejected_at_the_byte_limit() -> None:
     async with serving(Limits(unfinished_bytes=2000)) as it:
         head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n"
         large = await it.connect(head % 1000 + b"x" * 900)
@@ -347,7 +347,7 @@ async def test_the_largest_unfinished_body_goes_when_there_is_too_much() -> None
         b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001,
     ],
 )
-async def test_a_body_that_is_too_large_is_refused_before_it_ends(sent: bytes) -> None:
+async def test_too_large_body_is_rejected_before_its_end(sent: bytes) -> None:
     async with serving() as it:
         reader = await it.connect(sent)
         async with asyncio.timeout(100):
@@ -355,7 +355,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_ends(sent: bytes) -
         assert it.received == [] and it.assert_refused == {"body_too_large": 1}
 
 
-async def test_a_header_without_end_is_refused() -> None:
+async def test_too_large_header_is_rejected() -> None:
     async with serving() as it:
         reader = await it.connect(b"GET / HTTP/1.1\r\nx: ".ljust(70_000, b"y"))
         async with asyncio.timeout(100):
@@ -383,7 +383,7 @@ async def test_a_header_without_end_is_refused() -> None:
         b"x: y",
     ],
 )
-async def test_a_request_that_is_not_whole_is_not_served(sent: bytes) -> None:
+async def test_incomplete_request_is_not_served(sent: bytes) -> None:
     async with serving() as it:
         reader = await it.connect(b"POST / HTTP/1.1\r\nhost: x\r\n" + sent)
         it.clients[0].write_eof()
@@ -396,7 +396,7 @@ async def test_a_request_that_is_not_whole_is_not_served(sent: bytes) -> None:
         }
 
 
-async def test_a_request_is_handed_on_as_one_piece_with_a_length() -> None:
+async def test_request_is_forwarded_in_one_piece_with_a_length() -> None:
     async with serving() as it:
         reader = await it.connect()
         sent = (
@@ -406,13 +406,13 @@ async def test_a_request_is_handed_on_as_one_piece_with_a_length() -> None:
         for sign in sent:
             it.clients[0].write(bytes((sign,)))
             await it.clients[0].drain()
-        answer = await reader.readuntil(OK)
-        assert answer == b"HTTP/1.1 100 Continue\r\n\r\n" + OK
+        response = await reader.readuntil(OK)
+        assert response == b"HTTP/1.1 100 Continue\r\n\r\n" + OK
     head = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-Y: Z\r\ncontent-length: 5\r\n\r\n"
     assert it.received == [head + b"abcde"]
 
 
-async def test_requests_sent_ahead_are_served_one_after_the_other() -> None:
+async def test_pipelined_requests_are_served_in_order() -> None:
     async with serving() as it:
         reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n" + GET * 20 + b"rubbish\r\n\r\n")
         await wait_for(lambda: bool(it.holding))
@@ -422,7 +422,7 @@ async def test_requests_sent_ahead_are_served_one_after_the_other() -> None:
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_wish_for_another_protocol_is_not_handed_on() -> None:
+async def test_upgrade_header_is_not_forwarded() -> None:
     async with serving() as it:
         sent = b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!"
         assert await (await it.connect(sent)).readexactly(len(OK)) == OK
@@ -432,7 +432,7 @@ async def test_a_wish_for_another_protocol_is_not_handed_on() -> None:
 # -- options
 
 
-def test_limits_are_read_from_a_text() -> None:
+def test_limits_are_parsed() -> None:
     text = "connections=5, header-timeout=1m30s,unfinished-bytes=16Mi"
     found = Limits.parse(text, base=Limits(idle_timeout=7))
     want = Limits(
@@ -444,12 +444,12 @@ def test_limits_are_read_from_a_text() -> None:
 @pytest.mark.parametrize(
     "text", ["x=1", "connections", "connections=x", "connections=0", "idle-timeout=-1s", "a"]
 )
-def test_a_limit_that_is_none_is_named(text: str) -> None:
+def test_invalid_limit_is_named_in_the_error(text: str) -> None:
     with pytest.raises(LimitsError, match=text.partition("=")[0]):
         Limits.parse(text)
 
 
-def test_descriptors_bound_connections() -> None:
+def test_connection_limit_is_bounded_by_file_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     try:

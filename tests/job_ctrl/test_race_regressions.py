@@ -461,8 +461,8 @@ def test_a_command_to_what_no_job_is_called_is_reported_and_deleted(
     assert world.api.requests == asked + 1
     ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
-    assert message.startswith(f"cannot obey: target name {name[:253]!r} is invalid: ")
-    assert "will retry" not in caplog.messages
+    assert message.startswith(f"cannot execute: target name {name[:253]!r} is invalid: ")
+    assert "reconcile failed, requeuing" not in caplog.messages
     world.run(world.run_until_quiet())
     assert world.phase == "Pending"
 
@@ -470,15 +470,15 @@ def test_a_command_to_what_no_job_is_called_is_reported_and_deleted(
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
-        ({}, "no target is named"),
-        ({"name": "j"}, "the target has no apiVersion or no kind"),
+        ({}, "no target"),
+        ({"name": "j"}, "the target has no apiVersion or kind"),
         (
             {"apiVersion": JOBS.api_version, "kind": "job", "name": "j"},
-            "batch.volcano.sh/v1alpha1 has no job that takes Commands",
+            "batch.volcano.sh/v1alpha1 job does not support Commands",
         ),
         (
             {"apiVersion": "batch.volcano.sh/v9", "kind": "Job", "name": "j"},
-            "batch.volcano.sh/v9 has no Job that takes Commands",
+            "batch.volcano.sh/v9 Job does not support Commands",
         ),
         ({"apiVersion": "batch/v1", "kind": "Job", "name": "j"}, ""),
         ({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "name": "q"}, ""),
@@ -494,7 +494,7 @@ def test_a_command_that_is_for_no_controller_is_reported_and_left_alone(
     world.run(world.run_until_quiet())
     assert world.objects_by_name(COMMANDS).keys() == {"c"}
     assert world.phase == "Pending"
-    said = [("Command", "c", "Warning", "InvalidTarget", f"cannot obey: {problem}")]
+    said = [("Command", "c", "Warning", "InvalidTarget", f"cannot execute: {problem}")]
     assert world.recorder.events == (said if problem else [])
 
 
@@ -506,4 +506,4 @@ def test_a_claim_of_a_name_that_there_cannot_be_is_told_and_asks_nothing(
     world.run(world.run_until_quiet())
     assert world.status["state"]["reason"] == "PVCError"
     assert f"{name} cannot be there, as its name is invalid" in world.status["state"]["message"]
-    assert "will retry" not in caplog.messages
+    assert "reconcile failed, requeuing" not in caplog.messages

@@ -12,7 +12,6 @@ from support.embedded_apiserver import Server
 from support.polling import wait_for
 from support.realkube import free_ports
 
-from batholith.apiserver.server import Settings, running
 from batholith.kube.client.client import Client, ClientOptions, PatchType
 from batholith.kube.client.config import Credentials, load_credentials
 from batholith.kube.client.events import EventRecorder
@@ -27,6 +26,7 @@ from batholith.kube.errors import (
 from batholith.kube.informer.informer import Informer
 from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
+from batholith.local.apiserver import Settings, running
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta, ObjectReference
 from batholith.model.names import CONFIGMAPS, EVENTS, NODES, PODS
@@ -47,15 +47,15 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
         yield server
 
 
-async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
+async def test_every_verb_works_and_raises_documented_errors(server: Server) -> None:
     async with Client(load_credentials(str(server.kubeconfig)), user_agent="t") as client:
-        made = await client.create(
+        created = await client.create(
             CONFIGMAPS, config_map("a", k="v"), namespace="default", view=Map
         )
         with pytest.raises(AlreadyExistsError):
             await client.create(CONFIGMAPS, config_map("a"), namespace="default")
         got = await client.get(CONFIGMAPS, "a", namespace="default", view=Map)
-        assert got == made
+        assert got == created
         body = {"data": {"k": "w"}}
         for kind in (PatchType.MERGE, PatchType.STRATEGIC):
             new = await client.patch(
@@ -68,7 +68,7 @@ async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
         same = await client.replace(CONFIGMAPS, "a", bytes(raw), namespace="default", view=Map)
         assert same.data == {"k": "w", "j": "1"}
         stale = {
-            "metadata": {"resourceVersion": made.metadata.resource_version},
+            "metadata": {"resourceVersion": created.metadata.resource_version},
             "data": {"k": "x"},
         }
         with pytest.raises(ConflictError):
@@ -93,15 +93,15 @@ async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
             await client.get(CONFIGMAPS, "a", namespace="default", view=Map)
 
 
-async def test_a_wrong_token_is_unauthorized(server: Server) -> None:
+async def test_wrong_token_is_unauthorized(server: Server) -> None:
     right = server.credentials
-    wrong = Credentials(server=right.server, ca_data=right.ca_data, token="nobody")
+    wrong = Credentials(server=right.server, ca_data=right.ca_data, token="unknown")
     async with Client(wrong, user_agent="t") as client:
         with pytest.raises(UnauthorizedError):
             await client.get(NODES, "n", view=Map)
 
 
-async def test_pods_are_bound_and_lists_are_paged(server: Server) -> None:
+async def test_pods_are_bound_and_lists_are_paginated(server: Server) -> None:
     async with server.client() as client:
         await client.create(NODES, {"metadata": {"name": "n"}})
         spec = {"containers": [{"name": "c", "image": "i"}]}
@@ -124,31 +124,33 @@ async def test_pods_are_bound_and_lists_are_paged(server: Server) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> None:
+async def test_informer_follows_the_server(server: Server, streaming: bool) -> None:
     async with server.client() as client:
         for number in range(25):
             await client.create(CONFIGMAPS, config_map(f"m{number}"), namespace="default")
         options = InformerOptions(watch_list=streaming, page_size=10)
         cache = Informer(client, CONFIGMAPS, Map, namespace="default", options=options)
-        heard: list[str] = []
-        cache.add_event_handler(lambda old, new: heard.append((new or old or Map()).metadata.name))
+        received: list[str] = []
+        cache.add_event_handler(
+            lambda old, new: received.append((new or old or Map()).metadata.name)
+        )
         task = asyncio.create_task(cache.run())
         await cache.wait_synced()
         assert {f"default/m{number}" for number in range(25)} <= {
             each.metadata.key for each in cache
         }
-        heard.clear()
+        received.clear()
         await client.patch(CONFIGMAPS, "m3", {"data": {"k": "v"}}, namespace="default")
         await client.delete(CONFIGMAPS, "m4", namespace="default")
         await client.create(CONFIGMAPS, config_map("last"), namespace="default")
         await wait_for(lambda: "default/last" in cache)
-        assert heard == ["m3", "m4", "last"]
+        assert received == ["m3", "m4", "last"]
         cache.validate()
         assert cache.stats().failures == 0
         task.cancel()
 
 
-async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
+async def test_informer_survives_a_server_restart(tmp_path: Path) -> None:
     """INV-INF-1, INV-INF-4: what changed around the restart arrives, once."""
 
     async def sleep(seconds: float) -> None:
@@ -161,22 +163,22 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
         client = await Client(access, user_agent="t", options=options).__aenter__()
         await client.create(CONFIGMAPS, config_map("a"), namespace="default")
         cache = Informer(client, CONFIGMAPS, Map, namespace="default")
-        heard: list[tuple[str, bool]] = []
+        received: list[tuple[str, bool]] = []
         cache.add_event_handler(
-            lambda old, new: heard.append(((new or old or Map()).metadata.name, new is not None))
+            lambda old, new: received.append(((new or old or Map()).metadata.name, new is not None))
         )
         task = asyncio.create_task(cache.run())
         await wait_for(lambda: "default/a" in cache)
         await client.create(CONFIGMAPS, config_map("b"), namespace="default")
-        # The server's own map, too: it is made at any time.
+        # The server's own ConfigMap, too: it is created at any time.
         await wait_for(lambda: "default/b" in cache and "default/kube-root-ca.crt" in cache)
-    heard.clear()
+    received.clear()
     async with running(Settings(data_dir=tmp_path, port=port)):
         await client.delete(CONFIGMAPS, "a", namespace="default")
         await client.create(CONFIGMAPS, config_map("c"), namespace="default")
         await wait_for(lambda: "default/c" in cache)
         await wait_for(lambda: "default/a" not in cache)
-        assert sorted(heard) == [("a", False), ("c", True)]
+        assert sorted(received) == [("a", False), ("c", True)]
         cache.validate()
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -184,7 +186,7 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
         await client.__aexit__(None, None, None)
 
 
-async def test_events_are_found_with_their_object(server: Server) -> None:
+async def test_events_are_listed_by_involved_object(server: Server) -> None:
     async with server.client() as client:
         recorder = EventRecorder(client, component="tests")
         task = asyncio.create_task(recorder.run())
@@ -192,11 +194,11 @@ async def test_events_are_found_with_their_object(server: Server) -> None:
             kind="Pod", api_version="v1", namespace="default", name="p", uid="u"
         )
         for _ in range(3):
-            recorder.record(about, type="Warning", reason="Failed", message="no room")
+            recorder.record(about, type="Warning", reason="Failed", message="no capacity")
         await wait_for(lambda: recorder.stats.patched == 2)
         task.cancel()
         found = await client.list(
             EVENTS, namespace="default", view=dict, field_selector="involvedObject.name=p"
         )
         (event,) = found.items
-        assert (event["count"], event["reason"], event["message"]) == (3, "Failed", "no room")
+        assert (event["count"], event["reason"], event["message"]) == (3, "Failed", "no capacity")

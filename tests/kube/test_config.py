@@ -60,7 +60,9 @@ def no_config_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def test_data_and_files_are_read_and_relative_files_start_at_the_kubeconfig(tmp_path: Path) -> None:
+def test_inline_data_and_files_are_read_with_paths_relative_to_the_kubeconfig(
+    tmp_path: Path,
+) -> None:
     user = {"client-certificate-data": b64("CERT"), "client-key": "keys/k.pem", "token": "t0p"}
     path = write(
         tmp_path / "config",
@@ -80,18 +82,18 @@ def test_data_and_files_are_read_and_relative_files_start_at_the_kubeconfig(tmp_
     )
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_are_not_in_the_repr() -> None:
     shown = repr(Credentials(server="x", token="s3cret", password="s3cret", key_data=b"s3cret"))
     assert "s3cret" not in shown
 
 
-def test_another_context_is_taken_when_named(tmp_path: Path) -> None:
+def test_named_context_is_used(tmp_path: Path) -> None:
     path = write(tmp_path / "config", user={"username": "me", "password": "pw"})
     found = load_credentials(path, context="there")
     assert (found.server, found.namespace, found.username) == ("https://two:6443", "default", "me")
 
 
-def test_who_to_act_as_becomes_headers_and_what_we_cannot_send_is_refused(tmp_path: Path) -> None:
+def test_impersonation_becomes_headers_and_unsupported_fields_are_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "config", user={"as": "jo", "as-groups": ["a", "b"]})
     assert load_credentials(path).impersonate == (
         ("Impersonate-User", "jo"),
@@ -103,7 +105,7 @@ def test_who_to_act_as_becomes_headers_and_what_we_cannot_send_is_refused(tmp_pa
         load_credentials(path)
 
 
-def test_the_environment_names_several_files_and_the_first_wins(
+def test_first_kubeconfig_file_of_the_environment_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
@@ -116,17 +118,17 @@ def test_the_environment_names_several_files_and_the_first_wins(
     assert (found.server, found.token_file) == ("http://mine", str(tmp_path / "token"))
 
 
-def test_the_home_folder_is_looked_at_before_the_files_of_a_pod(
+def test_home_kubeconfig_precedes_in_cluster_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    folder = tmp_path / "home" / ".kube"
-    folder.mkdir(parents=True)
-    write(folder / "config")
+    directory = tmp_path / "home" / ".kube"
+    directory.mkdir(parents=True)
+    write(directory / "config")
     assert load_credentials().server == "https://one:6443"
 
 
-def test_a_user_without_a_home_uses_the_files_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_home_uses_in_cluster_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # whom no list of users has
@@ -134,7 +136,7 @@ def test_a_user_without_a_home_uses_the_files_of_a_pod(monkeypatch: pytest.Monke
         load_credentials()
 
 
-def test_a_pod_finds_its_server_its_namespace_and_its_token(
+def test_in_cluster_credentials_have_server_namespace_and_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
@@ -149,7 +151,7 @@ def test_a_pod_finds_its_server_its_namespace_and_its_token(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "problem"),
     [
         ("{", "not YAML"),
         ("[]", "no mapping"),
@@ -166,29 +168,31 @@ def test_a_pod_finds_its_server_its_namespace_and_its_token(
         ),
     ],
 )
-def test_what_cannot_be_used_is_said_with_the_file(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_kubeconfig_error_names_file_and_problem(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=problem) as caught:
         load_credentials(str(path))
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("how", ["client-certificate", "client-certificate-data"])
-def test_a_certificate_without_its_key_is_refused(tmp_path: Path, how: str) -> None:
+def test_certificate_without_key_is_rejected(tmp_path: Path, how: str) -> None:
     path = write(tmp_path / "config", user={how: b64("CERT"), "token": "t0p"})
     with pytest.raises(ConfigError, match="client-certificate without client-key"):
         load_credentials(path)
 
 
-def test_without_any_source_the_error_names_all_of_them() -> None:
+def test_missing_credentials_error_names_all_sources() -> None:
     with pytest.raises(ConfigError, match="not in a cluster"):
         load_credentials()
     with pytest.raises(ConfigError, match="cannot read"):
         load_credentials("/does/not/exist")
 
 
-async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanishes(
+async def test_token_file_is_reread_after_a_minute_and_kept_if_deleted(
     tmp_path: Path,
 ) -> None:
     now = 0.0
@@ -209,13 +213,13 @@ async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanish
         await TokenFileSource(str(token), Timing()).header()
 
 
-async def test_a_password_is_sent_as_basic_authorization() -> None:
+async def test_password_is_sent_as_basic_authorization() -> None:
     credentials = Credentials(server="http://x", username="me", password="pw")
     _, identity = await resolve_credentials(credentials, Timing())
     assert await identity.header() == f"Basic {b64('me:pw')}"
 
 
-async def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
+async def test_exec_plugin_provides_the_token(tmp_path: Path) -> None:
     script = tmp_path / "plugin.py"
     script.write_text(
         "import json\n"
@@ -236,7 +240,7 @@ async def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
         await resolve_credentials(found, Timing())
 
 
-async def test_a_plugin_that_fails_later_leaves_the_token_and_is_asked_again(
+async def test_failing_plugin_keeps_the_token_and_is_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Loader:
@@ -258,12 +262,12 @@ async def test_a_plugin_that_fails_later_leaves_the_token_and_is_asked_again(
     assert await identity.header() == "Bearer second"
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a self-signed certificate for *name*; returns (certificate, key)."""
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """Create a self-signed certificate for *name*; return (certificate, key)."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    built = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -275,8 +279,8 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    cert_path, key_path = folder / f"{name}.crt", folder / f"{name}.key"
-    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    cert_path, key_path = directory / f"{name}.crt", directory / f"{name}.key"
+    cert_path.write_bytes(built.public_bytes(serialization.Encoding.PEM))
     key_path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
@@ -287,7 +291,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
     return cert_path, key_path
 
 
-async def test_tls_trusts_the_given_authority_and_name_and_shows_our_certificate(
+async def test_tls_verifies_ca_and_server_name_and_sends_client_certificate(
     tmp_path: Path,
 ) -> None:
     cert, key = certificate(tmp_path, "api.test")
@@ -329,6 +333,6 @@ async def test_tls_trusts_the_given_authority_and_name_and_shows_our_certificate
     await runner.cleanup()
 
 
-def test_a_broken_certificate_is_a_config_error() -> None:
+def test_malformed_certificate_raises_config_error() -> None:
     with pytest.raises(ConfigError, match="certificates for https://x"):
         tls_context(Credentials(server="https://x", ca_data=b"nonsense"))

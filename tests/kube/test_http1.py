@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, byte by byte: answers however they are cut, and what is no answer."""
+"""One HTTP/1.1 connection, byte by byte: responses in any chunks, and malformed ones."""
 
 import asyncio
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ BUSY = (
 
 
 class FakeTransport(asyncio.Transport):
-    """The server's end, in the test's hand."""
+    """The server's end of the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class FakeTransport(asyncio.Transport):
 
 @dataclass(slots=True)
 class ConnectionHarness:
-    """A connection, its far end, and what its owner was told."""
+    """A connection, its peer, and the callbacks to its owner."""
 
     transport: FakeTransport = field(default_factory=FakeTransport)
     freed: int = 0
@@ -111,7 +111,7 @@ SIZED = [
 
 
 @pytest.mark.parametrize(("raw", "status", "body", "retry_after"), SIZED)
-async def test_an_answer_is_the_same_however_it_is_cut(
+async def test_response_is_independent_of_chunking(
     raw: bytes, status: int, body: bytes, retry_after: str | None
 ) -> None:
     for pieces in cuts(raw):
@@ -128,7 +128,7 @@ async def test_an_answer_is_the_same_however_it_is_cut(
 
 
 @pytest.mark.parametrize(("raw", "status", "body", "retry_after"), SIZED)
-async def test_a_streamed_answer_comes_as_it_arrives(
+async def test_streamed_response_is_read_as_it_arrives(
     raw: bytes, status: int, body: bytes, retry_after: str | None
 ) -> None:
     for pieces in cuts(raw):
@@ -144,7 +144,7 @@ async def test_a_streamed_answer_comes_as_it_arrives(
         assert line.reusable
 
 
-async def test_the_head_of_a_stream_is_known_before_its_body() -> None:
+async def test_status_of_a_stream_is_known_before_its_body() -> None:
     line = ConnectionHarness()
     exchange = line.send(streamed=True)
     line.receive([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
@@ -159,7 +159,7 @@ async def test_the_head_of_a_stream_is_known_before_its_body() -> None:
 
 @pytest.mark.parametrize("raw", [each[0] for each in SIZED])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_connection_that_ends_before_the_answer_does_is_lost(
+async def test_close_before_the_end_of_a_response_raises_connection_lost(
     raw: bytes, streamed: bool
 ) -> None:
     for at in range(len(raw)):
@@ -177,7 +177,7 @@ async def test_a_connection_that_ends_before_the_answer_does_is_lost(
             assert not line.connection.usable
 
 
-async def test_what_came_of_a_stream_before_it_broke_is_given() -> None:
+async def test_stream_returns_received_bytes_before_the_error() -> None:
     line = ConnectionHarness()
     exchange = line.send(streamed=True)
     line.receive([OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"])
@@ -187,7 +187,7 @@ async def test_what_came_of_a_stream_before_it_broke_is_given() -> None:
         await exchange.read()
 
 
-async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> None:
+async def test_close_completes_a_response_without_length() -> None:
     for pieces in cuts(UNTIL_END):
         line = ConnectionHarness()
         exchange = line.send()
@@ -212,7 +212,7 @@ async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> N
         OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello",
     ],
 )
-async def test_a_connection_for_one_answer_is_not_used_again(raw: bytes) -> None:
+async def test_connection_without_keep_alive_is_not_reused(raw: bytes) -> None:
     line = ConnectionHarness()
     exchange = line.send()
     line.receive([raw])
@@ -236,7 +236,7 @@ async def test_a_connection_for_one_answer_is_not_used_again(raw: bytes) -> None
         (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", "chunk|LF|CR"),
     ],
 )
-async def test_what_is_no_answer_breaks_the_connection(raw: bytes, why: str) -> None:
+async def test_malformed_response_breaks_the_connection(raw: bytes, why: str) -> None:
     for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
         line = ConnectionHarness()
         exchange = line.send()
@@ -246,8 +246,8 @@ async def test_what_is_no_answer_breaks_the_connection(raw: bytes, why: str) -> 
         assert (line.lost, line.transport.aborted) == (1, True)
 
 
-async def test_nothing_that_was_not_asked_for_becomes_an_answer() -> None:
-    """An answer sent ahead would be taken for that of the next request."""
+async def test_unsolicited_response_is_not_assigned_to_a_request() -> None:
+    """Otherwise an unsolicited response would be used for the next request."""
     line = ConnectionHarness()
     line.receive([LENGTH])
     assert (line.lost, line.connection.usable) == (1, False)
@@ -258,21 +258,21 @@ async def test_nothing_that_was_not_asked_for_becomes_an_answer() -> None:
     await exchange.response_ready
     assert exchange.body() == b"hello"
     assert (line.lost, line.connection.usable) == (1, False)
-    with pytest.raises(ConnectionLostError, match="without being asked"):
+    with pytest.raises(ConnectionLostError, match="unsolicited response"):
         line.send()
 
 
-async def test_an_endless_head_is_cut_off() -> None:
+async def test_unlimited_headers_break_the_connection() -> None:
     line = ConnectionHarness()
     exchange = line.send()
     line.receive([OK])
     for _ in range(MAX_HEAD_SIZE // 8000 + 1):
         line.receive([b"X-More: " + b"m" * 8000 + b"\r\n"])
-    with pytest.raises(ConnectionLostError, match="head is longer"):
+    with pytest.raises(ConnectionLostError, match="headers exceed"):
         await exchange.response_ready
 
 
-async def test_a_large_head_below_the_limit_is_read() -> None:
+async def test_large_headers_below_the_limit_are_read() -> None:
     line = ConnectionHarness()
     exchange = line.send()
     line.receive([OK, b"X-Big: " + b"m" * (MAX_HEAD_SIZE // 2) + b"\r\n", LENGTH.removeprefix(OK)])
@@ -280,7 +280,7 @@ async def test_a_large_head_below_the_limit_is_read() -> None:
     assert exchange.body() == b"hello"
 
 
-async def test_the_answer_to_head_ends_with_its_head() -> None:
+async def test_head_response_ends_with_its_headers() -> None:
     line = ConnectionHarness()
     exchange = line.send(bodiless=True)
     line.receive([OK + b"Content-Length: 5\r\n\r\n"])
@@ -289,7 +289,7 @@ async def test_the_answer_to_head_ends_with_its_head() -> None:
     assert (line.lost, line.transport.aborted) == (1, True)
 
 
-async def test_a_server_faster_than_the_reader_is_made_to_wait() -> None:
+async def test_slow_reader_pauses_reading_from_the_server() -> None:
     line = ConnectionHarness()
     exchange = line.send(streamed=True)
     piece = b"x" * 65536
@@ -306,7 +306,7 @@ async def test_a_server_faster_than_the_reader_is_made_to_wait() -> None:
     assert line.reusable
 
 
-async def test_a_gathered_answer_is_never_made_to_wait() -> None:
+async def test_buffered_response_never_pauses_reading() -> None:
     line = ConnectionHarness()
     exchange = line.send()
     body = b"x" * (3 * READ_BUFFER_LIMIT)
@@ -316,7 +316,7 @@ async def test_a_gathered_answer_is_never_made_to_wait() -> None:
     assert exchange.body() == body
 
 
-async def test_an_unfinished_answer_that_is_not_wanted_costs_the_connection() -> None:
+async def test_discarding_an_incomplete_response_closes_the_connection() -> None:
     line = ConnectionHarness()
     exchange = line.send()
     exchange.abort()
@@ -331,7 +331,7 @@ async def test_an_unfinished_answer_that_is_not_wanted_costs_the_connection() ->
     assert line.reusable
 
 
-async def test_a_slow_reader_of_an_ended_answer_does_not_disturb_the_next() -> None:
+async def test_slow_reader_of_a_complete_response_does_not_affect_the_next() -> None:
     line = ConnectionHarness()
     old = line.send(streamed=True)
     line.receive([LENGTH])
@@ -349,14 +349,14 @@ async def test_a_slow_reader_of_an_ended_answer_does_not_disturb_the_next() -> N
     assert line.transport.reading
 
 
-async def test_one_thing_at_a_time_is_asked() -> None:
+async def test_connection_rejects_concurrent_requests() -> None:
     line = ConnectionHarness()
     line.send()
-    with pytest.raises(RuntimeError, match="not free"):
+    with pytest.raises(RuntimeError, match="in use"):
         line.send()
 
 
-async def test_a_connection_aborted_before_it_was_made_is_closed_when_it_is() -> None:
+async def test_connection_aborted_while_connecting_is_closed() -> None:
     connection = Connection(on_idle=lambda _: None, on_lost=lambda _: None)
     connection.abort("never mind")
     wire = FakeTransport()
@@ -367,18 +367,18 @@ async def test_a_connection_aborted_before_it_was_made_is_closed_when_it_is() ->
 @st.composite
 def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
     """A body, and the same in chunks."""
-    parts = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
+    chunks = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
     raw = b"".join(
         draw(st.sampled_from([b"%x\r\n%s\r\n", b"%X;a=b\r\n%s\r\n", b"000%x\r\n%s\r\n"]))
-        % (len(part), part)
-        for part in parts
+        % (len(chunk), chunk)
+        for chunk in chunks
     )
-    return b"".join(parts), raw + b"0\r\n\r\n"
+    return b"".join(chunks), raw + b"0\r\n\r\n"
 
 
 @settings(deadline=None, max_examples=150)
 @given(bodies=st.lists(chunked_bodies(), min_size=1, max_size=3), data=st.data())
-def test_chunks_are_put_together_whatever_the_pieces(
+def test_chunked_body_is_reassembled_from_any_segments(
     bodies: list[tuple[bytes, bytes]], data: st.DataObject
 ) -> None:
     async def check() -> None:
@@ -387,8 +387,8 @@ def test_chunks_are_put_together_whatever_the_pieces(
             streamed = data.draw(st.booleans())
             exchange = line.send(streamed=streamed)
             raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked
-            places = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
-            edges = [0, *sorted(places), len(raw)]
+            cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
+            edges = [0, *sorted(cuts), len(raw)]
             line.receive(raw[start:end] for start, end in pairwise(edges))
             await exchange.response_ready
             assert (await rest(exchange) if streamed else exchange.body()) == body
@@ -400,7 +400,7 @@ def test_chunks_are_put_together_whatever_the_pieces(
 
 @settings(deadline=None, max_examples=300)
 @given(noise=st.binary(max_size=200), at=st.integers(0, len(CHUNKS)))
-def test_noise_gives_an_answer_or_a_lost_connection_and_nothing_else(noise: bytes, at: int) -> None:
+def test_random_bytes_give_a_response_or_connection_lost(noise: bytes, at: int) -> None:
     async def check() -> None:
         line = ConnectionHarness()
         exchange = line.send(streamed=True)

@@ -32,27 +32,27 @@ class Pod(ApiStruct, frozen=True):
     ready: bool | None = None
 
 
-WORDS = st.sampled_from(["a", "b", "1", ""])
+TEXTS = st.sampled_from(["a", "b", "1", ""])
 SPECS = st.builds(
     Spec,
-    node_name=WORDS,
+    node_name=TEXTS,
     tolerations=st.lists(
-        st.builds(Toleration, key=WORDS, seconds=st.sampled_from([None, 0, 1])), max_size=3
+        st.builds(Toleration, key=TEXTS, seconds=st.sampled_from([None, 0, 1])), max_size=3
     ).map(tuple),
-    selector=st.dictionaries(WORDS, WORDS, max_size=2),
+    selector=st.dictionaries(TEXTS, TEXTS, max_size=2),
 )
 PODS = st.builds(
     Pod,
-    metadata=st.builds(ObjectMeta, name=WORDS, labels=st.dictionaries(WORDS, WORDS)),
+    metadata=st.builds(ObjectMeta, name=TEXTS, labels=st.dictionaries(TEXTS, TEXTS)),
     spec=SPECS,
-    started_at=WORDS,
+    started_at=TEXTS,
     ready=st.sampled_from([None, True, False]),
 )
 
 
 @settings(deadline=None)
 @given(pods=st.lists(PODS, max_size=10))
-def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
+def test_interned_objects_are_equal_to_the_originals(pods: list[Pod]) -> None:
     sharer = Interner(Pod)
     for pod in pods:
         before = copy.deepcopy(pod)
@@ -64,9 +64,7 @@ def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
 
 @settings(deadline=None)
 @given(former=PODS, pod=PODS)
-def test_parts_taken_from_a_former_state_are_what_they_would_be_without(
-    former: Pod, pod: Pod
-) -> None:
+def test_values_reused_from_a_previous_object_are_equal(former: Pod, pod: Pod) -> None:
     sharer = Interner(Pod)
     old, before = sharer.intern(former), copy.deepcopy(pod)
     was = _written(old)
@@ -78,7 +76,7 @@ def test_parts_taken_from_a_former_state_are_what_they_would_be_without(
 
 
 def _written(pod: Pod) -> bytes:
-    """Its JSON, but for the order of labels: equal ones may come in another."""
+    """JSON with sorted labels: equal label sets may differ in order."""
     return msgspec.json.encode(pod, order="deterministic")
 
 
@@ -94,7 +92,7 @@ def _decoded(number: int) -> Pod:
     return msgspec.json.decode(msgspec.json.encode(pod), type=Pod)
 
 
-def test_like_objects_share_strings_and_parts() -> None:
+def test_similar_objects_share_strings_and_structs() -> None:
     sharer = Interner(Pod)
     one, two = sharer.intern(_decoded(1)), sharer.intern(_decoded(2))
     assert one.metadata.labels["app"] is two.metadata.labels["app"]
@@ -103,7 +101,7 @@ def test_like_objects_share_strings_and_parts() -> None:
     assert one.spec.node_name is two.spec.node_name
 
 
-def test_what_did_not_change_is_taken_from_the_former_state() -> None:
+def test_unchanged_fields_are_taken_from_the_previous_object() -> None:
     sharer = Interner(Pod)
     one = sharer.intern(_decoded(1))
     two = sharer.intern(_decoded(1), one)
@@ -111,7 +109,7 @@ def test_what_did_not_change_is_taken_from_the_former_state() -> None:
     assert two.metadata.labels is one.metadata.labels
 
 
-def test_what_never_repeats_is_not_remembered_and_the_rest_not_for_ever() -> None:
+def test_unique_values_are_not_interned_and_the_table_is_bounded() -> None:
     sharer = Interner(Pod)
     sharer.intern(_decoded(0))
     size = len(sharer)
@@ -123,7 +121,7 @@ def test_what_never_repeats_is_not_remembered_and_the_rest_not_for_ever() -> Non
     assert len(sharer) <= MAX_INTERNED_VALUES + 10
 
 
-def test_collection_pauses_until_the_last_block_ends() -> None:
+def test_gc_stays_disabled_until_the_last_block_ends() -> None:
     with gc_paused():
         with gc_paused():
             assert not gc.isenabled()
@@ -136,7 +134,7 @@ def test_collection_pauses_until_the_last_block_ends() -> None:
     gc.enable()
 
 
-def test_what_is_settled_is_no_longer_walked() -> None:
+def test_frozen_objects_are_not_collected() -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(700, 10, 10)  # Python's own; a cache of another test may have changed it

@@ -1,4 +1,4 @@
-"""A handler that comes late to a full cache hears of everything, in slices and in order."""
+"""A handler added to a large store receives an initial replay, in slices and in order."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ class Pod(ApiStruct, frozen=True):
 
 
 class RecordingHandler:
-    """Keeps the picture that one gets from what one hears, and checks that it makes sense."""
+    """Rebuilds the store from the events, and checks that they are consistent."""
 
     def __init__(self) -> None:
         self.known: dict[str, Pod] = {}
@@ -33,10 +33,10 @@ class RecordingHandler:
 
     def __call__(self, old: Pod | None, new: Pod | None) -> None:
         self.event_count += 1
-        about = new or old
-        assert about is not None
-        key = about.metadata.key
-        assert self.known.get(key) is old, "not what we were handed before"
+        obj = new or old
+        assert obj is not None
+        key = obj.metadata.key
+        assert self.known.get(key) is old, "not the object delivered before"
         if new is None:
             del self.known[key]
         else:
@@ -44,7 +44,7 @@ class RecordingHandler:
 
 
 class InformerWorld:
-    """A cache whose server is the test."""
+    """An informer to which the test applies changes."""
 
     def __init__(self) -> None:
         self.informer = Informer(
@@ -75,7 +75,7 @@ def small_slices() -> Iterator[None]:
         yield
 
 
-async def test_others_get_their_turns_while_much_is_told() -> None:
+async def test_initial_replay_yields_to_other_tasks() -> None:
     world, listener = InformerWorld(), RecordingHandler()
     for number in range(10 * SLICE):
         world.put(f"p{number}")
@@ -89,17 +89,17 @@ async def test_others_get_their_turns_while_much_is_told() -> None:
     assert world.agrees(listener)
 
 
-async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
+async def test_changes_during_the_replay_are_delivered_once_and_in_order() -> None:
     world, listener = InformerWorld(), RecordingHandler()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
     attaching = asyncio.create_task(world.informer.attach_event_handler(listener))
     await asyncio.sleep(0)
     assert list(listener.known) == ["p0", "p1", "p2"]
-    world.put("p0")  # it was told: the change is
-    world.put("p4")  # it was not: it will be told as it is now
-    world.remove("p3")  # it was not: it never will be
-    world.put("p5", uid="another")  # a namesake comes in its place
+    world.put("p0")  # replayed: the update is delivered
+    world.put("p4")  # not replayed: the replay delivers this state
+    world.remove("p3")  # not replayed: never delivered
+    world.put("p5", uid="another")  # recreated with another uid
     world.put("new")
     world.remove("p1")
     assert listener.event_count == 7
@@ -110,7 +110,7 @@ async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
     assert world.agrees(listener)
 
 
-async def test_an_attach_that_is_cut_off_tells_nothing_more() -> None:
+async def test_cancelled_attach_delivers_nothing_more() -> None:
     world, listener = InformerWorld(), RecordingHandler()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
@@ -118,38 +118,38 @@ async def test_an_attach_that_is_cut_off_tells_nothing_more() -> None:
     await asyncio.sleep(0)
     attaching.cancel()
     await asyncio.gather(attaching, return_exceptions=True)
-    heard = listener.event_count
+    count = listener.event_count
     world.put("p0")
     world.put("p5")
-    assert listener.event_count == heard
+    assert listener.event_count == count
 
 
-async def test_a_failing_handler_is_counted_and_hears_on() -> None:
+async def test_failing_handler_is_counted_and_called_again() -> None:
     world = InformerWorld()
     world.put("a")
-    told = []
+    received = []
 
     def bad(old: Pod | None, new: Pod | None) -> None:
-        told.append(new)
+        received.append(new)
         raise RuntimeError("a bug")
 
     await world.informer.attach_event_handler(bad)
     world.put("a")
-    assert len(told) == 2
+    assert len(received) == 2
     assert world.informer.stats().handler_errors == 2
 
 
 CHANGES = st.tuples(
-    st.sampled_from(["put", "another", "remove", "turn", "attach"]), st.integers(0, 9)
+    st.sampled_from(["put", "another", "remove", "yield", "attach"]), st.integers(0, 9)
 )
 
 
 @settings(max_examples=200, deadline=None)
 @given(before=st.sets(st.integers(0, 9)), changes=st.lists(CHANGES, max_size=40))
-async def test_each_listener_gets_the_whole_picture(
+async def test_every_handler_receives_a_consistent_history(
     before: set[int], changes: list[tuple[str, int]]
 ) -> None:
-    """Whenever listeners come, and whatever happens between their slices."""
+    """For handlers added at any time, with any changes between their slices."""
     world, listeners = InformerWorld(), [RecordingHandler()]
     world.informer.add_event_handler(listeners[0])
     for number in before:

@@ -25,28 +25,28 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_of_ours_is_read(secret: Path) -> None:
+def test_private_file_is_read(secret: Path) -> None:
     assert read_private(secret) == read_credential(secret) == b"x"
 
 
 @pytest.mark.parametrize("read", [read_private, read_credential])
-@pytest.mark.parametrize(("mode", "word"), [(0o640, "read"), (0o604, "read"), (0o620, "change")])
-def test_a_loose_mode_is_refused(secret: Path, mode: int, word: str, read: object) -> None:
+@pytest.mark.parametrize(("mode", "access"), [(0o640, "read"), (0o604, "read"), (0o620, "change")])
+def test_permissive_mode_is_rejected(secret: Path, mode: int, access: str, read: object) -> None:
     secret.chmod(mode)
     assert callable(read)
-    with pytest.raises(UnsafePathError, match=rf"{secret}: its mode 0{mode:o} lets .* {word} it"):
+    with pytest.raises(UnsafePathError, match=rf"{secret}: its mode 0{mode:o} lets .* {access} it"):
         read(secret)
     with pytest.raises(UnsafePathError, match=f"`chmod 600 {secret}`"):
         read(secret)
 
 
-def test_what_others_may_read_but_not_write_can_be_allowed(secret: Path) -> None:
+def test_world_readable_file_can_be_allowed(secret: Path) -> None:
     secret.chmod(0o644)
     assert read_private(secret, forbidden=GROUP_OTHER_WRITE) == b"x"
 
 
 @pytest.mark.parametrize("read", [read_private, read_credential])
-def test_a_link_is_refused_even_to_a_file_of_ours(secret: Path, read: object) -> None:
+def test_symlink_is_rejected_even_to_a_private_file(secret: Path, read: object) -> None:
     link = secret.with_name("link")
     link.symlink_to(secret)
     assert callable(read)
@@ -54,21 +54,21 @@ def test_a_link_is_refused_even_to_a_file_of_ours(secret: Path, read: object) ->
         read(link)
 
 
-def test_a_file_is_not_made_behind_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "made")
+def test_file_is_not_created_through_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "created")
     with pytest.raises(UnsafePathError, match="symbolic link"):
         open_private(tmp_path / "link", os.O_RDWR | os.O_CREAT)
-    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "created").exists()
 
 
-def test_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+def test_fifo_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     for read in (read_private, read_credential):
         with pytest.raises(UnsafePathError, match="no regular file"):
             read(tmp_path / "fifo")
 
 
-def test_what_belongs_to_another_user_is_refused_also_by_root(
+def test_file_of_another_user_is_rejected_even_for_root(
     secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: secret.stat().st_uid + 1)
@@ -78,7 +78,7 @@ def test_what_belongs_to_another_user_is_refused_also_by_root(
         open_private_dir(secret.parent)
 
 
-def test_a_mounted_token_is_a_link_that_others_may_read(tmp_path: Path) -> None:
+def test_mounted_token_may_be_a_world_readable_link(tmp_path: Path) -> None:
     (tmp_path / "..2026").mkdir()
     (tmp_path / "..2026/token").write_text("t")
     (tmp_path / "..data").symlink_to("..2026")
@@ -90,22 +90,22 @@ def test_a_mounted_token_is_a_link_that_others_may_read(tmp_path: Path) -> None:
         read_credential(tmp_path / "token")
 
 
-def test_a_new_or_empty_folder_becomes_private_and_a_full_one_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "a/b"
-    ensure_private_dir(folder)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o777)
-    ensure_private_dir(folder)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    (folder / "file").touch()
-    folder.chmod(0o755)
-    with pytest.raises(UnsafePathError, match=f"`chmod 700 {folder}`"):
-        ensure_private_dir(folder)
-    ensure_private_dir(folder, forbidden=GROUP_OTHER_WRITE)
-    assert folder.stat().st_mode & 0o777 == 0o700
+def test_new_or_empty_directory_becomes_private_and_a_used_one_is_rejected(tmp_path: Path) -> None:
+    directory = tmp_path / "a/b"
+    ensure_private_dir(directory)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.chmod(0o777)
+    ensure_private_dir(directory)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    (directory / "file").touch()
+    directory.chmod(0o755)
+    with pytest.raises(UnsafePathError, match=f"`chmod 700 {directory}`"):
+        ensure_private_dir(directory)
+    ensure_private_dir(directory, forbidden=GROUP_OTHER_WRITE)
+    assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_everybody_may_exchange_is_refused(tmp_path: Path) -> None:
+def test_directory_below_a_world_writable_parent_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(UnsafePathError, match=f"rename what is in {tmp_path}/open"):
@@ -114,9 +114,9 @@ def test_a_folder_that_everybody_may_exchange_is_refused(tmp_path: Path) -> None
     ensure_private_dir(tmp_path / "open/data")
 
 
-def test_a_kubeconfig_of_ours_is_private_and_another_one_need_not_be(tmp_path: Path) -> None:
+def test_only_batholith_kubeconfigs_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    for user in ("somebody", "batholith-admin"):
+    for user in ("other", "batholith-admin"):
         path.write_text(
             "{current-context: c, contexts: [{name: c, context: {cluster: c, user: U}}],"
             " clusters: [{name: c, cluster: {server: 'https://there'}}],"
@@ -127,7 +127,7 @@ def test_a_kubeconfig_of_ours_is_private_and_another_one_need_not_be(tmp_path: P
         path.chmod(0o644)
         (tmp_path / "link").unlink(missing_ok=True)
         (tmp_path / "link").symlink_to(path)
-        if user == "somebody":
+        if user == "other":
             assert (
                 load_credentials(str(path)).token
                 == load_credentials(str(tmp_path / "link")).token

@@ -1,4 +1,4 @@
-"""What a list and the changes beside it come to, for any order in which they are told."""
+"""Merging a list with concurrent changes, in any order of arrival."""
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -18,26 +18,26 @@ class Thing(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-def thing(key: str, uid: str, version: int, *, made: str = "") -> Thing:
+def thing(key: str, uid: str, version: int, *, created: str = "") -> Thing:
     namespace, _, name = key.rpartition("/")
     meta = ObjectMeta(
         name=name,
         namespace=namespace,
         uid=uid,
         resource_version=str(version),
-        creation_timestamp=made or None,
+        creation_timestamp=created or None,
     )
     return Thing(metadata=meta)
 
 
 @dataclass
 class FakeRelistTarget:
-    """Holds things as a cache does, and remembers what it told."""
+    """A store like the informer's that records events."""
 
     objects: dict[str, Thing] = field(default_factory=dict)
     is_synced: bool = True
     events: list[tuple[str, str, int]] = field(default_factory=list)
-    """(came, changed or went; uid; version)."""
+    """(add, update or delete; uid; version)."""
 
     def put(self, obj: Thing) -> None:
         key = obj.metadata.key
@@ -47,15 +47,15 @@ class FakeRelistTarget:
             old = None
         if old is None or old.metadata.resource_version != obj.metadata.resource_version:
             self.objects[key] = obj
-            self._emit("came" if old is None else "changed", obj)
+            self._emit("add" if old is None else "update", obj)
 
     def delete(self, key: str) -> None:
         old = self.objects.pop(key, None)
         if old is not None:
-            self._emit("went", old)
+            self._emit("delete", old)
 
     def start_relist(self, *things: Thing) -> None:
-        """Hold what was told before."""
+        """Set the previous content of the store."""
         self.objects = {each.metadata.key: each for each in things}
 
     @property
@@ -70,7 +70,7 @@ class FakeRelistTarget:
 
 
 def apply_change(relist: Relist[Thing], target: FakeRelistTarget, what: str, obj: Thing) -> None:
-    """Tell of a change as a reflector does."""
+    """Apply a change as a reflector does."""
     if relist.should_apply(obj.metadata):
         if what == "DELETED":
             target.delete(obj.metadata.key)
@@ -79,7 +79,7 @@ def apply_change(relist: Relist[Thing], target: FakeRelistTarget, what: str, obj
 
 
 def run_to_completion(steps: Coroutine[Any, Any, None]) -> None:
-    """Finish without letting anybody else in between."""
+    """Run without any other task in between."""
     try:
         while True:
             steps.send(None)
@@ -87,121 +87,121 @@ def run_to_completion(steps: Coroutine[Any, Any, None]) -> None:
         return
 
 
-def test_only_differences_are_told() -> None:
-    """Unknown: came; another version: changed; the same: nothing; another uid: went and came."""
-    books = FakeRelistTarget()
-    held = (("same", "u1", 1), ("new", "u2", 2), ("other", "u3", 3), ("gone", "u4", 4))
-    books.start_relist(*(thing(*each) for each in held))
-    filled = Relist(books)
+def test_relist_applies_only_differences() -> None:
+    """Unknown: add; another version: update; the same: nothing; another uid: delete and add."""
+    store = FakeRelistTarget()
+    held = (("same", "u1", 1), ("new", "u2", 2), ("other", "u3", 3), ("deleted", "u4", 4))
+    store.start_relist(*(thing(*each) for each in held))
+    relist = Relist(store)
     for listed in (("same", "u1", 1), ("new", "u2", 9), ("other", "u7", 7), ("fresh", "u8", 8)):
-        filled.add_listed(thing(*listed))
-    assert books.events == []
-    run_to_completion(filled.apply_list("10"))
-    assert books.events == [
-        ("went", "u4", 4),
-        ("changed", "u2", 9),
-        ("went", "u3", 3),
-        ("came", "u7", 7),
-        ("came", "u8", 8),
+        relist.add_listed(thing(*listed))
+    assert store.events == []
+    run_to_completion(relist.apply_list("10"))
+    assert store.events == [
+        ("delete", "u4", 4),
+        ("update", "u2", 9),
+        ("delete", "u3", 3),
+        ("add", "u7", 7),
+        ("add", "u8", 8),
     ]
-    assert filled.is_complete
+    assert relist.is_complete
 
 
-def test_what_is_new_comes_in_the_order_in_which_it_was_made() -> None:
-    books = FakeRelistTarget()
-    filled = Relist(books)
-    made = (("a", 5, "2026-01-03"), ("b", 9, "2026-01-01"), ("c", 7, "2026-01-01"))
-    for key, version, when in made:
-        filled.add_listed(thing(key, key, version, made=when))
-    run_to_completion(filled.apply_list("10"))
-    assert [uid for _, uid, _ in books.events] == ["c", "b", "a"]
+def test_new_objects_are_added_in_creation_order() -> None:
+    store = FakeRelistTarget()
+    relist = Relist(store)
+    created = (("a", 5, "2026-01-03"), ("b", 9, "2026-01-01"), ("c", 7, "2026-01-01"))
+    for key, version, when in created:
+        relist.add_listed(thing(key, key, version, created=when))
+    run_to_completion(relist.apply_list("10"))
+    assert [uid for _, uid, _ in store.events] == ["c", "b", "a"]
 
 
-def test_the_first_list_comes_as_it_is() -> None:
-    books = FakeRelistTarget(is_synced=False)
-    filled = Relist(books)
+def test_initial_list_keeps_its_order() -> None:
+    store = FakeRelistTarget(is_synced=False)
+    relist = Relist(store)
     for key, version in (("b", 5), ("a", 3), ("c", 4)):
-        filled.add_listed(thing(key, key, version))
-    run_to_completion(filled.apply_list("10"))
-    assert [uid for _, uid, _ in books.events] == ["b", "a", "c"]
+        relist.add_listed(thing(key, key, version))
+    run_to_completion(relist.apply_list("10"))
+    assert [uid for _, uid, _ in store.events] == ["b", "a", "c"]
 
 
-def test_a_list_that_broke_off_does_not_count() -> None:
-    books = FakeRelistTarget()
-    books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Relist(books)
-    filled.add_listed(thing("a", "u1", 1))
-    filled.add_listed(thing("c", "u3", 3))
-    filled.restart()
-    filled.add_listed(thing("b", "u2", 2))
-    run_to_completion(filled.apply_list("10"))
-    assert books.state == {"b": ("u2", 2)}
+def test_partial_list_is_discarded() -> None:
+    store = FakeRelistTarget()
+    store.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
+    relist = Relist(store)
+    relist.add_listed(thing("a", "u1", 1))
+    relist.add_listed(thing("c", "u3", 3))
+    relist.restart()
+    relist.add_listed(thing("b", "u2", 2))
+    run_to_completion(relist.apply_list("10"))
+    assert store.state == {"b": ("u2", 2)}
 
 
-def test_what_changed_after_the_list_stays_as_it_is() -> None:
-    books = FakeRelistTarget()
-    books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Relist(books)
-    apply_change(filled, books, "ADDED", thing("later", "u3", 11))
-    apply_change(filled, books, "MODIFIED", thing("a", "u1", 12))
-    apply_change(filled, books, "DELETED", thing("b", "u2", 13))
-    filled.add_listed(thing("a", "u1", 1))
-    filled.add_listed(thing("b", "u2", 9))
-    run_to_completion(filled.apply_list("10"))
-    assert books.state == {"a": ("u1", 12), "later": ("u3", 11)}
+def test_changes_newer_than_the_list_are_kept() -> None:
+    store = FakeRelistTarget()
+    store.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
+    relist = Relist(store)
+    apply_change(relist, store, "ADDED", thing("later", "u3", 11))
+    apply_change(relist, store, "MODIFIED", thing("a", "u1", 12))
+    apply_change(relist, store, "DELETED", thing("b", "u2", 13))
+    relist.add_listed(thing("a", "u1", 1))
+    relist.add_listed(thing("b", "u2", 9))
+    run_to_completion(relist.apply_list("10"))
+    assert store.state == {"a": ("u1", 12), "later": ("u3", 11)}
 
 
-def test_a_list_may_be_ahead_of_the_changes() -> None:
-    """No object goes back to a former state, and none comes again that went."""
-    books = FakeRelistTarget()
-    books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Relist(books)
-    filled.add_listed(thing("a", "u1", 9))
-    run_to_completion(filled.apply_list("10"))
-    assert books.state == {"a": ("u1", 9)}
-    books.events.clear()
-    apply_change(filled, books, "MODIFIED", thing("a", "u1", 8))
-    apply_change(filled, books, "MODIFIED", thing("b", "u2", 7))
-    assert not filled.is_newer_than_list("10")
-    assert books.events == []
-    apply_change(filled, books, "MODIFIED", thing("a", "u1", 11))
-    assert books.events == [("changed", "u1", 11)]
+def test_list_may_be_newer_than_the_applied_changes() -> None:
+    """No object reverts to an older state, and no deleted one reappears."""
+    store = FakeRelistTarget()
+    store.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
+    relist = Relist(store)
+    relist.add_listed(thing("a", "u1", 9))
+    run_to_completion(relist.apply_list("10"))
+    assert store.state == {"a": ("u1", 9)}
+    store.events.clear()
+    apply_change(relist, store, "MODIFIED", thing("a", "u1", 8))
+    apply_change(relist, store, "MODIFIED", thing("b", "u2", 7))
+    assert not relist.is_newer_than_list("10")
+    assert store.events == []
+    apply_change(relist, store, "MODIFIED", thing("a", "u1", 11))
+    assert store.events == [("update", "u1", 11)]
 
 
-def test_versions_of_another_history_do_not_count() -> None:
-    """A server put back from a backup has older versions, and they are what there is."""
-    books = FakeRelistTarget()
-    books.start_relist(thing("a", "u1", 900), thing("b", "u2", 901), thing("c", "u3", 902))
-    filled = Relist(books)
-    filled.add_listed(thing("a", "u1", 400))
-    filled.add_listed(thing("b", "u2", 901))
-    apply_change(filled, books, "MODIFIED", thing("a", "u1", 501))
-    run_to_completion(filled.apply_list("500"))
-    assert books.state == {"a": ("u1", 501), "b": ("u2", 901)}
+def test_versions_of_another_history_are_not_compared() -> None:
+    """A server restored from a backup has older versions, which are current."""
+    store = FakeRelistTarget()
+    store.start_relist(thing("a", "u1", 900), thing("b", "u2", 901), thing("c", "u3", 902))
+    relist = Relist(store)
+    relist.add_listed(thing("a", "u1", 400))
+    relist.add_listed(thing("b", "u2", 901))
+    apply_change(relist, store, "MODIFIED", thing("a", "u1", 501))
+    run_to_completion(relist.apply_list("500"))
+    assert store.state == {"a": ("u1", 501), "b": ("u2", 901)}
 
 
-def test_what_cannot_be_read_stays_as_it_was_known() -> None:
-    books = FakeRelistTarget()
-    books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Relist(books)
-    filled.add_undecodable(thing("a", "u1", 9).metadata)
-    filled.add_undecodable(thing("b", "another", 9).metadata)
-    run_to_completion(filled.apply_list("10"))
-    assert books.state == {"a": ("u1", 1)}
+def test_undecodable_object_keeps_its_previous_state() -> None:
+    store = FakeRelistTarget()
+    store.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
+    relist = Relist(store)
+    relist.add_undecodable(thing("a", "u1", 9).metadata)
+    relist.add_undecodable(thing("b", "another", 9).metadata)
+    run_to_completion(relist.apply_list("10"))
+    assert store.state == {"a": ("u1", 1)}
 
 
-def test_the_last_word_of_a_list_counts() -> None:
-    """A list may come with changes in it, until it is complete."""
-    books = FakeRelistTarget()
-    books.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Relist(books)
+def test_last_state_of_an_object_in_a_list_applies() -> None:
+    """A watch list may include changes until it is complete."""
+    store = FakeRelistTarget()
+    store.start_relist(thing("a", "u1", 1), thing("b", "u2", 2))
+    relist = Relist(store)
     for listed in (thing("a", "u1", 5), thing("a", "u1", 1), thing("b", "u2", 2)):
-        filled.add_listed(listed)
-    filled.add_listed(thing("c", "u3", 3))
-    filled.drop_listed("b")
-    filled.drop_listed("c")
-    run_to_completion(filled.apply_list("10"))
-    assert books.events == [("went", "u2", 2)]
+        relist.add_listed(listed)
+    relist.add_listed(thing("c", "u3", 3))
+    relist.drop_listed("b")
+    relist.drop_listed("c")
+    run_to_completion(relist.apply_list("10"))
+    assert store.events == [("delete", "u2", 2)]
 
 
 # Random histories.
@@ -240,12 +240,12 @@ class History:
     def length(self) -> int:
         return len(self.changes)
 
-    def state_at(self, place: int) -> State:
-        """The objects after so many changes."""
-        return self.states[place]
+    def state_at(self, index: int) -> State:
+        """Return the objects after *index* changes."""
+        return self.states[index]
 
-    def version(self, place: int) -> int:
-        return self.first + place
+    def version(self, index: int) -> int:
+        return self.first + index
 
 
 WRITES = st.lists(
@@ -254,7 +254,7 @@ WRITES = st.lists(
 
 
 class RelistModel:
-    """A cache that held something goes on from the present, with a list beside."""
+    """A synced store with a watch from the latest version and a concurrent relist."""
 
     def __init__(self, history: History, held: State, data: st.DataObject) -> None:
         self.history, self.data = history, data
@@ -262,12 +262,12 @@ class RelistModel:
         self.target.start_relist(*(thing(key, *what) for key, what in held.items()))
         self.relist = Relist(self.target)
         self.delivered_count = self.began = data.draw(
-            st.integers(0, history.length), "followed from"
+            st.integers(0, history.length), "watched from"
         )
         self.restart()
 
     def restart(self) -> None:
-        """A list as of now, or a little earlier: not before what is followed."""
+        """List the latest version or an older one, but not older than the start of the watch."""
         self.relist.restart()
         self.listed_at = self.data.draw(
             st.integers(self.began, self.history.length), "version of the list"
@@ -275,17 +275,17 @@ class RelistModel:
         self.to_list = sorted(self.history.state_at(self.listed_at).items())
 
     def deliver_next(self) -> None:
-        """The next change arrives, if there is one."""
+        """Apply the next change, if there is one."""
         if self.delivered_count < self.history.length:
             what, key, uid, version = self.history.changes[self.delivered_count]
             self.delivered_count += 1
             apply_change(self.relist, self.target, what, thing(key, uid, version))
 
     def play(self) -> None:
-        choices = st.sampled_from(["follow", "list", "list", "restart"])
+        choices = st.sampled_from(["watch", "list", "list", "restart"])
         while self.to_list:
             choice = self.data.draw(choices, "step")
-            if choice == "follow":
+            if choice == "watch":
                 self.deliver_next()
             elif choice == "restart":
                 self.restart()
@@ -302,31 +302,31 @@ class RelistModel:
             pass
 
     def check_complete(self) -> None:
-        """Nothing that was missed is missing still, however far the changes have come."""
-        place = max(self.listed_at, self.delivered_count)
-        assert self.target.state == self.history.state_at(place)
+        """The store equals the newer of list and changes."""
+        index = max(self.listed_at, self.delivered_count)
+        assert self.target.state == self.history.state_at(index)
 
     def check_event_history(self) -> None:
-        """Each uid comes, changes and goes at most once, and never goes back."""
+        """Each uid is added and deleted at most once, and never reverts."""
         last: dict[str, int] = {}
-        gone: set[str] = set()
+        deleted: set[str] = set()
         order = {change[2:]: number for number, change in enumerate(self.history.changes)}
         for what, uid, version in self.target.events:
-            assert uid not in gone, "it went before"
-            if what == "went":
-                gone.add(uid)
+            assert uid not in deleted, "event after its delete"
+            if what == "delete":
+                deleted.add(uid)
                 continue
-            here = order[uid, version]
-            assert here > last.get(uid, -1), "an older state after a newer one"
-            last[uid] = here
+            position = order[uid, version]
+            assert position > last.get(uid, -1), "an older state after a newer one"
+            last[uid] = position
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), writes=WRITES, first=st.sampled_from([0, 100]))
-def test_list_and_changes_come_to_what_the_server_holds(
+def test_list_and_changes_converge_to_the_server_state(
     data: st.DataObject, writes: list[tuple[str, str]], first: int
 ) -> None:
-    """INV-INF-1, INV-INF-2, INV-INF-4: wherever list, breaks and changes fall."""
+    """INV-INF-1, INV-INF-2, INV-INF-4: for any interleaving of list, restarts and changes."""
     history = History(first, writes)
     known = data.draw(st.integers(0, history.length), "known before")
     run = RelistModel(history, history.state_at(known), data)
@@ -348,10 +348,10 @@ FOREIGN = st.dictionaries(
 
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), writes=WRITES, held=FOREIGN)
-def test_whatever_was_held_is_made_what_the_server_holds(
+def test_any_previous_store_converges_to_the_server_state(
     data: st.DataObject, writes: list[tuple[str, str]], held: State
 ) -> None:
-    """INV-INF-1 for a server whose history is not the one that was followed before."""
+    """INV-INF-1 for a server with another history than the previous store."""
     history = History(100, writes)
     same = {what for state in history.states for what in state.values()}
     run = RelistModel(history, {k: what for k, what in held.items() if what not in same}, data)

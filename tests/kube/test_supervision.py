@@ -27,7 +27,7 @@ def timing(clock: FakeClock) -> Timing:
 
 
 class ScriptedTask:
-    """A task that does one thing at each start, and then goes on for ever."""
+    """A task that performs one action per start, then waits forever."""
 
     def __init__(self, *acts: Callable[[], Awaitable[object]]) -> None:
         self._actions = list(acts)
@@ -70,7 +70,7 @@ async def fail_in_a_group() -> None:
 @pytest.mark.parametrize(
     "act", [fail, end, cancel_from_inside, await_cancelled_future, fail_in_a_group]
 )
-async def test_whatever_ends_a_task_is_logged_counted_and_followed_by_a_restart(
+async def test_every_unexpected_end_is_logged_counted_and_restarted(
     act: Callable[[], Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, script = FakeClock(), ScriptedTask(act)
@@ -90,7 +90,7 @@ async def test_whatever_ends_a_task_is_logged_counted_and_followed_by_a_restart(
     assert TASK_RESTARTS == {"worker": 1}
 
 
-async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() -> None:
+async def test_restart_backoff_grows_and_resets_after_a_healthy_time() -> None:
     clock = FakeClock()
 
     async def work_for_long() -> None:
@@ -100,18 +100,18 @@ async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() ->
     script = ScriptedTask(*[fail] * 12, work_for_long)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await clock.advance(10_000)
-    pauses = [
+    delays = [
         later - sooner for sooner, later in zip(script.starts, script.starts[1:], strict=False)
     ]
-    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    assert pauses[9:12] == pytest.approx([30, 30, 30])
-    assert pauses[12] == pytest.approx(500.1)
+    assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert delays[9:12] == pytest.approx([30, 30, 30])
+    assert delays[12] == pytest.approx(500.1)
     task.cancel()
     await run_ready_tasks()
     assert task.cancelled()
 
 
-async def test_a_cancellation_ends_a_task_while_it_works_and_while_it_waits_to_restart() -> None:
+async def test_cancellation_ends_a_running_or_backing_off_task() -> None:
     clock = FakeClock()
     for script in (ScriptedTask(), ScriptedTask(fail)):
         task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
@@ -123,7 +123,7 @@ async def test_a_cancellation_ends_a_task_while_it_works_and_while_it_waits_to_r
 
 
 @pytest.mark.parametrize("raises", [True, False])
-async def test_a_task_that_answers_a_cancellation_otherwise_is_not_started_again(
+async def test_task_that_fails_on_cancellation_is_not_restarted(
     *, raises: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock()
@@ -146,7 +146,7 @@ async def test_a_task_that_answers_a_cancellation_otherwise_is_not_started_again
     assert not TASK_RESTARTS
 
 
-async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
+async def test_timeout_inside_a_task_is_not_its_cancellation() -> None:
     clock = FakeClock()
 
     async def run_out_of_time() -> None:
@@ -163,7 +163,7 @@ async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
     assert task.cancelled()
 
 
-async def test_a_return_is_the_end_where_that_is_expected() -> None:
+async def test_expected_return_ends_the_supervision() -> None:
     clock, script = FakeClock(), ScriptedTask(fail, end, end)
     expected = False
     task = asyncio.create_task(
@@ -178,7 +178,7 @@ async def test_a_return_is_the_end_where_that_is_expected() -> None:
     assert TASK_RESTARTS == {"worker": 2}
 
 
-async def test_a_fatal_error_is_for_the_caller() -> None:
+async def test_fatal_error_is_raised_to_the_caller() -> None:
     class LostError(Exception):
         pass
 
@@ -191,7 +191,7 @@ async def test_a_fatal_error_is_for_the_caller() -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_ends_the_process_is_not_held_up(kind: type[BaseException]) -> None:
+def test_process_exit_exceptions_propagate(kind: type[BaseException]) -> None:
     starts = []
 
     async def leave() -> None:
@@ -204,15 +204,15 @@ def test_what_ends_the_process_is_not_held_up(kind: type[BaseException]) -> None
     assert not TASK_RESTARTS
 
 
-async def test_a_second_cancellation_is_handed_on_too() -> None:
-    heard = []
+async def test_repeated_cancellation_is_forwarded() -> None:
+    cancellations = []
 
     async def finish_slowly() -> None:
         for _ in range(2):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                heard.append("cancel")
+                cancellations.append("cancel")
         raise asyncio.CancelledError
 
     task = asyncio.create_task(supervise("worker", finish_slowly))
@@ -221,5 +221,5 @@ async def test_a_second_cancellation_is_handed_on_too() -> None:
         assert not task.done()
         task.cancel()
         await run_ready_tasks()
-        assert len(heard) == count
+        assert len(cancellations) == count
     assert task.cancelled()

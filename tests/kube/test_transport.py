@@ -22,7 +22,7 @@ from batholith.kube.errors import (
     NotFoundError,
     RequestTimeoutError,
 )
-from batholith.kube.http.pool import Origin
+from batholith.kube.http.route import Origin
 from batholith.kube.timing import Timing
 from batholith.local import pki
 from batholith.machinery.testing import run_ready_tasks
@@ -44,11 +44,11 @@ async def transport(
     credentials: Credentials | None = None,
 ) -> AsyncIterator[Transport]:
     credentials = credentials or Credentials(server=f"http://127.0.0.1:{server.port}")
-    made = Transport(
+    transport = Transport(
         credentials, user_agent="tests", limiter=None, timeout=timeout, options=options
     )
-    async with made:
-        yield made
+    async with transport:
+        yield transport
 
 
 def get(path: str = "/x") -> ApiRequest:
@@ -59,7 +59,7 @@ def post(body: bytes = b"{}") -> ApiRequest:
     return ApiRequest("POST", "/x", body)
 
 
-async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
+async def test_request_bytes_are_exact() -> None:
     async with raw_http_server() as server:
         credentials = Credentials(
             server=f"http://127.0.0.1:{server.port}/base/",
@@ -84,15 +84,15 @@ async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
 @pytest.mark.parametrize(
     "path", ["/a b", "/a\r\nX: y", "/ä", "/a\x00", "/a HTTP/1.1\r\n\r\nGET /b"]
 )
-async def test_a_path_that_would_change_the_request_is_refused(path: str) -> None:
+async def test_path_that_would_alter_the_request_is_rejected(path: str) -> None:
     async with raw_http_server() as server, transport(server) as client:
-        with pytest.raises(ValueError, match="no request line"):
+        with pytest.raises(ValueError, match="invalid request line"):
             await client.send(get(path))
         assert server.connections == 0
 
 
 @pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a\nb", "ä", "a\x00"])
-async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
+async def test_token_that_would_alter_the_request_is_rejected_and_not_shown(
     tmp_path: Path, token: str
 ) -> None:
     path = tmp_path / "token"
@@ -107,7 +107,7 @@ async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
         assert server.connections == 0
 
 
-async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -> None:
+async def test_connections_are_reused_and_opened_only_as_needed() -> None:
     async with raw_http_server() as server, transport(server) as client:
         for _ in range(5):
             await client.send(post())
@@ -119,7 +119,7 @@ async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -
         assert server.connections == before
 
 
-async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
+async def test_connection_limit_holds_and_all_waiters_are_served() -> None:
     options = replace(OPTIONS, max_connections=2)
 
     async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
@@ -138,7 +138,7 @@ async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
         assert server.connections <= 4
 
 
-async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None:
+async def test_cancelled_waiter_for_a_connection_leaks_no_slot() -> None:
     options = replace(OPTIONS, max_connections=1)
     async with (
         raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
@@ -154,7 +154,7 @@ async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None
         assert await asyncio.gather(*waiting[1:]) == [b"{}", b"{}"]
 
 
-async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again() -> None:
+async def test_idle_connection_closed_by_the_server_is_not_reused() -> None:
     async def once(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
         peer.send(OK)
@@ -165,11 +165,11 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
         for number in range(1, 4):
             await client.send(post())
             await wait_for(lambda: server.closed_connections == number)  # noqa: B023
-            await wait_for(lambda: not pool)  # the end of the connection has come to us
+            await wait_for(lambda: not pool)  # the close has been received
         assert server.connections == 3
 
 
-async def test_a_connection_is_closed_after_its_time_of_idleness() -> None:
+async def test_connection_is_closed_after_its_idle_timeout() -> None:
     options = replace(OPTIONS, keepalive=0.05)
     async with raw_http_server() as server, transport(server, options) as client:
         await asyncio.gather(*(client.send(post()) for _ in range(3)))
@@ -180,7 +180,7 @@ async def test_a_connection_is_closed_after_its_time_of_idleness() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 20", OK[:-1], b"HTTP/1.1 200 OK\r\n"])
-async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) -> None:
+async def test_write_with_broken_connection_is_not_retried(sent: bytes) -> None:
     async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
         peer.send(sent)
@@ -195,7 +195,7 @@ async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) ->
         assert await client.send(post()) == b"{}"
 
 
-async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None:
+async def test_read_with_broken_connection_is_retried_on_another() -> None:
     async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
         peer.send(OK[:-1])
@@ -208,7 +208,7 @@ async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None
         assert server.connections == 3
 
 
-async def test_a_refusal_sent_before_the_body_was_taken_is_understood() -> None:
+async def test_error_response_sent_before_the_body_was_read_is_decoded() -> None:
     refusal = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 
     async def refuse(server: RawHttpServer, peer: RawConnection) -> None:
@@ -221,7 +221,7 @@ async def test_a_refusal_sent_before_the_body_was_taken_is_understood() -> None:
             await client.send(post(b"x" * 5_000_000))
 
 
-async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
+async def test_response_to_a_cancelled_request_is_not_used_for_the_next() -> None:
     async with (
         raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
@@ -236,7 +236,7 @@ async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
         assert server.connections == 2
 
 
-async def test_a_late_answer_is_not_taken_for_that_of_the_next_request(
+async def test_response_after_the_timeout_is_not_used_for_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     time = LoopTime(monkeypatch)
@@ -247,13 +247,13 @@ async def test_a_late_answer_is_not_taken_for_that_of_the_next_request(
         asking = asyncio.create_task(client.send(post()))
         await wait_for(lambda: server.requests)
         time.advance(101)
-        with pytest.raises(RequestTimeoutError, match="no answer in 100 s"):
+        with pytest.raises(RequestTimeoutError, match="no response within 100 s"):
             await asking
         await wait_for(lambda: server.closed_connections == 1)
         assert len(server.requests) == 1
 
 
-async def test_closing_the_client_fails_what_is_under_way() -> None:
+async def test_closing_the_client_fails_requests_in_flight() -> None:
     async with raw_http_server(RawHttpServer.hang) as server:
         async with transport(server) as client:
             waiting = asyncio.create_task(client.send(post()))
@@ -265,7 +265,7 @@ async def test_closing_the_client_fails_what_is_under_way() -> None:
             await client.send(post())
 
 
-async def test_a_stream_left_early_costs_its_connection() -> None:
+async def test_leaving_a_stream_early_closes_its_connection() -> None:
     async def flow(server: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
@@ -283,7 +283,7 @@ async def test_a_stream_left_early_costs_its_connection() -> None:
         assert await client.send(get()) == b"{}"
 
 
-async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reader(
+async def test_stream_without_data_times_out_but_a_slow_reader_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     time = LoopTime(monkeypatch)
@@ -309,19 +309,19 @@ async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reade
         await run_ready_tasks()
         assert not reading.done()
         time.advance(101)
-        with pytest.raises(RequestTimeoutError, match="silent"):
+        with pytest.raises(RequestTimeoutError, match="no data before"):
             await reading
 
 
-async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> None:
+async def test_slow_reader_throttles_the_server_and_loses_nothing() -> None:
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
-    total, told = 400, 0
+    total, sent = 400, 0
 
     async def flow(server: RawHttpServer, peer: RawConnection) -> None:
-        nonlocal told
+        nonlocal sent
         await peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for told in range(1, total + 1):  # noqa: B007
+        for sent in range(1, total + 1):  # noqa: B007
             peer.send(chunk)
             await peer.writer.drain()
         peer.send(b"0\r\n\r\n")
@@ -330,16 +330,16 @@ async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> 
         size = 0
         async with client.stream(get(), idle_timeout=100) as pieces:
             before = -1
-            while before != told:  # until the server is stuck
-                before = told
+            while before != sent:  # until the server is stuck
+                before = sent
                 await asyncio.sleep(0.05)
-            assert told < total
+            assert sent < total
             async for piece in pieces():
                 size += len(piece)
         assert size == total * 65536
 
 
-async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> None:
+async def test_fence_is_checked_immediately_before_the_write() -> None:
     class NotNowError(Exception):
         pass
 
@@ -397,17 +397,17 @@ def transport_through(proxy: RawHttpServer, server: str, ca: bytes = b"") -> Cre
     return Credentials(server=server, ca_data=ca, proxy=address, token="t")
 
 
-async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path) -> None:
-    keys, said = pki.ensure(tmp_path), list[bytes]()
+async def test_proxy_tunnel_hides_secrets_from_the_proxy(tmp_path: Path) -> None:
+    keys, requests = pki.ensure(tmp_path), list[bytes]()
     async with raw_http_server(tls=tls_of(keys)) as server:
-        async with raw_http_server(connect_proxy_to(server, requests=said)) as proxy:  # type: ignore[arg-type]
+        async with raw_http_server(connect_proxy_to(server, requests=requests)) as proxy:  # type: ignore[arg-type]
             url = f"https://127.0.0.1:{server.port}"
             credentials = transport_through(proxy, url, keys.ca_data)
             async with transport(server, credentials=credentials) as client:
                 assert await client.send(post()) == b"{}"
                 assert await client.send(get()) == b"{}"
         target = f"127.0.0.1:{server.port}"
-        assert [raw.decode() for raw in said] == [
+        assert [raw.decode() for raw in requests] == [
             f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
             "Proxy-Authorization: Basic bWU6cEBzcw==\r\n\r\n"
         ]
@@ -415,7 +415,7 @@ async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path)
         assert b"Proxy" not in server.requests[0]
 
 
-async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
+async def test_plain_http_proxy_requests_use_absolute_urls() -> None:
     async with raw_http_server() as proxy:
         credentials = transport_through(proxy, "http://api.example:8080/base")
         async with transport(proxy, credentials=credentials) as client:
@@ -429,31 +429,31 @@ async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("response", "reason"),
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
-        (b"HTTP/1.1 200 OK\r\n\r\nsurprise", "in the server's place"),
+        (b"HTTP/1.1 200 OK\r\n\r\nsurprise", "data after the response"),
         (b"x" * 20000, "too long"),
-        (b"HTTP/1.1 200", "hung up"),
+        (b"HTTP/1.1 200", "connection closed"),
     ],
 )
-async def test_a_proxy_that_lets_nobody_through_is_a_lost_connection(
-    tmp_path: Path, answer: bytes, why: str
+async def test_refused_tunnel_raises_connection_lost(
+    tmp_path: Path, response: bytes, reason: str
 ) -> None:
     async def refuse(_: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
-        peer.send(answer)
+        peer.send(response)
 
     ca = pki.ensure(tmp_path).ca_data
     async with raw_http_server(refuse) as proxy:
         credentials = transport_through(proxy, "https://127.0.0.1:1", ca)
         async with transport(proxy, credentials=credentials) as client:
-            with pytest.raises(ConnectionLostError, match=why):
+            with pytest.raises(ConnectionLostError, match=reason):
                 await client.send(post())
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:3128", "http://"])
-async def test_a_proxy_that_we_cannot_speak_with_is_named_at_once(proxy: str) -> None:
+async def test_unsupported_proxy_scheme_is_rejected(proxy: str) -> None:
     credentials = Credentials(server="https://127.0.0.1:1", proxy=proxy)
     with pytest.raises(ConfigError, match="http"):
         Client(credentials, user_agent="tests")
@@ -472,21 +472,21 @@ async def test_a_proxy_that_we_cannot_speak_with_is_named_at_once(proxy: str) ->
         ("https://bücher.example", "xn--bcher-kva.example", ""),
     ],
 )
-def test_a_url_says_where_it_leads(url: str, authority: str, path: str) -> None:
+def test_origin_is_parsed_from_a_url(url: str, authority: str, path: str) -> None:
     origin = Origin.parse(url)
     assert (origin.authority, origin.path) == (authority, path)
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "https://", "https://x:port", "https://[::1"])
-def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
+def test_invalid_server_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError):
         Origin.parse(url)
 
 
-# The loop that the parts run on.
+# The loop of the test's coroutines.
 
 
-def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
+def test_transport_works_on_uvloop(tmp_path: Path) -> None:
     keys = pki.ensure(tmp_path)
 
     async def hold_one(server: RawHttpServer, peer: RawConnection) -> None:

@@ -27,7 +27,7 @@ class Thing(ApiStruct, frozen=True):
     rest=st.binary(max_size=5).filter(lambda line: b"\n" not in line),
     sizes=st.lists(st.integers(1, 30)),
 )
-def test_lines_come_out_whole_however_the_stream_is_cut(
+def test_line_splitter_is_independent_of_chunking(
     lines: list[bytes], rest: bytes, sizes: list[int]
 ) -> None:
     stream = b"".join(line + b"\n" for line in lines) + rest
@@ -39,7 +39,7 @@ def test_lines_come_out_whole_however_the_stream_is_cut(
     assert got == [line for line in lines if line]
 
 
-def test_a_line_in_very_many_pieces_is_joined_once() -> None:
+def test_line_of_many_chunks_is_joined_once() -> None:
     cutter = LineSplitter()
     for _ in range(100_000):
         assert cutter.feed(b"x" * 10) == []
@@ -47,7 +47,7 @@ def test_a_line_in_very_many_pieces_is_joined_once() -> None:
     assert len(line) == 1_000_000
 
 
-def test_changes_bookmarks_and_errors_are_told_apart() -> None:
+def test_changes_bookmarks_and_errors_are_decoded() -> None:
     reader = WatchDecoder(Thing)
     event = reader.decode(b'{"type":"ADDED","object":{"metadata":{"name":"a"},"size":3}}')
     assert event == WatchEvent("ADDED", Thing(metadata=ObjectMeta(name="a"), size=3))
@@ -61,7 +61,7 @@ def test_changes_bookmarks_and_errors_are_told_apart() -> None:
         reader.decode(b'{"type":"ERROR","object":{"code":504}}')
 
 
-def test_what_does_not_fit_names_its_object() -> None:
+def test_decode_error_has_the_metadata_of_the_object() -> None:
     reader = WatchDecoder(Thing)
     line = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"d"},"size":"x"}}'
     with pytest.raises(ObjectDecodeError, match="size") as caught:

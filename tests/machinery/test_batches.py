@@ -33,7 +33,7 @@ class LimitedServer:
 
 @given(count=st.integers(0, 100))
 @settings(deadline=None)
-def test_inv_ss_1_a_server_that_refuses_all_gets_one_call(count: int) -> None:
+def test_inv_ss_1_server_that_rejects_all_gets_one_call(count: int) -> None:
     server = LimitedServer(capacity=0)
     outcome = asyncio.run(slow_start(range(count), server.call))
     assert server.calls == min(1, count)
@@ -43,7 +43,7 @@ def test_inv_ss_1_a_server_that_refuses_all_gets_one_call(count: int) -> None:
 @given(count=st.integers(0, 200), good=st.integers(0, 200))
 @settings(deadline=None)
 def test_inv_ss_2_3_4_batches_double_and_stop_after_an_error(count: int, good: int) -> None:
-    """INV-SS-2 (at most twice as many calls as went well), INV-SS-3 (powers of two), INV-SS-4."""
+    """INV-SS-2 (calls at most double the successes), INV-SS-3 (powers of two), INV-SS-4."""
     server = LimitedServer(good)
     outcome = asyncio.run(slow_start(range(count), server.call))
     assert server.calls <= 2 * (good + 1)
@@ -51,26 +51,26 @@ def test_inv_ss_2_3_4_batches_double_and_stop_after_an_error(count: int, good: i
         2**power for power in range(len(server.in_flight_sizes) - 1)
     ]
     assert sum(server.in_flight_sizes) == server.calls
-    parts = [*outcome.succeeded, *(item for item, _ in outcome.failed), *outcome.skipped]
-    assert sorted(parts) == list(range(count))
+    results = [*outcome.succeeded, *(item for item, _ in outcome.failed), *outcome.skipped]
+    assert sorted(results) == list(range(count))
     assert (outcome.first_error is None) == (count <= good)
 
 
-async def test_an_error_among_the_last_skips_nothing() -> None:
+async def test_error_in_the_last_batch_skips_nothing() -> None:
     outcome = await slow_start(range(3), LimitedServer(capacity=2).call)
     assert outcome.succeeded == (0, 1)
     assert outcome.skipped == ()
     assert str(outcome.first_error) == "item 2 refused"
 
 
-async def test_deletions_go_all_together() -> None:
+async def test_run_concurrently_calls_all_items_at_once() -> None:
     server = LimitedServer(capacity=5)
     outcome = await run_concurrently(range(8), server.call)
     assert server.in_flight_sizes == [8]
     assert (len(outcome.succeeded), len(outcome.failed)) == (5, 3)
 
 
-async def test_a_cancel_is_no_failure_of_an_item() -> None:
+async def test_cancellation_is_not_a_failure_of_an_item() -> None:
     hanging = asyncio.create_task(slow_start(range(5), lambda item: asyncio.sleep(60 * item)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

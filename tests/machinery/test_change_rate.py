@@ -4,46 +4,46 @@ from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.testing import FakeClock
 
 
-def test_when_it_is_calm_the_least_is_waited() -> None:
+def test_minimum_delay_applies_at_low_load() -> None:
     clock = FakeClock()
-    bustle = ChangeRate(clock, busy_threshold=50)
+    rate = ChangeRate(clock, busy_threshold=50)
     for _ in range(40):
-        bustle.observe()
-    assert bustle.quiet_in() == 0
-    assert bustle.remaining_delay(clock.monotonic(), min_delay=1, max_delay=30) == 1
+        rate.observe()
+    assert rate.quiet_in() == 0
+    assert rate.remaining_delay(clock.monotonic(), min_delay=1, max_delay=30) == 1
     clock.tick(3)
-    assert bustle.remaining_delay(0.0, min_delay=1, max_delay=30) == 0
+    assert rate.remaining_delay(0.0, min_delay=1, max_delay=30) == 0
 
 
-def test_a_burst_is_waited_for_and_then_forgotten() -> None:
+def test_burst_delays_writes_until_it_decays() -> None:
     clock = FakeClock()
-    bustle = ChangeRate(clock, busy_threshold=50)
+    rate = ChangeRate(clock, busy_threshold=50)
     for _ in range(5000):
-        bustle.observe()
-    wait = bustle.remaining_delay(clock.monotonic(), min_delay=1, max_delay=30)
+        rate.observe()
+    wait = rate.remaining_delay(clock.monotonic(), min_delay=1, max_delay=30)
     assert 1 < wait < 15
     clock.tick(wait + 0.01)
-    assert bustle.quiet_in() == 0
-    assert bustle.remaining_delay(0.0, min_delay=1, max_delay=30) == 0
+    assert rate.quiet_in() == 0
+    assert rate.remaining_delay(0.0, min_delay=1, max_delay=30) == 0
 
 
-def test_a_bustle_that_never_ends_is_waited_for_no_longer_than_the_most() -> None:
+def test_maximum_delay_applies_under_constant_load() -> None:
     clock = FakeClock()
-    bustle = ChangeRate(clock, busy_threshold=50)
+    rate = ChangeRate(clock, busy_threshold=50)
     waited = 0
-    while bustle.remaining_delay(0.0, min_delay=1, max_delay=30):
+    while rate.remaining_delay(0.0, min_delay=1, max_delay=30):
         for _ in range(300):
-            bustle.observe()
+            rate.observe()
         clock.tick(1)
         waited += 1
     assert waited == 30
 
 
-def test_a_few_changes_a_second_are_no_bustle() -> None:
+def test_a_few_changes_per_second_count_as_low_load() -> None:
     clock = FakeClock()
-    bustle = ChangeRate(clock, busy_threshold=50)
+    rate = ChangeRate(clock, busy_threshold=50)
     for _ in range(100):
         for _ in range(20):
-            bustle.observe()
+            rate.observe()
         clock.tick(1)
-        assert bustle.quiet_in() == 0
+        assert rate.quiet_in() == 0

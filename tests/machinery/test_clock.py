@@ -1,4 +1,4 @@
-"""The clocks: the real one moves by itself, the fake one only by hand."""
+"""Clocks: the system clock runs, the fake one moves only when advanced."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from batholith.machinery.clock import BoottimeClock, Clock, SystemClock
 from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 
-async def test_the_system_clock_runs() -> None:
+async def test_system_clock_runs() -> None:
     clock: Clock = SystemClock()
     before = clock.monotonic()
     await clock.sleep(0.001)
@@ -39,7 +39,7 @@ async def test_sleepers_wake_in_order_and_may_sleep_again() -> None:
     assert clock.now() - FakeClock().now() == timedelta(seconds=4)
 
 
-async def test_a_sleeper_that_is_cancelled_leaves_no_timer() -> None:
+async def test_cancelled_sleeper_leaves_no_timer() -> None:
     clock = FakeClock()
     sleeping = asyncio.create_task(clock.sleep(5))
     await run_ready_tasks()
@@ -49,7 +49,7 @@ async def test_a_sleeper_that_is_cancelled_leaves_no_timer() -> None:
     await clock.sleep(0)
 
 
-def test_a_lease_clock_counts_the_time_that_the_machine_sleeps() -> None:
+def test_boottime_clock_includes_system_suspend() -> None:
     kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     before, reading, after = (
         time.clock_gettime(kind),

@@ -1,4 +1,4 @@
-"""Keys that wait: when they come out, and that none is lost."""
+"""Delayed keys: when they are delivered, and that none is lost."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,7 +48,7 @@ TestDelayMachine = DelayMachine.TestCase
 TestDelayMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_inv_dq_2_a_waiting_time_is_brought_forward_and_never_put_off() -> None:
+def test_inv_dq_2_due_time_moves_forward_and_never_back() -> None:
     clock, out = FakeClock(), list[str]()
     heap = DelayHeap(clock, out.append)
     heap.add("a", 10)
@@ -62,7 +62,7 @@ def test_inv_dq_2_a_waiting_time_is_brought_forward_and_never_put_off() -> None:
     assert out == ["a"]
 
 
-def test_inv_dq_3_the_heap_stays_small_under_ever_earlier_times() -> None:
+def test_inv_dq_3_heap_stays_small_under_ever_earlier_times() -> None:
     clock = FakeClock()
     heap = DelayHeap(clock, lambda key: None)
     for step in range(10_000):
@@ -71,7 +71,7 @@ def test_inv_dq_3_the_heap_stays_small_under_ever_earlier_times() -> None:
     assert heap.heap_size() < 20
 
 
-def test_inv_dq_4_equal_times_come_out_in_one_turn() -> None:
+def test_inv_dq_4_equal_due_times_are_delivered_together() -> None:
     clock, out = FakeClock(), list[str]()
     heap = DelayHeap(clock, out.append)
     for key in "abc":
@@ -84,7 +84,7 @@ def test_inv_dq_4_equal_times_come_out_in_one_turn() -> None:
     delays=st.dictionaries(KEYS, SECONDS, min_size=1),
     jumps=st.lists(st.floats(-1e4, 1e4), max_size=5),
 )
-def test_inv_dq_5_a_jumping_clock_loses_nothing_and_repeats_nothing(
+def test_inv_dq_5_clock_steps_neither_lose_nor_repeat_keys(
     delays: dict[str, float], jumps: list[float]
 ) -> None:
     clock, out = FakeClock(), list[str]()
@@ -99,7 +99,7 @@ def test_inv_dq_5_a_jumping_clock_loses_nothing_and_repeats_nothing(
     assert sorted(out) == sorted(delays)
 
 
-def test_closing_drops_what_waits_and_leaves_no_timer() -> None:
+def test_closing_drops_delayed_keys_and_the_timer() -> None:
     clock, out = FakeClock(), list[str]()
     heap = DelayHeap(clock, out.append)
     heap.add("a", 1)
@@ -109,7 +109,7 @@ def test_closing_drops_what_waits_and_leaves_no_timer() -> None:
     assert (out, len(heap), clock.timer_count) == ([], 0, 0)
 
 
-def test_a_key_that_cannot_be_handed_out_holds_up_no_other() -> None:
+def test_failing_delivery_does_not_delay_other_keys() -> None:
     clock, out = FakeClock(), list[str]()
 
     def ready(key: str) -> None:
@@ -118,7 +118,7 @@ def test_a_key_that_cannot_be_handed_out_holds_up_no_other() -> None:
         out.append(key)
 
     heap = DelayHeap(clock, ready)
-    for key, seconds in (("bad", 1.0), ("good", 1.0), ("late", 5.0)):
+    for key, seconds in (("bad", 1.0), ("good", 1.0), ("later", 5.0)):
         heap.add(key, seconds)
     clock.tick(10)
-    assert out == ["good", "late"]
+    assert out == ["good", "later"]

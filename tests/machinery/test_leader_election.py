@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support.lease_simulation import LeaseSimulation, SimulatedCandidate
 
 from batholith.kube.client.events import EventType
-from batholith.kube.client.lease import LeaseRecord, LeaseStore
+from batholith.kube.client.lease import LeaderElectionRecord, LeaseLock
 from batholith.kube.errors import NotLeaderError, ServerError
 from batholith.machinery.leader_election import (
     JITTER_FACTOR,
@@ -24,18 +24,18 @@ from batholith.machinery.leader_election import (
 from batholith.model.meta import ObjectReference
 
 RETRY = 2 * (1 + JITTER_FACTOR)
-"""Longest pause of a candidate, with the default retry period."""
+"""Maximum delay of a candidate, with the default retry period."""
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[LeaseSimulation]:
-    made = LeaseSimulation()
+    simulation = LeaseSimulation()
     try:
-        yield made
-        made.check_invariants()
-        made.check_transitions()
+        yield simulation
+        simulation.check_invariants()
+        simulation.check_transitions()
     finally:
-        await made.stop()
+        await simulation.stop()
 
 
 class FakeRecorder:
@@ -48,7 +48,7 @@ class FakeRecorder:
         self,
         regarding: ObjectReference,
         *,
-        type: EventType,  # noqa: A002 - the word of the API
+        type: EventType,  # noqa: A002 - the API's name
         reason: str,
         message: str,
     ) -> None:
@@ -81,7 +81,7 @@ async def has_lost(candidate: SimulatedCandidate) -> str:
 # A quiet life.
 
 
-async def test_the_first_candidate_makes_the_lease_and_leads(world: LeaseSimulation) -> None:
+async def test_first_candidate_creates_the_lease_and_leads(world: LeaseSimulation) -> None:
     recorder = FakeRecorder()
     first = world.add(recorder=recorder)
     with pytest.raises(NotLeaderError):
@@ -102,7 +102,7 @@ async def test_the_first_candidate_makes_the_lease_and_leads(world: LeaseSimulat
     assert first.metrics.status.labels("vc-controller-manager")._value.get() == 1
 
 
-async def test_a_leader_renews_by_one_write_every_retry_period(world: LeaseSimulation) -> None:
+async def test_leader_renews_with_one_write_per_retry_period(world: LeaseSimulation) -> None:
     first = world.add()
     await world.clock.advance(0.1)
     acquired = world.server.spec["acquireTime"]
@@ -114,7 +114,7 @@ async def test_a_leader_renews_by_one_write_every_retry_period(world: LeaseSimul
     assert world.server.spec["renewTime"] > acquired
 
 
-async def test_a_standby_waits_and_knows_the_holder(world: LeaseSimulation) -> None:
+async def test_standby_waits_and_observes_the_holder(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     await world.clock.advance(120)
     assert not standby.elector.elected.is_set()
@@ -123,7 +123,7 @@ async def test_a_standby_waits_and_knows_the_holder(world: LeaseSimulation) -> N
     assert world.leaders == [leader]
 
 
-async def test_identities_are_never_used_twice() -> None:
+async def test_identities_are_unique() -> None:
     """A leader that is started again on its host must wait like all others."""
     assert LeaderElectionConfig(name="x").identity != LeaderElectionConfig(name="x").identity
 
@@ -131,7 +131,9 @@ async def test_identities_are_never_used_twice() -> None:
 # The end of a leader.
 
 
-async def test_inv_le_2_a_killed_leader_is_followed_in_time(world: LeaseSimulation) -> None:
+async def test_inv_le_2_killed_leader_is_replaced_after_lease_expiry(
+    world: LeaseSimulation,
+) -> None:
     leader, standby = await leader_and_standby(world)
     leader.kill()
     await world.clock.advance(13)
@@ -141,7 +143,7 @@ async def test_inv_le_2_a_killed_leader_is_followed_in_time(world: LeaseSimulati
     assert world.server.spec["leaseTransitions"] == 1
 
 
-async def test_a_leader_that_ends_in_order_is_followed_at_once(world: LeaseSimulation) -> None:
+async def test_released_lease_is_acquired_immediately(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     leader.task.cancel()
     await world.clock.advance(0.2)
@@ -152,7 +154,7 @@ async def test_a_leader_that_ends_in_order_is_followed_at_once(world: LeaseSimul
     assert world.server.spec["leaseTransitions"] == 1
 
 
-async def test_a_release_is_tried_again_after_a_conflict(world: LeaseSimulation) -> None:
+async def test_release_is_retried_after_a_conflict(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     standby.kill()
     world.server.update_labels(seen="yes")
@@ -162,7 +164,7 @@ async def test_a_release_is_tried_again_after_a_conflict(world: LeaseSimulation)
     assert world.server.get()["metadata"]["labels"] == {"seen": "yes"}
 
 
-async def test_a_release_that_nobody_answers_ends_nevertheless(world: LeaseSimulation) -> None:
+async def test_release_without_response_times_out(world: LeaseSimulation) -> None:
     leader, _ = await leader_and_standby(world)
     leader.network.delivers_requests = False
     leader.task.cancel()
@@ -173,7 +175,7 @@ async def test_a_release_that_nobody_answers_ends_nevertheless(world: LeaseSimul
     assert leader.task.cancelled()
 
 
-async def test_a_standby_that_ends_leaves_the_lease_alone(world: LeaseSimulation) -> None:
+async def test_cancelled_standby_does_not_write_the_lease(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     standby.task.cancel()
     await world.clock.advance(1)
@@ -182,7 +184,7 @@ async def test_a_standby_that_ends_leaves_the_lease_alone(world: LeaseSimulation
     assert world.leaders == [leader]
 
 
-async def test_an_end_in_order_is_recorded_before_the_release(world: LeaseSimulation) -> None:
+async def test_stopped_leading_event_precedes_the_release(world: LeaseSimulation) -> None:
     recorder = FakeRecorder()
     leader = world.add(recorder=recorder)
     await world.clock.advance(1)
@@ -195,7 +197,7 @@ async def test_an_end_in_order_is_recorded_before_the_release(world: LeaseSimula
 
 
 @pytest.mark.parametrize("fault", ["hangs", "no way", "refuses"])
-async def test_a_leader_without_answers_stops_at_its_deadline(
+async def test_leader_without_responses_stops_at_the_renew_deadline(
     world: LeaseSimulation, fault: str
 ) -> None:
     leader = world.add()
@@ -210,7 +212,7 @@ async def test_a_leader_without_answers_stops_at_its_deadline(
     assert "no renewal for 10 s" in await has_lost(leader)
 
 
-async def test_a_standby_takes_over_from_a_leader_that_is_cut_off(world: LeaseSimulation) -> None:
+async def test_standby_acquires_the_lease_of_a_disconnected_leader(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     leader.network.delivers_requests = False
     await world.clock.advance(15 + 2 * RETRY)
@@ -218,7 +220,7 @@ async def test_a_standby_takes_over_from_a_leader_that_is_cut_off(world: LeaseSi
     await has_lost(leader)
 
 
-async def test_one_request_without_an_answer_is_no_loss(world: LeaseSimulation) -> None:
+async def test_one_lost_request_does_not_lose_the_lease(world: LeaseSimulation) -> None:
     """The connection is dead, and the next one is not: half the deadline is kept for it."""
     leader = world.add()
     await world.clock.advance(0.1)
@@ -230,7 +232,7 @@ async def test_one_request_without_an_answer_is_no_loss(world: LeaseSimulation) 
     assert leader.metrics.slow_path.labels("vc-controller-manager")._value.get() == 1
 
 
-async def test_a_frozen_leader_finds_its_time_over(world: LeaseSimulation) -> None:
+async def test_frozen_leader_loses_the_lease_on_wake_up(world: LeaseSimulation) -> None:
     """SIGSTOP for longer than the Lease: not one write passes after SIGCONT."""
     leader, standby = await leader_and_standby(world)
     leader.clock.frozen = True
@@ -244,7 +246,7 @@ async def test_a_frozen_leader_finds_its_time_over(world: LeaseSimulation) -> No
     assert world.server.spec["holderIdentity"] == standby.name
 
 
-async def test_a_frozen_leader_does_not_rejoice_at_an_old_answer(world: LeaseSimulation) -> None:
+async def test_frozen_leader_ignores_an_outdated_renewal(world: LeaseSimulation) -> None:
     leader = world.add()
     await world.clock.advance(1.5)
     leader.network.response_delay = 1.0
@@ -256,19 +258,19 @@ async def test_a_frozen_leader_does_not_rejoice_at_an_old_answer(world: LeaseSim
     await has_lost(leader)
 
 
-async def test_a_leader_whose_lease_another_holds_ends_at_once(world: LeaseSimulation) -> None:
+async def test_leader_stops_when_another_holds_the_lease(world: LeaseSimulation) -> None:
     leader = world.add()
     await world.clock.advance(0.1)
     body = world.server.get()
-    body["spec"]["holderIdentity"] = "somebody"
+    body["spec"]["holderIdentity"] = "other"
     body["spec"]["leaseTransitions"] += 1
     world.server.replace(body)
     world.clock.on_advance = lambda: None  # such a theft is what no candidate would do
     await world.clock.advance(2.1)
-    assert "held by somebody" in await has_lost(leader)
+    assert "held by other" in await has_lost(leader)
 
 
-async def test_a_label_on_the_lease_harms_nobody(world: LeaseSimulation) -> None:
+async def test_label_change_on_the_lease_does_not_affect_renewal(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     for number in range(10):
         world.server.update_labels(number=str(number))
@@ -284,7 +286,7 @@ async def test_a_label_on_the_lease_harms_nobody(world: LeaseSimulation) -> None
 # What others write into the Lease.
 
 
-async def test_a_deleted_lease_is_not_taken_before_its_holder_must_have_stopped(
+async def test_deleted_lease_is_not_acquired_before_its_expiry(
     world: LeaseSimulation,
 ) -> None:
     leader, standby = await leader_and_standby(world)
@@ -298,7 +300,7 @@ async def test_a_deleted_lease_is_not_taken_before_its_holder_must_have_stopped(
     await has_lost(leader)
 
 
-async def test_a_leader_makes_a_deleted_lease_again(world: LeaseSimulation) -> None:
+async def test_leader_recreates_a_deleted_lease(world: LeaseSimulation) -> None:
     leader, _ = await leader_and_standby(world)
     world.server.delete()
     await world.clock.advance(10)
@@ -306,7 +308,7 @@ async def test_a_leader_makes_a_deleted_lease_again(world: LeaseSimulation) -> N
     assert world.server.spec["leaseTransitions"] == 0
 
 
-async def test_the_records_own_duration_counts(world: LeaseSimulation) -> None:
+async def test_duration_of_the_observed_record_applies(world: LeaseSimulation) -> None:
     leader = world.add(lease_duration=40)
     await world.clock.advance(1)
     standby = world.add()
@@ -317,7 +319,7 @@ async def test_the_records_own_duration_counts(world: LeaseSimulation) -> None:
     assert world.leaders == [standby]
 
 
-async def test_the_holders_clock_means_nothing(world: LeaseSimulation) -> None:
+async def test_clock_of_the_holder_is_ignored(world: LeaseSimulation) -> None:
     """Its wall clock may be years off, and step while it leads."""
     leader, standby = await leader_and_standby(world)
     leader.clock.wall_jump = -3e7
@@ -328,7 +330,7 @@ async def test_the_holders_clock_means_nothing(world: LeaseSimulation) -> None:
     assert world.leaders == [leader]
 
 
-async def test_fields_of_others_in_the_lease_stay(world: LeaseSimulation) -> None:
+async def test_unknown_fields_of_the_lease_are_preserved(world: LeaseSimulation) -> None:
     leader = world.add()
     await world.clock.advance(0.1)
     body = world.server.get()
@@ -339,7 +341,7 @@ async def test_fields_of_others_in_the_lease_stay(world: LeaseSimulation) -> Non
     assert world.server.spec["strategy"] == "OldestEmulationVersion"
 
 
-async def test_a_fraction_of_a_second_is_rounded_up(world: LeaseSimulation) -> None:
+async def test_lease_duration_is_rounded_up_to_seconds(world: LeaseSimulation) -> None:
     world.add(lease_duration=2.2, renew_deadline=1.5, retry_period=0.5)
     await world.clock.advance(1)
     assert world.server.spec["leaseDurationSeconds"] == 3
@@ -348,7 +350,7 @@ async def test_a_fraction_of_a_second_is_rounded_up(world: LeaseSimulation) -> N
 # Doubtful writes.
 
 
-async def test_inv_le_4_an_unanswered_write_is_not_believed_and_found_later(
+async def test_inv_le_4_write_without_response_is_not_trusted_until_observed(
     world: LeaseSimulation,
 ) -> None:
     first = world.add()
@@ -364,27 +366,27 @@ async def test_inv_le_4_an_unanswered_write_is_not_believed_and_found_later(
     assert world.leaders == [first]
 
 
-async def test_a_missing_namespace_is_named_and_waited_for(
+async def test_missing_namespace_is_logged_and_retried(
     world: LeaseSimulation, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.server.namespace = False
     first = world.add()
     await world.clock.advance(30)
-    told = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 1, "once is enough"
-    assert "namespace volcano-system is not there" in str(vars(told[0])["error"])
-    assert "--leader-elect-resource-namespace" in str(vars(told[0])["error"])
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1, "once is enough"
+    assert "namespace volcano-system not found" in str(vars(warnings[0])["error"])
+    assert "--leader-elect-resource-namespace" in str(vars(warnings[0])["error"])
     world.server.namespace = True
     await world.clock.advance(RETRY)
     assert world.leaders == [first]
 
 
-async def test_health_is_lost_only_long_after_the_lease(world: LeaseSimulation) -> None:
+async def test_leader_is_unhealthy_only_long_after_lease_expiry(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     await world.clock.advance(100)
     assert leader.elector.healthy()
     assert standby.elector.healthy()
-    leader.clock.frozen = True  # say, the loop hangs
+    leader.clock.frozen = True  # as if the loop hangs
     await world.clock.advance(30)
     assert leader.elector.healthy()
     await world.clock.advance(8)
@@ -407,28 +409,35 @@ async def test_health_is_lost_only_long_after_the_lease(world: LeaseSimulation) 
         ({"identity": ""}, "must be given"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any], text: str) -> None:
+def test_invalid_configuration_is_rejected(wrong: dict[str, Any], text: str) -> None:
     with pytest.raises(LeaderElectionConfigError) as caught:
         LeaderElectionConfig(**{"name": "x", **wrong})
     assert text in str(caught.value)
 
 
-def test_a_request_gets_half_of_the_deadline() -> None:
+def test_request_timeout_is_half_of_the_renew_deadline() -> None:
     assert LeaderElectionConfig(name="x").request_timeout == 5
     short = LeaderElectionConfig(name="x", lease_duration=2, renew_deadline=1.5, retry_period=0.2)
     assert short.request_timeout == 1
 
 
-# Anything at all.
+# Random histories.
 
 RATES = st.floats(0.9, 1.1)
 WHICH = st.integers(0, 3)
 
 
-class ElectionMachine(RuleBasedStateMachine):
-    """INV-LE-1 to INV-LE-4 with any clocks, delays, silences, refusals, freezes and ends.
+def _restore_network(candidate: SimulatedCandidate) -> None:
+    network = candidate.network
+    network.request_delay = network.response_delay = 0.01
+    network.delivers_requests = network.delivers_responses = True
+    network.error = None
 
-    The world checks itself whenever anything has happened in it.
+
+class ElectionMachine(RuleBasedStateMachine):
+    """INV-LE-1 to INV-LE-4 with any clocks, delays, lost messages, errors, freezes and ends.
+
+    The simulation checks its invariants after every event.
     """
 
     @initialize()
@@ -448,9 +457,9 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: sum(not each.ended for each in self.world.candidates) < 4)
     @rule(rate=RATES, start=st.floats(0, 1e5), seed=st.integers(0, 99))
-    def come(self, rate: float, start: float, seed: int) -> None:
+    def add_candidate(self, rate: float, start: float, seed: int) -> None:
         async def add() -> None:
-            self.world.add(rate=rate, start=start, draw=random.Random(seed).random)
+            self.world.add(rate=rate, start=start, random=random.Random(seed).random)
 
         self._run(add)
 
@@ -463,12 +472,12 @@ class ElectionMachine(RuleBasedStateMachine):
         out=st.sampled_from([0.001, 0.1, 3.0, 30.0]),
         back=st.sampled_from([0.001, 0.1, 3.0, 30.0]),
         reaches=st.booleans(),
-        answers=st.booleans(),
+        responds=st.booleans(),
     )
-    def disturb(self, which: int, out: float, back: float, reaches: bool, answers: bool) -> None:
+    def disturb(self, which: int, out: float, back: float, reaches: bool, responds: bool) -> None:
         if one := self._candidate(which):
             one.network.request_delay, one.network.response_delay = out, back
-            one.network.delivers_requests, one.network.delivers_responses = reaches, answers
+            one.network.delivers_requests, one.network.delivers_responses = reaches, responds
 
     @rule(which=WHICH)
     def refuse(self, which: int) -> None:
@@ -476,16 +485,9 @@ class ElectionMachine(RuleBasedStateMachine):
             one.network.error = ServerError("etcd has a bad day", status=500)
 
     @rule(which=WHICH)
-    def mend(self, which: int) -> None:
+    def restore_network(self, which: int) -> None:
         if one := self._candidate(which):
-            wire = one.network
-            (
-                wire.request_delay,
-                wire.response_delay,
-                wire.delivers_requests,
-                wire.delivers_responses,
-            ) = 0.01, 0.01, True, True
-            wire.error = None
+            _restore_network(one)
 
     @rule(which=WHICH)
     def freeze(self, which: int) -> None:
@@ -519,20 +521,18 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @rule()
     def all_is_well(self) -> None:
-        """INV-LE-2, whatever came before."""
+        """INV-LE-2, after any history."""
         for each in self.world.candidates:
             if not each.ended:
-                wire = each.wire
-                wire.out, wire.back, wire.reaches, wire.answers = 0.01, 0.01, True, True
-                wire.refusal = None
+                _restore_network(each)
                 self._run(self._thaw, each)
-        self._run(self.world.clock.advance, 31)  # what was on its way has come
+        self._run(self.world.clock.advance, 31)  # requests in flight have arrived
         self._run(self.world.clock.advance, (15 + 2 * RETRY) / 0.9)
         living = [each for each in self.world.candidates if not each.ended]
         assert not living or self.world.leaders
 
     def teardown(self) -> None:
-        if hasattr(self, "agent_cluster"):
+        if hasattr(self, "world"):
             self.world.check_transitions()
             self._run(self.world.stop)
             self.loop.close()
@@ -544,21 +544,21 @@ TestElectionMachine.settings = hypothesis_settings(
 )
 
 
-async def test_a_candidate_whose_watch_fails_still_hears_of_a_lease_that_is_given_back(
+async def test_candidate_with_failing_watch_still_observes_a_release(
     world: LeaseSimulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [asyncio.CancelledError(), RuntimeError("a mistake")]
     leader = world.add()
     await world.clock.advance(1)
-    watch = LeaseStore.watch
+    watch = LeaseLock.watch
 
-    async def failing(self: LeaseStore) -> AsyncIterator[LeaseRecord]:
+    async def failing(self: LeaseLock) -> AsyncIterator[LeaderElectionRecord]:
         if errors:
             raise errors.pop()
         async for record in watch(self):
             yield record
 
-    monkeypatch.setattr(LeaseStore, "register", failing)
+    monkeypatch.setattr(LeaseLock, "watch", failing)
     standby = world.add()
     await world.clock.advance(20)
     leader.task.cancel()

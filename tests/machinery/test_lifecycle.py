@@ -9,7 +9,7 @@ from batholith.machinery.testing import run_ready_tasks
 
 
 class FakeInformer:
-    """A source that is synced when the test says so."""
+    """A source that is synced when the test decides."""
 
     def __init__(self, events: list[str]) -> None:
         self.synced = asyncio.Event()
@@ -30,14 +30,14 @@ class FakeInformer:
         await self.synced.wait()
 
     async def attach(self) -> None:
-        self._events.append("cache tells")
+        self._events.append("handler attached")
 
     def fail(self, error: Exception) -> None:
         self.error = error
         self._failed.set()
 
 
-async def test_the_story_of_a_controller() -> None:
+async def test_controller_starts_and_stops_in_order() -> None:
     """INV-LC-1: work ends before the caches, and nothing happens after."""
     story: list[str] = []
     cache, ready = FakeInformer(story), asyncio.Event()
@@ -64,7 +64,7 @@ async def test_the_story_of_a_controller() -> None:
         await task
     assert story == [
         "cache starts",
-        "cache tells",
+        "handler attached",
         "synced",
         "work starts",
         "work ends",
@@ -72,7 +72,7 @@ async def test_the_story_of_a_controller() -> None:
     ]
 
 
-async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
+async def test_inv_lc_2_stop_before_the_initial_sync_does_no_work() -> None:
     story: list[str] = []
 
     async def work() -> None:
@@ -86,7 +86,7 @@ async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
     assert story == ["cache starts", "cache ends"]
 
 
-async def test_work_that_ends_by_itself_ends_the_caches() -> None:
+async def test_end_of_work_stops_the_informers() -> None:
     story: list[str] = []
     cache = FakeInformer(story)
     cache.synced.set()
@@ -96,10 +96,10 @@ async def test_work_that_ends_by_itself_ends_the_caches() -> None:
         story.append("work")
 
     await run_controller([cache], work)
-    assert story == ["cache tells", "cache starts", "work", "cache ends"]
+    assert story == ["handler attached", "cache starts", "work", "cache ends"]
 
 
-async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
+async def test_standby_is_ready_and_attaches_no_handler_before_election() -> None:
     story: list[str] = []
     cache, ready, lead = FakeInformer(story), asyncio.Event(), asyncio.Event()
 
@@ -119,10 +119,10 @@ async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
     assert story == ["cache starts"]
     lead.set()
     await task
-    assert story == ["cache starts", "cache tells", "synced", "work", "cache ends"]
+    assert story == ["cache starts", "handler attached", "synced", "work", "cache ends"]
 
 
-async def test_a_standby_that_is_stopped_does_no_work() -> None:
+async def test_stopped_standby_does_no_work() -> None:
     story: list[str] = []
     cache = FakeInformer(story)
     cache.synced.set()
@@ -138,7 +138,7 @@ async def test_a_standby_that_is_stopped_does_no_work() -> None:
     assert story == ["cache starts", "cache ends"]
 
 
-async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> None:
+async def test_election_before_the_initial_sync_still_waits_for_it() -> None:
     story: list[str] = []
     cache, lead = FakeInformer(story), asyncio.Event()
     lead.set()
@@ -151,10 +151,10 @@ async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> Non
     assert story == ["cache starts"]
     cache.synced.set()
     await task
-    assert story == ["cache starts", "cache tells", "work", "cache ends"]
+    assert story == ["cache starts", "handler attached", "work", "cache ends"]
 
 
-async def test_a_cache_that_fails_ends_the_controller() -> None:
+async def test_failing_informer_ends_the_controller() -> None:
     cache = FakeInformer([])
     cache.synced.set()
     task = asyncio.create_task(run_controller([cache], asyncio.Event().wait))  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ class MetricsWorld:
         self.registry = CollectorRegistry()
         self.metrics = WorkQueueMetrics(self.registry)
         self.clock = FakeClock()
-        self.queue = self.make("job")
+        self.queue = self.make_queue("job")
 
-    def make(self, name: str) -> ShardedQueue:
+    def make_queue(self, name: str) -> ShardedQueue:
         return ShardedQueue(
             name=name,
             limiter=ExponentialFailureRateLimiter(1, 60),
@@ -35,7 +35,7 @@ def world() -> MetricsWorld:
     return MetricsWorld()
 
 
-def test_all_series_are_there_at_zero(world: MetricsWorld) -> None:
+def test_all_series_exist_at_zero(world: MetricsWorld) -> None:
     for metric in (
         "workqueue_depth",
         "workqueue_adds_total",
@@ -48,8 +48,8 @@ def test_all_series_are_there_at_zero(world: MetricsWorld) -> None:
         assert world.value(metric) == 0, metric
 
 
-def test_a_key_on_its_way_through_the_queue(world: MetricsWorld) -> None:
-    """INV-MX-1 to INV-MX-3; INV-MX-4 holds as figures are only ever added to."""
+def test_metrics_of_a_key_passing_through_the_queue(world: MetricsWorld) -> None:
+    """INV-MX-1 to INV-MX-3; INV-MX-4 holds because counters are only incremented."""
     queue, shard = world.queue, world.queue.shards[0]
     queue.add("a")
     queue.add("a")
@@ -74,7 +74,7 @@ def test_a_key_on_its_way_through_the_queue(world: MetricsWorld) -> None:
 
 
 class QueueModel:
-    """A queue in any hands, and what its figures must say."""
+    """A queue under random operations, and the expected metrics."""
 
     def __init__(self) -> None:
         self.world = MetricsWorld()
@@ -118,7 +118,7 @@ class QueueModel:
 @given(
     st.lists(st.tuples(st.sampled_from(["add", "get", "done", "retry"]), st.sampled_from("abc")))
 )
-def test_inv_mx_figures_agree_whatever_happens(steps: list[tuple[str, str]]) -> None:
+def test_inv_mx_metrics_agree_under_random_operations(steps: list[tuple[str, str]]) -> None:
     """INV-MX-1 to INV-MX-4, after each step."""
     story = QueueModel()
     for what, key in steps:
@@ -127,7 +127,7 @@ def test_inv_mx_figures_agree_whatever_happens(steps: list[tuple[str, str]]) -> 
         story.check()
 
 
-def test_retries_are_the_adds_for_later(world: MetricsWorld) -> None:
+def test_retries_count_delayed_adds(world: MetricsWorld) -> None:
     world.queue.add("a")
     world.queue.add_after("b", 5)
     world.queue.add_after("b", 7)
@@ -138,7 +138,7 @@ def test_retries_are_the_adds_for_later(world: MetricsWorld) -> None:
 
 
 def test_queues_share_the_families_of_one_registry(world: MetricsWorld) -> None:
-    world.make("queue").add("root")
+    world.make_queue("queue").add("root")
     text = generate_latest(world.registry).decode()
     assert text.count("# TYPE workqueue_depth gauge") == 1
     assert 'workqueue_depth{name="queue"} 1.0' in text

@@ -9,7 +9,7 @@ from batholith.machinery.testing import run_ready_tasks
 
 
 class Contenders:
-    """People who go through a door of so many places, each until let out."""
+    """Holders of a semaphore, each until released."""
 
     def __init__(self, slots: int) -> None:
         self.semaphore = PrioritySemaphore(slots)
@@ -34,7 +34,7 @@ class Contenders:
             self.holders.remove(name)
 
 
-async def test_the_smallest_rank_goes_first_and_among_equals_who_came_first() -> None:
+async def test_smallest_priority_is_next_and_fifo_among_equals() -> None:
     line = Contenders(1)
     for name, rank in (("first", 9), ("large", 5), ("small", 1), ("small too", 1)):
         await line.enter(name, rank)
@@ -45,7 +45,7 @@ async def test_the_smallest_rank_goes_first_and_among_equals_who_came_first() ->
     assert order == ["first", "small", "small too", "large"]
 
 
-async def test_no_more_go_than_there_are_places() -> None:
+async def test_no_more_holders_than_slots() -> None:
     line = Contenders(2)
     for name in "abc":
         await line.enter(name, 0)
@@ -55,11 +55,11 @@ async def test_no_more_go_than_there_are_places() -> None:
     await line.leave("a")
     await line.leave("c")
     await line.enter("d", 0)
-    assert line.holders == ["d"], "places that nobody waited for are free again"
+    assert line.holders == ["d"], "released slots are free again"
     await line.leave("d")
 
 
-async def test_whoever_gives_up_takes_no_place() -> None:
+async def test_cancelled_waiter_takes_no_slot() -> None:
     line = Contenders(1)
     for name in "abc":
         await line.enter(name, 0)
@@ -69,7 +69,7 @@ async def test_whoever_gives_up_takes_no_place() -> None:
     await line.leave("c")
 
 
-async def test_a_place_given_to_one_who_gives_up_at_that_moment_goes_on() -> None:
+async def test_slot_assigned_to_a_cancelled_waiter_is_passed_on() -> None:
     line = Contenders(1)
     for name in "abc":
         await line.enter(name, 0)
@@ -82,6 +82,6 @@ async def test_a_place_given_to_one_who_gives_up_at_that_moment_goes_on() -> Non
     await line.leave("c")
 
 
-def test_there_must_be_a_place() -> None:
+def test_zero_slots_are_rejected() -> None:
     with pytest.raises(ValueError, match="at least one"):
         PrioritySemaphore(0)

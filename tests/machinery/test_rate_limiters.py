@@ -27,12 +27,12 @@ KEYS = st.sampled_from(["a", "b", "c"])
         (0.005, 0.1, [0.005, 0.01, 0.02, 0.04, 0.08, 0.1]),
     ],
 )
-def test_the_delays_of_the_reference_systems(base: float, cap: float, delays: list[float]) -> None:
+def test_delays_match_client_go(base: float, cap: float, delays: list[float]) -> None:
     limiter = ExponentialFailureRateLimiter(base, cap)
     assert [limiter.when("a") for _ in delays] == pytest.approx(delays)
 
 
-def test_the_last_steps_to_a_thousand_seconds() -> None:
+def test_last_delays_up_to_a_thousand_seconds() -> None:
     limiter = ExponentialFailureRateLimiter(0.005, 1000)
     delays = [limiter.when("a") for _ in range(20)]
     assert delays[16:] == pytest.approx([327.68, 655.36, 1000, 1000])
@@ -40,7 +40,7 @@ def test_the_last_steps_to_a_thousand_seconds() -> None:
 
 @pytest.mark.parametrize("base", [0.005, 1, 10, 15])
 @pytest.mark.parametrize("failures", [29, 30, 31, 33, 34, 35, 40, 41, 42, 62, 63, 64, 65, 100_000])
-def test_inv_rl_6_counts_beyond_any_duration_wait_the_cap(base: float, failures: int) -> None:
+def test_inv_rl_6_huge_failure_counts_wait_the_maximum(base: float, failures: int) -> None:
     """INV-RL-6 at the counts where 63 bits of nanoseconds overflow."""
     limiter = ExponentialFailureRateLimiter(base, 1000)
     for _ in range(failures):
@@ -51,7 +51,7 @@ def test_inv_rl_6_counts_beyond_any_duration_wait_the_cap(base: float, failures:
 
 @given(base=BASES, factor=st.floats(1, 1e6), failures=st.integers(1, 80))
 @example(base=5.5, factor=1.0000000000000002, failures=1)
-def test_inv_rl_1_delays_grow_up_to_the_cap(base: float, factor: float, failures: int) -> None:
+def test_inv_rl_1_delays_grow_up_to_the_maximum(base: float, factor: float, failures: int) -> None:
     limiter = ExponentialFailureRateLimiter(base, base * factor)
     delays = [limiter.when("a") for _ in range(failures)]
     assert delays == sorted(delays)
@@ -82,33 +82,33 @@ def test_inv_rl_3_keys_do_not_influence_each_other(calls: list[tuple[str, bool]]
 
 
 @given(
-    pauses=st.lists(st.floats(0, 3), min_size=1, max_size=80),
+    delays=st.lists(st.floats(0, 3), min_size=1, max_size=80),
     rate=st.integers(1, 10),
     size=st.integers(1, 10),
     window=st.floats(0.1, 10),
 )
 def test_inv_rl_4_no_window_holds_more_than_the_bucket_and_its_refill(
-    pauses: list[float], rate: int, size: int, window: float
+    delays: list[float], rate: int, size: int, window: float
 ) -> None:
     clock = FakeClock()
     bucket = BucketRateLimiter(rate, size, clock)
     due = []
-    for pause in pauses:
-        clock.tick(pause)
+    for delay in delays:
+        clock.tick(delay)
         due.append(clock.monotonic() + bucket.when("a"))
     for start in due:
         inside = sum(start <= time < start + window - 1e-9 for time in due)
         assert inside <= size + math.ceil(rate * window)
 
 
-def test_a_burst_is_free_and_then_each_waits_its_turn() -> None:
+def test_burst_has_no_delay_and_later_keys_wait_for_tokens() -> None:
     bucket = BucketRateLimiter(10, 100, FakeClock())
     delays = [bucket.when("any") for _ in range(103)]
     assert delays[:100] == [0] * 100
     assert delays[100:] == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_a_bucket_survives_a_clock_that_steps_back() -> None:
+def test_bucket_tolerates_a_clock_that_steps_back() -> None:
     """INV-RL-6."""
     clock = FakeClock()
     bucket = BucketRateLimiter(1, 1, clock)
@@ -118,7 +118,7 @@ def test_a_bucket_survives_a_clock_that_steps_back() -> None:
 
 
 @given(calls=st.lists(KEYS, min_size=1, max_size=40))
-def test_inv_rl_5_max_of_asks_every_member_once(calls: list[str]) -> None:
+def test_inv_rl_5_max_of_calls_every_limiter_once(calls: list[str]) -> None:
     left, right = (
         ExponentialFailureRateLimiter(1, 60),
         ExponentialFailureRateLimiter(3, 5),
@@ -132,7 +132,7 @@ def test_inv_rl_5_max_of_asks_every_member_once(calls: list[str]) -> None:
 
 
 @given(calls=st.lists(st.tuples(KEYS, st.booleans()), max_size=60))
-def test_inv_rl_6_the_default_always_answers_with_a_sane_delay(
+def test_inv_rl_6_default_limiter_returns_finite_non_negative_delays(
     calls: list[tuple[str, bool]],
 ) -> None:
     limiter = default_controller_rate_limiter(FakeClock())
@@ -153,7 +153,7 @@ def test_inv_rl_7_forgetting_all_keys_frees_the_memory(calls: list[str]) -> None
 
 
 @pytest.mark.parametrize("base", [0, -1, math.nan, math.inf])
-def test_a_base_that_makes_no_sense_is_refused(base: float) -> None:
+def test_invalid_delays_are_rejected(base: float) -> None:
     with pytest.raises(ValueError, match="base"):
         ExponentialFailureRateLimiter(base, 1000)
 
@@ -169,28 +169,28 @@ FAILURES = st.tuples(
 
 
 @given(failures=st.lists(FAILURES, max_size=40), longest=st.sampled_from([60.0, 1000.0]))
-def test_no_delay_exceeds_its_cap_whatever_happened_before(
+def test_no_delay_exceeds_its_maximum_after_any_history(
     failures: list[tuple[str, float, float, bool, int]], longest: float
 ) -> None:
     clock = FakeClock()
     limiter = default_controller_rate_limiter(clock, max_delay=longest)
-    for key, at_most, pause, well, times in failures:
-        clock.tick(pause)
+    for key, at_most, delay, well, times in failures:
+        clock.tick(delay)
         if well:
             limiter.forget(key)
         for _ in range(times):
             assert 0 <= limiter.when(key, max_delay=at_most) <= min(at_most, longest)
 
 
-def test_an_outage_of_a_thousand_keys_puts_an_ordinary_failure_off_by_its_pause_at_most() -> None:
+def test_outage_of_a_thousand_keys_delays_another_failure_by_at_most_the_outage_delay() -> None:
     """What a cut-off delay did not wait for must not be reserved."""
-    clock, pause = FakeClock(), 30.0
+    clock, delay = FakeClock(), 30.0
     limiter = default_controller_rate_limiter(clock)
     for _ in range(20):
         for number in range(1000):
-            limiter.when(f"k{number}", max_delay=pause)
-        clock.tick(pause)
-    assert limiter.when("a conflict") <= pause
+            limiter.when(f"k{number}", max_delay=delay)
+        clock.tick(delay)
+    assert limiter.when("a conflict") <= delay
 
 
 @given(
@@ -201,14 +201,14 @@ def test_an_outage_of_a_thousand_keys_puts_an_ordinary_failure_off_by_its_pause_
     size=st.integers(1, 10),
     window=st.floats(0.1, 10),
 )
-def test_inv_rl_4_holds_for_what_is_not_cut_off(
+def test_inv_rl_4_holds_for_reserved_tokens(
     calls: list[tuple[float, float]], rate: int, size: int, window: float
 ) -> None:
     clock = FakeClock()
     bucket = BucketRateLimiter(rate, size, clock)
     due = []
-    for pause, at_most in calls:
-        clock.tick(pause)
+    for delay, at_most in calls:
+        clock.tick(delay)
         delay = bucket.when("a", max_delay=at_most)
         assert delay <= at_most
         if delay < at_most:

@@ -29,12 +29,12 @@ def test_known_values(key: str, value: int, of_three: int, of_five: int) -> None
     assert shard_of(key, 5) == of_five
 
 
-def test_it_is_not_the_1a_variant() -> None:
+def test_hash_is_not_the_1a_variant() -> None:
     assert fnv1("foobar") != 0xBF9CF968
 
 
 @given(key=st.text(), shards=st.integers(1, 64))
-def test_inv_sh_3_the_index_is_pure_and_in_range(key: str, shards: int) -> None:
+def test_inv_sh_3_index_is_pure_and_in_range(key: str, shards: int) -> None:
     assert 0 <= shard_of(key, shards) < shards
     assert shard_of(key, shards) == shard_of(str(key), shards)
 

@@ -1,4 +1,4 @@
-"""The worker loop: retries, giving up, mail, shards, and how it ends."""
+"""Worker loop: retries, dropped keys, pending items, shards, shutdown."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -71,7 +71,7 @@ async def test_inv_wk_2_failures_are_spaced_by_the_limiter() -> None:
     assert calls == [0, 1, 3, 7, 15]
 
 
-async def test_inv_wk_3_a_success_starts_the_delays_anew() -> None:
+async def test_inv_wk_3_success_resets_the_backoff() -> None:
     clock, calls = FakeClock(), list[float]()
     queue = make_queue(clock)
 
@@ -90,7 +90,7 @@ async def test_inv_wk_3_a_success_starts_the_delays_anew() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
-async def test_inv_wk_4_a_limit_of_retries_means_one_more_attempt(limit: int) -> None:
+async def test_inv_wk_4_max_requeues_means_one_more_attempt(limit: int) -> None:
     clock, calls = FakeClock(), list[float]()
     queue = make_queue(clock)
     lost: list[tuple[str, str]] = []
@@ -105,7 +105,7 @@ async def test_inv_wk_4_a_limit_of_retries_means_one_more_attempt(limit: int) ->
     assert queue.num_requeues("a") == 0
 
 
-async def test_an_outage_is_not_followed_by_a_wait_as_long(
+async def test_backoff_is_bounded_after_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, calls = FakeClock(), list[float]()
@@ -124,7 +124,7 @@ async def test_an_outage_is_not_followed_by_a_wait_as_long(
     assert {getattr(line, "job", "") for line in caplog.records} == {"default/train"}
 
 
-async def test_inv_wk_5_a_failing_key_does_not_slow_another_down() -> None:
+async def test_inv_wk_5_failing_key_does_not_delay_others() -> None:
     clock = FakeClock()
     queue = make_queue(clock)
     calls: Counter[str] = Counter()
@@ -142,7 +142,7 @@ async def test_inv_wk_5_a_failing_key_does_not_slow_another_down() -> None:
     assert calls == {"bad": 1, "good": 20}
 
 
-async def test_several_hands_take_keys_of_one_shard_in_order_and_never_the_same() -> None:
+async def test_workers_of_one_shard_take_keys_in_order_and_never_the_same() -> None:
     queue, log, under_way = make_queue(), list[str](), set[str]()
     go = asyncio.Event()
 
@@ -163,7 +163,7 @@ async def test_several_hands_take_keys_of_one_shard_in_order_and_never_the_same(
     assert log == ["a", "b", "c", "a"]
 
 
-async def test_a_terminal_error_rests_until_something_new_happens() -> None:
+async def test_terminal_error_drops_the_key_until_it_is_added_again() -> None:
     clock, calls = FakeClock(), list[str]()
     queue = make_queue(clock)
 
@@ -180,7 +180,7 @@ async def test_a_terminal_error_rests_until_something_new_happens() -> None:
     assert calls == ["a", "a"]
 
 
-async def test_trying_again_waits_like_a_failure_and_is_not_reported(
+async def test_requeue_error_backs_off_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, calls = FakeClock(), list[float]()
@@ -198,7 +198,7 @@ async def test_trying_again_waits_like_a_failure_and_is_not_reported(
     assert caplog.records == []
 
 
-async def test_what_the_server_refuses_is_reported_in_a_line(
+async def test_api_error_is_logged_without_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, calls = FakeClock(), list[str]()
@@ -213,11 +213,11 @@ async def test_what_the_server_refuses_is_reported_in_a_line(
         queue.add("a")
         await clock.advance(100)
     [record] = caplog.records
-    assert (record.getMessage(), record.exc_info) == ("will retry", None)
+    assert (record.getMessage(), record.exc_info) == ("reconcile failed, requeuing", None)
     assert "no PriorityClass" in vars(record)["error"]
 
 
-async def test_a_look_again_comes_when_it_was_asked_for() -> None:
+async def test_requeue_after_is_honored() -> None:
     clock, calls = FakeClock(), list[float]()
     queue = make_queue(clock)
 
@@ -231,8 +231,8 @@ async def test_a_look_again_comes_when_it_was_asked_for() -> None:
     assert calls == [0, 7.5, 7.5]
 
 
-async def test_one_key_is_never_reconciled_twice_at_once() -> None:
-    """INV-PIPE-2 and INV-PIPE-3: no overlap, and a change during the work is looked at after."""
+async def test_one_key_is_never_reconciled_concurrently() -> None:
+    """INV-PIPE-2 and INV-PIPE-3: no overlap; a change during processing is reconciled later."""
     queue = make_queue(shards=3)
     running: Counter[str] = Counter()
     seen: dict[str, int] = {}
@@ -259,27 +259,27 @@ async def test_one_key_is_never_reconciled_twice_at_once() -> None:
 
 @given(posts=st.lists(st.sampled_from(["ns/a", "ns/b", "ns/c", "ns/d"]), max_size=40))
 @settings(max_examples=25, deadline=None)
-def test_inv_sh_1_mail_of_a_key_is_carried_out_in_order_by_one_worker(posts: list[str]) -> None:
-    """INV-SH-1 and INV-VC-2, with every third attempt failing before the mail is taken."""
+def test_inv_sh_1_items_of_a_key_are_processed_in_order_by_one_worker(posts: list[str]) -> None:
+    """INV-SH-1 and INV-VC-2, with every third attempt failing before the item is popped."""
 
     async def run() -> None:
         clock = FakeClock()
         queue = make_queue(clock, shards=3)
-        carried_out: dict[str, list[object]] = defaultdict(list)
+        processed: dict[str, list[object]] = defaultdict(list)
         workers: dict[str, set[asyncio.Task[object] | None]] = defaultdict(set)
         attempts = 0
 
         async def reconcile(key: str) -> None:
             nonlocal attempts
             workers[key].add(asyncio.current_task())
-            mail = queue.peek_item(key)
+            item = queue.peek_item(key)
             await asyncio.sleep(0)
             attempts += 1
             if attempts % 3 == 0:
                 raise RuntimeError("refused")
-            if mail is not None:
-                carried_out[key].append(mail)
-                assert queue.pop_item(key) is mail
+            if item is not None:
+                processed[key].append(item)
+                assert queue.pop_item(key) is item
 
         async with working(queue, reconcile):
             for number, key in enumerate(posts):
@@ -288,13 +288,13 @@ def test_inv_sh_1_mail_of_a_key_is_carried_out_in_order_by_one_worker(posts: lis
                     await asyncio.sleep(0)
             await clock.advance(5000)
         for key in set(posts):
-            assert carried_out[key] == [n for n, each in enumerate(posts) if each == key]
+            assert processed[key] == [n for n, each in enumerate(posts) if each == key]
             assert len(workers[key]) == 1
 
     asyncio.run(run())
 
 
-async def test_mail_survives_a_reconcile_that_fails() -> None:
+async def test_pending_item_survives_a_failed_reconcile() -> None:
     clock = FakeClock()
     queue = make_queue(clock)
     tries: list[object] = []
@@ -312,7 +312,7 @@ async def test_mail_survives_a_reconcile_that_fails() -> None:
     assert tries == ["abort", "abort", "abort"]
 
 
-async def test_mail_left_lying_is_tried_again_with_growing_delays() -> None:
+async def test_unprocessed_item_is_retried_with_backoff() -> None:
     clock, calls = FakeClock(), list[float]()
     queue = make_queue(clock)
 
@@ -325,7 +325,7 @@ async def test_mail_left_lying_is_tried_again_with_growing_delays() -> None:
     assert calls == [0, 1, 3, 7]
 
 
-async def test_equal_mails_are_two_mails() -> None:
+async def test_equal_items_are_processed_separately() -> None:
     clock, calls = FakeClock(), list[float]()
     queue = make_queue(clock)
 
@@ -340,30 +340,30 @@ async def test_equal_mails_are_two_mails() -> None:
     assert calls == [0, 0]
 
 
-async def test_after_giving_a_mail_up_the_next_one_has_its_turn() -> None:
+async def test_next_item_is_processed_after_one_is_dropped() -> None:
     queue = make_queue()
-    carried_out = []
+    processed = []
 
     async def reconcile(key: str) -> None:
         if queue.peek_item(key) == "bad":
             raise TerminalError("what is that?")
-        carried_out.append(queue.pop_item(key))
+        processed.append(queue.pop_item(key))
 
     rules = WorkerSettings(on_give_up=lambda key, error: queue.pop_item(key))
     async with working(queue, reconcile, rules):
         queue.add_item("a", "bad")
         queue.add_item("a", "good")
         await run_ready_tasks()
-    assert carried_out == ["good"]
+    assert processed == ["good"]
 
 
-def test_taking_mail_that_is_not_there_says_so() -> None:
+def test_popping_a_missing_item_raises_lookup_error() -> None:
     queue = make_queue()
-    with pytest.raises(LookupError, match="no mail for 'a'"):
+    with pytest.raises(LookupError, match="no pending item for 'a'"):
         queue.pop_item("a")
 
 
-async def test_inv_sh_2_a_key_in_a_foreign_queue_goes_home() -> None:
+async def test_inv_sh_2_key_in_wrong_shard_is_requeued_to_its_own() -> None:
     """INV-SH-2: processed once, by the right worker."""
     queue = make_queue(shards=3)
     workers: list[asyncio.Task[object] | None] = []
@@ -382,7 +382,7 @@ async def test_inv_sh_2_a_key_in_a_foreign_queue_goes_home() -> None:
     assert workers[0] is workers[1]
 
 
-async def test_a_stop_finishes_what_is_queued_and_drops_what_waits() -> None:
+async def test_stop_finishes_queued_keys_and_drops_delayed_ones() -> None:
     """INV-LC-1: nothing runs after the end."""
     clock = FakeClock()
     queue = make_queue(clock)
@@ -407,7 +407,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_waits() -> None:
     assert clock.timer_count == 0
 
 
-async def test_inv_lc_3_a_sync_that_hangs_ends_with_the_grace() -> None:
+async def test_inv_lc_3_hanging_sync_ends_with_the_shutdown_timeout() -> None:
     clock = FakeClock()
     queue = make_queue(clock)
     ended: list[str] = []
@@ -430,7 +430,7 @@ async def test_inv_lc_3_a_sync_that_hangs_ends_with_the_grace() -> None:
     assert ended == ["a"]
 
 
-async def test_inv_lc_3_a_second_stop_waits_for_nothing() -> None:
+async def test_inv_lc_3_second_stop_does_not_wait() -> None:
     clock = FakeClock()
     queue = make_queue(clock)
     workers = asyncio.create_task(run_workers(queue, lambda key: asyncio.Event().wait()))
@@ -444,22 +444,22 @@ async def test_inv_lc_3_a_second_stop_waits_for_nothing() -> None:
     assert clock.timer_count == 0
 
 
-async def test_workers_that_never_wait_let_others_run() -> None:
+async def test_workers_that_never_await_yield_to_other_tasks() -> None:
     queue = make_queue()
-    turns = 0
+    iterations = 0
 
     async def reconcile(key: str) -> None:
-        nonlocal turns
-        turns += 1
-        if turns < 1000:
+        nonlocal iterations
+        iterations += 1
+        if iterations < 1000:
             queue.add(key)
 
     seen = []
     async with working(queue, reconcile):
         queue.add("a")
-        while turns < 1000:
+        while iterations < 1000:
             await asyncio.sleep(0)
-            seen.append(turns)
+            seen.append(iterations)
     assert len(seen) > 10
 
 
@@ -470,7 +470,7 @@ async def test_nothing_is_retried_once_the_queue_is_shut_down() -> None:
     queue.add("a")
     queue.add_after("b", 1)
     queue.add_rate_limited("c")
-    queue.add_item("d", "mail")
+    queue.add_item("d", "item")
     await clock.advance(100)
     assert (queue.depth(), queue.delayed_count(), queue.peek_item("d")) == (0, 0, None)
     await queue.drain()
@@ -520,7 +520,7 @@ async def fail_in_a_batch() -> None:
 @pytest.mark.parametrize(
     "act", [cancel_inside, await_cancelled_task, fail_in_a_group, fail_in_a_batch]
 )
-async def test_a_cancellederror_of_a_reconcile_s_own_is_its_failure_and_stalls_no_shard(
+async def test_unexpected_cancelled_error_fails_the_reconcile_and_stalls_no_shard(
     act: Callable[[], Awaitable[object]],
 ) -> None:
     clock = FakeClock()
@@ -535,7 +535,7 @@ async def test_a_cancellederror_of_a_reconcile_s_own_is_its_failure_and_stalls_n
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken handler"), asyncio.CancelledError()])
-async def test_a_drop_handler_that_fails_loses_no_key_and_stalls_no_shard(
+async def test_failing_drop_handler_loses_no_key_and_stalls_no_shard(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, calls = FakeClock(), list[str]()
@@ -557,10 +557,10 @@ async def test_a_drop_handler_that_fails_loses_no_key_and_stalls_no_shard(
         queue.add("b")
         await clock.advance(10)
     assert calls == ["a", "b", "a"]
-    assert "cannot give the key up, will retry" in caplog.messages
+    assert "cannot drop key, requeuing" in caplog.messages
 
 
-async def test_a_worker_that_fails_itself_is_started_again_and_its_key_tried_again(
+async def test_failed_worker_is_restarted_and_its_key_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, calls = FakeClock(), list[str]()
@@ -590,7 +590,7 @@ async def hang() -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_again(
+async def test_hanging_reconcile_is_cancelled_and_its_key_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
@@ -605,19 +605,19 @@ async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_aga
         assert queue.stats.timeouts == 1
         await clock.advance(1000)
     assert len(reconcile.calls) == 3
-    told = [(line.levelname, line.message) for line in caplog.records]
-    assert told == [
-        ("ERROR", "reconcile takes too long, cancelling it"),
-        ("WARNING", "will retry"),
+    logged = [(line.levelname, line.message) for line in caplog.records]
+    assert logged == [
+        ("ERROR", "reconcile timed out, cancelling"),
+        ("WARNING", "reconcile failed, requeuing"),
     ]
     assert {getattr(line, "test", "") for line in caplog.records} == {"a"}
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
+async def test_reconcile_that_ignores_cancellation_delays_no_other_key(
     *, fails: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And is never run a second time beside itself, nor is its worker once it has been replaced."""
+    """It never runs concurrently with itself, nor does its worker after being replaced."""
     clock, enough = FakeClock(), asyncio.Event()
 
     async def ignore() -> None:
@@ -645,13 +645,11 @@ async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
         await run_ready_tasks()
     again = ["a"] if fails else []  # once for what has happened, and once for the failure
     assert [key for key, _ in reconcile.calls] == ["a", "b", "a", *again, "c"]
-    assert caplog.messages.count("reconcile goes on though it was cancelled") == 4
+    assert caplog.messages.count("reconcile still running after cancellation") == 4
     assert queue.stats.timeouts == 1
 
 
-async def test_a_cancellation_that_a_reconcile_keeps_to_itself_ends_the_worker_all_the_same() -> (
-    None
-):
+async def test_cancellation_swallowed_by_a_reconcile_still_ends_the_worker() -> None:
     clock, cancels = FakeClock(), list[str]()
     queue = make_queue(clock)
 

@@ -60,7 +60,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
                 self.order.append(key)
 
     @rule()
-    @precondition(lambda self: self.gets > 3)
+    @precondition(lambda self: self.get_count > 3)
     def shut_down(self) -> None:
         self.queue.shut_down()
         self.closed = True
@@ -77,7 +77,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
         assert self.queue.idle == (not self.order and not self.processing)
 
     def teardown(self) -> None:
-        if not hasattr(self, "queue_size"):
+        if not hasattr(self, "queue"):
             return
         for key in list(self.processing):
             self.done(key)
@@ -91,7 +91,7 @@ TestWorkQueueMachine = WorkQueueMachine.TestCase
 TestWorkQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_inv_wq_4_a_key_added_in_work_is_handed_out_once_more() -> None:
+def test_inv_wq_4_key_added_in_processing_is_returned_again() -> None:
     """INV-WQ-4 and INV-WQ-5."""
     queue = make_queue()
     queue.add("a")
@@ -105,7 +105,7 @@ def test_inv_wq_4_a_key_added_in_work_is_handed_out_once_more() -> None:
     assert queue.get_nowait() is None
 
 
-def test_done_of_a_key_that_waits_does_not_queue_it_twice() -> None:
+def test_done_of_a_queued_key_does_not_duplicate_it() -> None:
     queue = make_queue()
     queue.add("a")
     queue.done("a")
@@ -118,7 +118,7 @@ def test_done_of_a_key_that_waits_does_not_queue_it_twice() -> None:
     workers=st.integers(1, 4),
 )
 @settings(max_examples=30, deadline=None)
-def test_inv_wq_9_each_last_add_is_followed_by_a_whole_sync(
+def test_inv_wq_9_last_add_is_followed_by_a_complete_sync(
     plan: list[tuple[str, int]], workers: int
 ) -> None:
     """INV-WQ-9, INV-WQ-3 and INV-PIPE-2: a sync starts after the last add, and none overlap."""
@@ -128,12 +128,12 @@ def test_inv_wq_9_each_last_add_is_followed_by_a_whole_sync(
         events: list[tuple[str, str]] = []
         running: Counter[str] = Counter()
 
-        async def work(pause: int) -> None:
+        async def work(steps: int) -> None:
             async for key in queue:
                 running[key] += 1
                 assert running[key] == 1
                 events.append(("start", key))
-                for _ in range(pause):
+                for _ in range(steps):
                     await asyncio.sleep(0)
                 running[key] -= 1
                 queue.done(key)
@@ -141,10 +141,10 @@ def test_inv_wq_9_each_last_add_is_followed_by_a_whole_sync(
         async with asyncio.TaskGroup() as group:
             for number in range(workers):
                 group.create_task(work(number + 1))
-            for key, pause in plan:
+            for key, steps in plan:
                 events.append(("add", key))
                 queue.add(key)
-                for _ in range(pause):
+                for _ in range(steps):
                     await asyncio.sleep(0)
             await queue.drain()
         for key in {key for key, _ in plan}:
@@ -155,18 +155,18 @@ def test_inv_wq_9_each_last_add_is_followed_by_a_whole_sync(
     asyncio.run(run())
 
 
-async def test_inv_wq_7_every_getter_sees_the_end() -> None:
+async def test_inv_wq_7_shutdown_wakes_every_waiter() -> None:
     """INV-WQ-7: present getters and future ones."""
     queue = make_queue()
     waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
     await run_ready_tasks()
     queue.shut_down()
-    queue.add("late")
+    queue.add("later")
     assert await asyncio.gather(*waiting) == [None, None, None]
     assert await queue.get() is None
 
 
-async def test_inv_wq_8_a_drain_waits_for_the_last_done() -> None:
+async def test_inv_wq_8_drain_waits_for_the_last_done() -> None:
     """INV-WQ-8, with a key that turned dirty before the shut-down."""
     queue = make_queue()
     queue.add("a")
@@ -186,7 +186,7 @@ async def test_inv_wq_8_a_drain_waits_for_the_last_done() -> None:
     assert await queue.get() is None
 
 
-async def test_inv_wq_8_a_plain_shut_down_ends_a_drain_early() -> None:
+async def test_inv_wq_8_shut_down_ends_a_drain_early() -> None:
     queue = make_queue()
     queue.add("a")
     await queue.get()
@@ -197,11 +197,11 @@ async def test_inv_wq_8_a_plain_shut_down_ends_a_drain_early() -> None:
     await drained
 
 
-async def test_an_idle_queue_is_drained_at_once() -> None:
+async def test_idle_queue_drains_immediately() -> None:
     await make_queue().drain()
 
 
-async def test_a_cancelled_getter_passes_its_turn_on() -> None:
+async def test_cancelled_waiter_passes_its_wake_up_on() -> None:
     queue = make_queue()
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await run_ready_tasks()

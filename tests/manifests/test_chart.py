@@ -1,4 +1,4 @@
-"""The chart gives what the kustomize files give, and its values do what they say."""
+"""The chart renders the objects of the kustomize files, and its values have their effect."""
 
 import os
 import subprocess
@@ -32,11 +32,11 @@ SAME_AS = {
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),
 }
-"""The values that give each overlay."""
+"""Values that render each overlay."""
 
 
 def _without_namespace(found: Objects) -> Objects:
-    """Helm is told the namespace, and makes it itself."""
+    """Drop the namespace, which Helm creates."""
     return {key: each for key, each in found.items() if key[0] != "Namespace"}
 
 
@@ -49,78 +49,78 @@ def _component_objects(found: Objects, component: str) -> list[str]:
     ]
 
 
-def test_the_templates_are_those_of_the_sources() -> None:
+def test_templates_are_generated_from_sources() -> None:
     written = {path.name: path.read_text() for path in (CHART / "templates").glob("*.yaml")}
     assert written == templates(), "run `make chart`"
 
 
-def test_the_defaults_give_the_base() -> None:
+def test_default_values_render_base() -> None:
     assert chart() == _without_namespace(kustomized(BASE))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_values_give_each_overlay(overlay: str) -> None:
+def test_values_render_each_overlay(overlay: str) -> None:
     wanted = kustomized(MANIFESTS / "overlays" / overlay)
     assert chart(*SAME_AS[overlay]) == _without_namespace(wanted)
 
 
 @pytest.mark.parametrize("first", ["pod-webhooks", "scheduling-gates"])
-def test_components_add_up_in_any_order(first: str, tmp_path: Path) -> None:
+def test_components_combine_in_any_order(first: str, tmp_path: Path) -> None:
     gates = {"pod-webhooks", "scheduling-gates"}
-    parts = ("base", *(f"components/{one}" for one in (first, *(gates - {first}))))
-    base, *components = (os.path.relpath(MANIFESTS / part, tmp_path.resolve()) for part in parts)
-    told = {"resources": [base], "components": components}
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(told))
+    paths = ("base", *(f"components/{one}" for one in (first, *(gates - {first}))))
+    base, *components = (os.path.relpath(MANIFESTS / path, tmp_path.resolve()) for path in paths)
+    kustomization = {"resources": [base], "components": components}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     found = kustomized(tmp_path)
     container = pod_spec(of_kind(found, "Deployment")["batholith-admission"])["containers"][0]
-    (enabled,) = (word for word in container["args"] if word.startswith("--enabled-admission="))
+    (enabled,) = (arg for arg in container["args"] if arg.startswith("--enabled-admission="))
     assert {"/pods/validate", "/pods/mutate", "/queues/validate"} <= {*enabled.split(",")}
     if first == "pod-webhooks":
         wanted = chart(*SAME_AS["pod-webhooks"], *SAME_AS["scheduling-gates"])
         assert _without_namespace(found) == wanted
 
 
-def test_the_rest_api_has_tls_and_postgres_at_a_time(tmp_path: Path) -> None:
-    parts = ("base", "components/rest-tls", "components/postgres")
-    base, *components = (os.path.relpath(MANIFESTS / part, tmp_path.resolve()) for part in parts)
+def test_rest_api_combines_tls_and_postgres(tmp_path: Path) -> None:
+    paths = ("base", "components/rest-tls", "components/postgres")
+    base, *components = (os.path.relpath(MANIFESTS / path, tmp_path.resolve()) for path in paths)
     for order in (components, components[::-1]):
-        folder = tmp_path / order[0].rpartition("/")[2]
-        folder.mkdir()
-        told = {
+        directory = tmp_path / order[0].rpartition("/")[2]
+        directory.mkdir()
+        kustomization = {
             "resources": [f"../{base}"],
             "components": [f"../{component}" for component in order],
         }
-        (folder / "kustomization.yaml").write_text(yaml.safe_dump(told))
-        found = kustomized(folder)
+        (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        found = kustomized(directory)
         wanted = chart(*SAME_AS["rest-tls"], *SAME_AS["postgres"])
         assert _without_namespace(found) == wanted
 
 
-def test_traffic_goes_out_to_the_ports_of_the_api_server() -> None:
+def test_egress_is_allowed_to_the_ports_of_the_api_server() -> None:
     found = of_kind(chart("apiServerPorts={8443,16443}"), "NetworkPolicy")["batholith"]
     ports = [each["port"] for each in found["spec"]["egress"][0]["ports"]]
     assert ports == [8443, 16443]
 
 
-def test_the_base_is_what_the_folder_itself_gives() -> None:
+def test_manifests_directory_itself_renders_base() -> None:
     assert kustomized(MANIFESTS) == kustomized(BASE)
 
 
-def test_helm_finds_nothing_wrong() -> None:
-    said = helm("lint", "--strict", str(CHART))
-    assert "0 chart(s) failed" in said
-    assert "[WARNING]" not in said
-    assert "[ERROR]" not in said
+def test_helm_lint_passes() -> None:
+    output = helm("lint", "--strict", str(CHART))
+    assert "0 chart(s) failed" in output
+    assert "[WARNING]" not in output
+    assert "[ERROR]" not in output
 
 
-def test_another_namespace_is_followed_everywhere() -> None:
+def test_namespace_of_the_release_is_used_everywhere() -> None:
     found = chart(namespace="batch")
     assert NAMESPACE not in yaml.safe_dump_all(
         each for key, each in found.items() if key[0] != "CustomResourceDefinition"
     )
-    moved = {(kind, name): space for kind, space, name in found}
-    before = {(kind, name): space for kind, space, name in chart()}
-    assert moved == {key: "batch" if space else "" for key, space in before.items()}
+    moved = {(kind, name): namespace for kind, namespace, name in found}
+    before = {(kind, name): namespace for kind, namespace, name in chart()}
+    assert moved == {key: "batch" if namespace else "" for key, namespace in before.items()}
 
 
 @pytest.mark.parametrize(
@@ -131,35 +131,35 @@ def test_another_namespace_is_followed_everywhere() -> None:
         (("image.tag=2.0", "image.digest=sha256:ab"), "batholith@sha256:ab"),
     ],
 )
-def test_the_image_is_one_for_all(values: tuple[str, ...], image: str) -> None:
+def test_all_deployments_use_one_image(values: tuple[str, ...], image: str) -> None:
     deployments = of_kind(chart(*values), "Deployment").values()
     assert {pod_spec(each)["containers"][0]["image"] for each in deployments} == {image}
 
 
-def test_replicas_resources_and_arguments_are_set_by_part() -> None:
+def test_replicas_resources_and_arguments_are_set_per_component() -> None:
     found = chart(
-        *(f"{part}.replicas={number}" for number, part in enumerate(COMPONENTS, start=4)),
+        *(f"{component}.replicas={number}" for number, component in enumerate(COMPONENTS, start=4)),
         *(
-            f"{part}.resources.requests.cpu={number}"
-            for number, part in enumerate(COMPONENTS, start=4)
+            f"{component}.resources.requests.cpu={number}"
+            for number, component in enumerate(COMPONENTS, start=4)
         ),
-        *(f"{part}.extraArgs[0]=--log-level=DEBUG" for part in COMPONENTS),
+        *(f"{component}.extraArgs[0]=--log-level=DEBUG" for component in COMPONENTS),
         "api.store.secretName=history",
     )
-    for number, part in enumerate(COMPONENTS, start=4):
-        deployment = of_kind(found, "Deployment")[f"batholith-{part}"]
+    for number, component in enumerate(COMPONENTS, start=4):
+        deployment = of_kind(found, "Deployment")[f"batholith-{component}"]
         container = pod_spec(deployment)["containers"][0]
         assert deployment["spec"]["replicas"] == number
         assert container["resources"]["requests"]["cpu"] == number
         assert container["args"][-1] == "--log-level=DEBUG"
 
 
-def test_sqlite_takes_one_replica_whatever_is_asked() -> None:
+def test_sqlite_limits_the_api_to_one_replica() -> None:
     found = of_kind(chart("api.replicas=5"), "Deployment")["batholith-api"]
     assert found["spec"]["replicas"] == 1
 
 
-def test_where_pods_may_go_is_set_for_all() -> None:
+def test_scheduling_constraints_apply_to_all_deployments() -> None:
     found = chart(
         "nodeSelector.pool=system",
         "tolerations[0].operator=Exists",
@@ -174,14 +174,14 @@ def test_where_pods_may_go_is_set_for_all() -> None:
         assert spec["priorityClassName"] == "high"
 
 
-@pytest.mark.parametrize("part", COMPONENTS)
-def test_a_part_can_be_left_out(part: str) -> None:
-    whole, found = chart(), chart(f"{part}.enabled=false")
-    assert _component_objects(whole, part)
-    assert not _component_objects(found, part)
-    gone = whole.keys() - found.keys()
-    assert sorted(_component_objects(whole, part)) == sorted(
-        f"{kind} {name}" for kind, _, name in gone
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_component_can_be_disabled(component: str) -> None:
+    whole, found = chart(), chart(f"{component}.enabled=false")
+    assert _component_objects(whole, component)
+    assert not _component_objects(found, component)
+    removed = whole.keys() - found.keys()
+    assert sorted(_component_objects(whole, component)) == sorted(
+        f"{kind} {name}" for kind, _, name in removed
     )
 
 
@@ -189,18 +189,20 @@ def test_a_part_can_be_left_out(part: str) -> None:
     ("value", "kinds"),
     [("networkPolicies", {"NetworkPolicy"}), ("userRoles", {"ClusterRole"})],
 )
-def test_policies_and_roles_can_be_left_out(value: str, kinds: set[str]) -> None:
-    gone = chart().keys() - chart(f"{value}=false").keys()
-    assert {kind for kind, _, _ in gone} == kinds
-    assert not {name for _, _, name in gone} & {f"batholith-{part}" for part in COMPONENTS[:2]}
+def test_network_policies_and_roles_can_be_disabled(value: str, kinds: set[str]) -> None:
+    removed = chart().keys() - chart(f"{value}=false").keys()
+    assert {kind for kind, _, _ in removed} == kinds
+    assert not {name for _, _, name in removed} & {
+        f"batholith-{component}" for component in COMPONENTS[:2]
+    }
 
 
-def test_an_unknown_value_is_refused() -> None:
-    said = subprocess.run(
+def test_unknown_value_is_rejected() -> None:
+    result = subprocess.run(
         [needs_helm(), "template", "b", str(CHART), "--set=controllers.replica=2"],
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert said.returncode != 0
-    assert "replica" in said.stderr
+    assert result.returncode != 0
+    assert "replica" in result.stderr

@@ -1,4 +1,4 @@
-"""What stands in the Deployments fits the program, the Services, the webhooks and each other."""
+"""The manifests agree with the program, and Deployments, Services and webhooks with each other."""
 
 from typing import Any
 
@@ -25,14 +25,14 @@ def _container(deployment: Json) -> Json:
 
 
 def _options(container: Json) -> dict[str, Any]:
-    """The container's arguments as the command line reads them."""
+    """Parse the container's arguments with the command line."""
     environment = {each["name"]: each.get("value", "in-the-pod") for each in container["env"]}
-    words = list(container["args"])
+    args = list(container["args"])
     for name, value in environment.items():
-        words = [word.replace(f"$({name})", value) for word in words]
-    assert not [word for word in words if "$(" in word]
-    command = typer.main.get_group(app).commands[words[0]]
-    return dict(command.make_context(words[0], words[1:]).params)
+        args = [arg.replace(f"$({name})", value) for arg in args]
+    assert not [arg for arg in args if "$(" in arg]
+    command = typer.main.get_group(app).commands[args[0]]
+    return dict(command.make_context(args[0], args[1:]).params)
 
 
 def _port(address: object) -> int:
@@ -40,7 +40,7 @@ def _port(address: object) -> int:
 
 
 def _scheme(options: dict[str, Any]) -> str:
-    """How the REST API is spoken to; without a certificate plain HTTP is asked for in words."""
+    """Return the scheme of the REST API; without a certificate plain HTTP must be explicit."""
     pair = (options["tls_cert_file"], options["tls_private_key_file"])
     assert all(pair) != options["insecure"]
     assert all(pair) or not any(pair)
@@ -59,21 +59,23 @@ def _labels(deployment: Json) -> Json:
     return dict(deployment["spec"]["template"]["metadata"]["labels"])
 
 
-def test_each_part_has_a_deployment(found: Objects) -> None:
-    asked = bool(of_kind(found, "ValidatingWebhookConfiguration"))
-    parts = [part for part in COMPONENTS if part != "admission" or asked]
-    assert of_kind(found, "Deployment").keys() == {f"batholith-{part}" for part in parts}
-    assert asked or of_kind(found, "ValidatingAdmissionPolicy").keys() >= {"batholith-new-jobs"}
+def test_each_component_has_a_deployment(found: Objects) -> None:
+    has_webhooks = bool(of_kind(found, "ValidatingWebhookConfiguration"))
+    components = [each for each in COMPONENTS if each != "admission" or has_webhooks]
+    assert of_kind(found, "Deployment").keys() == {f"batholith-{each}" for each in components}
+    assert has_webhooks or of_kind(found, "ValidatingAdmissionPolicy").keys() >= {
+        "batholith-new-jobs"
+    }
 
 
-def test_the_command_line_takes_every_argument(found: Objects) -> None:
+def test_command_line_accepts_every_argument(found: Objects) -> None:
     for name, deployment in of_kind(found, "Deployment").items():
         container = _container(deployment)
         assert container["args"][0] == container["name"] == name.removeprefix("batholith-")
         assert _options(container)
 
 
-def test_ports_are_those_that_the_arguments_open(found: Objects) -> None:
+def test_container_ports_match_the_arguments(found: Objects) -> None:
     for deployment in of_kind(found, "Deployment").values():
         container = _container(deployment)
         options = _options(container)
@@ -84,24 +86,24 @@ def test_ports_are_those_that_the_arguments_open(found: Objects) -> None:
             assert ports.pop(_scheme(options)) == _port(options["listen_address"])
         else:
             assert ports.pop("health") == _port(options["healthz_address"])
-        # Elsewhere --listen-address is where work comes in.
-        elsewhere = container["name"] in ("admission", "api")
-        metrics = options["metrics_address" if elsewhere else "listen_address"]
+        # For the others --listen-address is the address of the metrics.
+        is_server = container["name"] in ("admission", "api")
+        metrics = options["metrics_address" if is_server else "listen_address"]
         assert ports == {"metrics": _port(metrics)}
 
 
-def test_probes_ask_where_the_process_answers(found: Objects) -> None:
+def test_probes_use_the_served_ports_and_paths(found: Objects) -> None:
     for deployment in of_kind(found, "Deployment").values():
         container = _container(deployment)
         port, more = "health", {}
         if container["name"] == "api":
             port = _scheme(_options(container))
             more = {"scheme": "HTTPS"} if port == "https" else {}
-        asked = {
+        probes = {
             probe: container[f"{probe}Probe"]["httpGet"]
             for probe in ("startup", "liveness", "readiness")
         }
-        assert asked == {
+        assert probes == {
             "startup": {"path": "/healthz", "port": port, **more},
             "liveness": {"path": "/healthz", "port": port, **more},
             "readiness": {"path": "/readyz", "port": port, **more},
@@ -109,7 +111,7 @@ def test_probes_ask_where_the_process_answers(found: Objects) -> None:
         assert port in _ports(container)
 
 
-def test_what_must_not_stop_has_replicas_apart_and_a_budget(found: Objects) -> None:
+def test_replicas_are_spread_and_have_a_disruption_budget(found: Objects) -> None:
     budgets = of_kind(found, "PodDisruptionBudget")
     for name, deployment in of_kind(found, "Deployment").items():
         labels = _labels(deployment)
@@ -126,7 +128,7 @@ def test_what_must_not_stop_has_replicas_apart_and_a_budget(found: Objects) -> N
         assert spec["priorityClassName"] == "system-cluster-critical"
 
 
-def test_in_the_base_two_replicas_of_each_part_run_save_where_sqlite_is() -> None:
+def test_base_has_two_or_three_replicas_except_with_sqlite() -> None:
     replicas = {
         name: each["spec"]["replicas"] for name, each in of_kind(kustomized(), "Deployment").items()
     }
@@ -135,7 +137,7 @@ def test_in_the_base_two_replicas_of_each_part_run_save_where_sqlite_is() -> Non
     assert max(replicas.values()) <= 3
 
 
-def test_a_pod_has_no_more_rights_on_its_node_than_it_needs(found: Objects) -> None:
+def test_pods_have_restricted_security_contexts(found: Objects) -> None:
     for deployment in of_kind(found, "Deployment").values():
         spec = pod_spec(deployment)
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -150,15 +152,15 @@ def test_a_pod_has_no_more_rights_on_its_node_than_it_needs(found: Objects) -> N
         assert {"cpu", "memory"} == container["resources"]["requests"].keys()
 
 
-def test_no_secret_stands_in_an_argument(found: Objects) -> None:
+def test_no_argument_contains_a_secret(found: Objects) -> None:
     for deployment in of_kind(found, "Deployment").values():
         container = _container(deployment)
         secret = {each["name"] for each in container["env"] if "secretKeyRef" in str(each)}
-        assert not [word for word in container["args"] for name in secret if f"$({name})" in word]
+        assert not [arg for arg in container["args"] for name in secret if f"$({name})" in arg]
         assert "store" not in str(container["args"])
 
 
-def test_the_certificate_is_read_where_its_secret_is_mounted() -> None:
+def test_certificate_flags_match_the_mounted_secret() -> None:
     found = kustomized(MANIFESTS / "overlays/rest-tls")
     spec = pod_spec(of_kind(found, "Deployment")["batholith-api"])
     (container,) = spec["containers"]
@@ -172,7 +174,7 @@ def test_the_certificate_is_read_where_its_secret_is_mounted() -> None:
     assert {"name": "https", "port": 443, "targetPort": "https"} in ports
 
 
-def test_each_service_finds_its_pods_at_ports_that_they_have(found: Objects) -> None:
+def test_services_select_pods_and_their_ports(found: Objects) -> None:
     deployments = of_kind(found, "Deployment")
     for name, service in of_kind(found, "Service").items():
         labels = _labels(deployments[name])
@@ -181,7 +183,7 @@ def test_each_service_finds_its_pods_at_ports_that_they_have(found: Objects) -> 
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports.keys()
 
 
-def test_the_secret_of_the_postgres_overlay_gives_the_address_of_the_store() -> None:
+def test_postgres_overlay_reads_the_store_url_from_its_secret() -> None:
     found = kustomized(MANIFESTS / "overlays/postgres")
     deployment = of_kind(found, "Deployment")["batholith-api"]
     wanted = {"secretKeyRef": {"name": "batholith-api-store", "key": "url"}}
@@ -189,14 +191,14 @@ def test_the_secret_of_the_postgres_overlay_gives_the_address_of_the_store() -> 
     assert not of_kind(found, "PersistentVolumeClaim")
 
 
-def test_what_the_webhooks_are_asked_is_what_the_program_answers(found: Objects) -> None:
-    answered = {(each.path, each.name): each for each in WEBHOOKS}
+def test_webhook_configurations_match_the_served_webhooks(found: Objects) -> None:
+    served = {(each.path, each.name): each for each in WEBHOOKS}
     installed = []
     for kind, verb in (("Mutating", "mutate"), ("Validating", "validate")):
         for name, configuration in of_kind(found, f"{kind}WebhookConfiguration").items():
             (webhook,) = configuration["webhooks"]
             path = webhook["clientConfig"]["service"]["path"]
-            ours = answered[path, webhook["name"]]
+            ours = served[path, webhook["name"]]
             assert name == f"batholith{path.replace('/', '-')}"
             assert path == f"/{ours.resource.plural}/{verb}"
             (rule,) = webhook["rules"]
@@ -214,7 +216,7 @@ def test_what_the_webhooks_are_asked_is_what_the_program_answers(found: Objects)
     assert sorted(enabled) == sorted(installed)
 
 
-def test_no_webhook_is_asked_in_the_namespaces_that_must_start_without_it(found: Objects) -> None:
+def test_webhooks_exempt_system_namespaces(found: Objects) -> None:
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for configuration in of_kind(found, kind).values():
             (webhook,) = configuration["webhooks"]
@@ -227,10 +229,10 @@ def test_no_webhook_is_asked_in_the_namespaces_that_must_start_without_it(found:
             assert expression["values"] == ["kube-system", "volcano-system"]
 
 
-def test_quirk_q18_webhooks_of_queues_pretend_no_exception_and_are_not_asked_about_states(
+def test_quirk_q18_queue_webhooks_have_no_namespace_selector_and_no_status_rule(
     found: Objects,
 ) -> None:
-    """A selector of namespaces excepts no object of the whole cluster from anything."""
+    """A namespace selector has no effect on cluster-scoped objects."""
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for name, configuration in of_kind(found, kind).items():
             (webhook,) = configuration["webhooks"]
@@ -238,29 +240,29 @@ def test_quirk_q18_webhooks_of_queues_pretend_no_exception_and_are_not_asked_abo
             assert all("/" not in each for each in webhook["rules"][0]["resources"])
 
 
-def test_pods_are_made_without_asking_a_webhook() -> None:
+def test_base_has_no_webhook_for_pods() -> None:
     base = kustomized()
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for configuration in of_kind(base, kind).values():
             assert "pods" not in configuration["webhooks"][0]["rules"][0]["resources"]
 
 
-def test_quirk_p11_groups_may_keep_the_owners_of_their_pods_from_going_first(
+def test_quirk_p11_controllers_may_block_the_deletion_of_owners(
     found: Objects,
 ) -> None:
     rules = of_kind(found, "ClusterRole")["batholith-controllers"]["rules"]
-    may = {
+    updatable = {
         (group, resource)
         for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         if "update" in rule["verbs"]
     }
-    asked = {(owner.group, f"{owner.plural}/finalizers") for owner in OWNERS.values()}
-    assert asked | {("", "pods/finalizers")} <= may
+    required = {(owner.group, f"{owner.plural}/finalizers") for owner in OWNERS.values()}
+    assert required | {("", "pods/finalizers")} <= updatable
 
 
-def test_every_pod_is_behind_a_policy_that_denies_the_rest(found: Objects) -> None:
+def test_network_policy_denies_by_default_for_every_pod(found: Objects) -> None:
     policy = of_kind(found, "NetworkPolicy")["batholith"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in policy
@@ -268,7 +270,7 @@ def test_every_pod_is_behind_a_policy_that_denies_the_rest(found: Objects) -> No
         assert _matches(policy["podSelector"], _labels(deployment))
 
 
-def test_what_may_be_reached_is_a_port_of_the_pods_that_it_is_said_of(found: Objects) -> None:
+def test_ingress_ports_are_ports_of_the_selected_pods(found: Objects) -> None:
     for policy in of_kind(found, "NetworkPolicy").values():
         spec = policy["spec"]
         reached = [each for each in of_kind(found, "Deployment").values()

@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be held to the rest without a container engine."""
+"""Checks of the Dockerfile that need no container engine."""
 
 import json
 import re
@@ -15,7 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def _instructions() -> Iterator[tuple[str, str]]:
-    """Each instruction and the rest of its lines."""
+    """Yield each instruction with its arguments."""
     text = (ROOT / "Dockerfile").read_text()
     without_comments = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for line in without_comments.replace("\\\n", " ").splitlines():
@@ -29,7 +29,7 @@ def _of(instruction: str) -> list[str]:
 
 
 def _is_in_context(name: str) -> bool:
-    """Whether a name at the root is part of what is built from."""
+    """Report whether a name at the root is in the build context."""
     found = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         if fnmatch(name, line.removeprefix("!")):
@@ -37,7 +37,7 @@ def _is_in_context(name: str) -> bool:
     return found
 
 
-def test_what_is_copied_is_there_and_let_in() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     for rest in _of("COPY"):
         if not rest.startswith("--from="):
             *sources, _ = rest.split()
@@ -46,23 +46,23 @@ def test_what_is_copied_is_there_and_let_in() -> None:
                 assert _is_in_context(source)
 
 
-def test_nothing_else_is_let_in() -> None:
+def test_nothing_else_is_in_the_build_context() -> None:
     for name in (".git", ".venv", "tests", "docs", "manifests"):
         assert not _is_in_context(name)
 
 
-def test_what_is_copied_from_a_stage_was_made_there() -> None:
+def test_environment_is_copied_from_its_stage_to_the_same_path() -> None:
     stages = [stage.rpartition(" AS ")[2] for stage in _of("FROM") if " AS " in stage]
     (copied,) = (rest for rest in _of("COPY") if rest.startswith("--from="))
     stage, source, target = copied.removeprefix("--from=").split()
     assert stages == [stage]
-    # An environment does not work in another place, nor with another Python.
+    # A virtual environment works neither at another path nor with another Python.
     assert source == target
-    assert any(source in made for made in _of("RUN"))
+    assert any(source in command for command in _of("RUN"))
     assert len({stage.partition(" AS ")[0] for stage in _of("FROM")}) == 1
 
 
-def test_the_python_is_one_that_the_project_takes() -> None:
+def test_python_version_is_supported_by_the_project() -> None:
     lowest = tuple(map(int, re.findall(r"\d+", PROJECT["requires-python"])))
     for base in _of("FROM"):
         found = re.search(r"python:(\d+)\.(\d+)-", base)
@@ -70,12 +70,12 @@ def test_the_python_is_one_that_the_project_takes() -> None:
         assert tuple(map(int, found.groups())) >= lowest
 
 
-def test_extras_that_are_installed_exist() -> None:
+def test_installed_extras_exist() -> None:
     for extra in re.findall(r"whl\)\[(\w+)\]", " ".join(_of("RUN"))):
         assert extra in PROJECT["optional-dependencies"]
 
 
-def test_it_runs_the_program_as_the_user_of_the_deployments() -> None:
+def test_entry_point_and_user_match_the_deployments() -> None:
     (entry,) = (json.loads(rest) for rest in _of("ENTRYPOINT"))
     assert entry[0] in PROJECT["scripts"]
     (user,) = _of("USER")
@@ -85,7 +85,7 @@ def test_it_runs_the_program_as_the_user_of_the_deployments() -> None:
         assert context["runAsUser"] > 0
 
 
-def test_there_is_one_version_everywhere() -> None:
+def test_versions_agree() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     images = {
         pod_spec(deployment)["containers"][0]["image"]

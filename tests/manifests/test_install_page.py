@@ -1,4 +1,4 @@
-"""What docs/install.md tells people to write works."""
+"""The files and commands of docs/install.md work."""
 
 import os
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()
 
 
-def test_the_folder_of_ones_own_gives_all_with_ones_own_image(tmp_path: Path) -> None:
+def test_example_kustomization_renders_all_with_its_image(tmp_path: Path) -> None:
     whole, patches = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     relative = os.path.relpath(ROOT, tmp_path)  # kustomize takes no absolute paths
     (tmp_path / "kustomization.yaml").write_text(
@@ -27,18 +27,18 @@ def test_the_folder_of_ones_own_gives_all_with_ones_own_image(tmp_path: Path) ->
     assert [each["port"] for each in egress[0]["ports"]] == [443, 16443]
 
 
-def test_the_tables_name_what_there_is() -> None:
+def test_tables_match_the_manifests() -> None:
     found = kustomized()
     deployments, roles = of_kind(found, "Deployment"), of_kind(found, "ClusterRole")
     rows = re.findall(r"^\| `([\w-]+)` \|", PAGE, flags=re.MULTILINE)
-    components = [folder.name for folder in (MANIFESTS / "components").iterdir()]
+    components = [directory.name for directory in (MANIFESTS / "components").iterdir()]
     for_people = roles.keys() - deployments.keys()
     assert sorted(rows) == sorted([*components, *deployments, *for_people])
     replicas = dict(re.findall(r"^\| `(batholith-\w+)` \| (\d)", PAGE, flags=re.MULTILINE))
     assert replicas == {name: str(it["spec"]["replicas"]) for name, it in deployments.items()}
 
 
-def test_values_that_are_named_exist() -> None:
+def test_named_values_exist() -> None:
     given = yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())
     named = re.findall(
         r"(?:--set\s+|`)((?:image|api|admission)\.[\w.]+|networkPolicies|schedulingGates)", PAGE
@@ -50,7 +50,7 @@ def test_values_that_are_named_exist() -> None:
             value = value[key]
 
 
-def test_helm_takes_the_commands_values() -> None:
-    said = helm("template", "batholith", str(MANIFESTS / "chart"),
-                "--set=image.repository=registry.example.com/batholith")  # fmt: skip
-    assert "image: registry.example.com/batholith:0.1.0" in said
+def test_helm_accepts_the_values_of_the_command() -> None:
+    output = helm("template", "batholith", str(MANIFESTS / "chart"),
+                  "--set=image.repository=registry.example.com/batholith")  # fmt: skip
+    assert "image: registry.example.com/batholith:0.1.0" in output

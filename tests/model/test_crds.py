@@ -1,4 +1,4 @@
-"""The custom resource definitions hold Volcano's fields, and one of our own."""
+"""The custom resource definitions have Volcano's fields, and one of Batholith's own."""
 
 import json
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ KINDS: dict[str, Facts] = json.loads((DIR / "kinds.json").read_text())
 BY_NAME = {crd["metadata"]["name"]: crd for crd in crds.load()}
 
 LOOSE = {
-    f".spec.tasks[].template.spec.{place}"
-    for place in (
+    f".spec.tasks[].template.spec.{field}"
+    for field in (
         "containers[].envFrom[].configMapRef",
         "containers[].envFrom[].secretRef",
         "ephemeralContainers[].envFrom[].configMapRef",
@@ -27,13 +27,13 @@ LOOSE = {
         "volumes[].projected.sources[].secret",
     )
 }
-"""Maps that Volcano calls atomic and Kubernetes does not: two appliers may share one in a pod.
+"""Maps that Volcano calls atomic and Kubernetes does not: in a pod several appliers may own fields.
 
-So they may in a template: what holds for the pod holds for the job that it is made of.
+The same applies to pod templates in a job.
 """
 
 
-def test_the_four_kinds_are_there() -> None:
+def test_there_are_four_kinds() -> None:
     assert sorted(BY_NAME) == sorted(KINDS)
     for resource in (names.JOBS, names.QUEUES, names.PODGROUPS, names.COMMANDS):
         spec = BY_NAME[f"{resource.plural}.{resource.group}"]["spec"]
@@ -57,12 +57,12 @@ def test_names_scope_versions_columns_and_subresources_are_as_in_volcano(name: s
     assert facts(BY_NAME[name]) == KINDS[name]
 
 
-def test_a_pod_group_has_no_status_of_its_own() -> None:
+def test_podgroup_has_no_status_subresource() -> None:
     (version,) = BY_NAME["podgroups.scheduling.volcano.sh"]["spec"]["versions"]
     assert "subresources" not in version
 
 
-def test_they_are_our_description_with_types_of_kubernetes_filled_in() -> None:
+def test_definitions_equal_the_yaml_files_with_kubernetes_types_inserted() -> None:
     described = crd_builder.sources()
     assert [list(marked(each)) for each in described] == [
         [
@@ -78,7 +78,7 @@ def test_they_are_our_description_with_types_of_kubernetes_filled_in() -> None:
 
 
 def marked(node: Any) -> Iterator[tuple[str, str]]:
-    """The fields whose type is one of Kubernetes'."""
+    """Return the fields that have a Kubernetes type."""
     if isinstance(node, list):
         for each in node:
             yield from marked(each)
@@ -103,7 +103,7 @@ def without_types(node: Any) -> Any:
     }
 
 
-def test_loading_again_gives_fresh_objects() -> None:
+def test_load_returns_new_objects() -> None:
     first = crds.load()[0]
     first["spec"]["versions"][0]["schema"].clear()
     assert crds.load()[0]["spec"]["versions"][0]["schema"]

@@ -1,4 +1,4 @@
-"""Durations and points in time are read and written as Go and Kubernetes do."""
+"""Durations and timestamps are parsed and formatted as in Go and Kubernetes."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -29,7 +29,7 @@ from batholith.model.times import TimeError
         ("1m1m", 120),
     ],
 )
-def test_durations_are_read(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert durations.parse(text) == timedelta(seconds=seconds)
 
 
@@ -47,7 +47,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
         ("1" * 200 + "s", "invalid"),
     ],
 )
-def test_garbled_durations_are_refused(text: str, why: str) -> None:
+def test_malformed_durations_are_rejected(text: str, why: str) -> None:
     with pytest.raises(DurationError, match=why):
         durations.parse(text)
 
@@ -66,12 +66,12 @@ def test_garbled_durations_are_refused(text: str, why: str) -> None:
         (-62.25, "-1m2.25s"),
     ],
 )
-def test_durations_are_written(seconds: float, text: str) -> None:
+def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert durations.format(timedelta(seconds=seconds)) == text
 
 
 @given(st.timedeltas(timedelta(days=-9999), timedelta(days=9999)))
-def test_a_duration_survives_writing(duration: timedelta) -> None:
+def test_durations_round_trip(duration: timedelta) -> None:
     assert durations.parse(durations.format(duration)) == duration
 
 
@@ -84,7 +84,7 @@ def test_a_duration_survives_writing(duration: timedelta) -> None:
         ("2026-08-01T10:20:30+02:00", datetime(2026, 8, 1, 8, 20, 30, tzinfo=UTC)),
     ],
 )
-def test_times_are_read_in_utc(text: str, moment: datetime) -> None:
+def test_timestamps_are_parsed_to_utc(text: str, moment: datetime) -> None:
     read = times.parse(text)
     assert read == moment
     assert read.utcoffset() == timedelta()
@@ -101,12 +101,12 @@ def test_times_are_read_in_utc(text: str, moment: datetime) -> None:
         "0001-01-01T00:00:00+01:00",
     ],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_malformed_timestamps_are_rejected(text: str) -> None:
     with pytest.raises(TimeError):
         times.parse(text)
 
 
-def test_times_are_written_in_utc() -> None:
+def test_timestamps_are_formatted_in_utc() -> None:
     moment = datetime(2026, 8, 1, 10, 20, 30, 45, tzinfo=timezone(timedelta(hours=2)))
     assert times.format(moment) == "2026-08-01T08:20:30Z"
     assert times.format_micros(moment) == "2026-08-01T08:20:30.000045Z"
@@ -115,6 +115,6 @@ def test_times_are_written_in_utc() -> None:
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_a_time_survives_writing(moment: datetime) -> None:
+def test_timestamps_round_trip(moment: datetime) -> None:
     assert times.parse(times.format_micros(moment)) == moment
     assert times.parse(times.format(moment)) == moment.replace(microsecond=0)

@@ -1,4 +1,4 @@
-"""Quantities agree with the Kubernetes libraries and never lose anything."""
+"""Quantities agree with the Kubernetes libraries and are exact."""
 
 import json
 from fractions import Fraction
@@ -37,7 +37,7 @@ def test_there_are_vectors() -> None:
 
 
 @pytest.mark.parametrize("vector", GOOD, ids=lambda vector: str(vector["in"]))
-def test_it_reads_and_writes_as_the_kubernetes_libraries_do(vector: dict[str, Any]) -> None:
+def test_parsing_and_formatting_agree_with_the_kubernetes_libraries(vector: dict[str, Any]) -> None:
     read = quantity.parse(vector["in"])
     assert str(read) == vector["canonical"]
     assert read.format.value == vector["format"]
@@ -48,7 +48,7 @@ def test_it_reads_and_writes_as_the_kubernetes_libraries_do(vector: dict[str, An
 
 
 @pytest.mark.parametrize("vector", BAD, ids=lambda vector: str(vector["in"]))
-def test_it_refuses_in_the_words_of_the_kubernetes_libraries(vector: dict[str, Any]) -> None:
+def test_error_messages_agree_with_the_kubernetes_libraries(vector: dict[str, Any]) -> None:
     with pytest.raises(QuantityError) as refusal:
         quantity.parse(vector["in"])
     assert str(refusal.value) == vector["error"]
@@ -70,7 +70,7 @@ def test_bare_numbers_are_quantities(bare: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, None, [], "1e1001", "1e-1001", "9" * 300, ".", "-", "m"])
-def test_what_is_no_quantity_is_refused(wrong: Any) -> None:
+def test_malformed_quantities_are_rejected(wrong: Any) -> None:
     with pytest.raises(QuantityError):
         quantity.parse(wrong)
 
@@ -81,7 +81,7 @@ def test_sums_do_not_overflow() -> None:
     assert str(total) == "16Ei"
 
 
-def test_a_sum_that_begins_with_nothing_takes_the_form_of_the_rest() -> None:
+def test_a_sum_takes_the_format_of_its_first_nonzero_term() -> None:
     assert str(quantity.ZERO + quantity.parse("2048Mi")) == "2Gi"
 
 
@@ -90,7 +90,7 @@ def test_numbers_above_the_largest_suffix_keep_it() -> None:
 
 
 @given(texts)
-def test_writing_and_reading_again_changes_nothing(text: str) -> None:
+def test_quantities_round_trip(text: str) -> None:
     read = quantity.parse(text)
     again = quantity.parse(str(read))
     assert again == read
@@ -98,7 +98,7 @@ def test_writing_and_reading_again_changes_nothing(text: str) -> None:
 
 
 @given(quantities, quantities)
-def test_sums_are_exact_and_can_be_undone(a: Quantity, b: Quantity) -> None:
+def test_sums_are_exact_and_reversible(a: Quantity, b: Quantity) -> None:
     assert a + b == b + a
     assert a + b - b == a
     assert -(a - b) == b - a

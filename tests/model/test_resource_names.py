@@ -1,4 +1,4 @@
-"""What the name of a resource says about it."""
+"""Classification of resource names."""
 
 import pytest
 
@@ -19,5 +19,5 @@ from batholith.model.resource_names import is_counted, is_extended
         ("requests.nvidia.com/gpu", True, False),
     ],
 )
-def test_names_say_what_they_name(name: str, extended: bool, counted: bool) -> None:
+def test_resource_names_are_classified(name: str, extended: bool, counted: bool) -> None:
     assert (is_extended(name), is_counted(name)) == (extended, counted)

@@ -1,4 +1,4 @@
-"""Selectors mean what kubectl and the API server mean by them."""
+"""Selectors have the semantics of kubectl and the API server."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ def test_a_label_selector_selects(text: str, labels: dict[str, str], meant: bool
         ("!", "", "identifier"),
     ],
 )
-def test_a_garbled_selector_is_refused_with_what_was_expected(
+def test_a_malformed_selector_is_rejected_with_the_expected_token(
     text: str, found: str, expected: str
 ) -> None:
     with pytest.raises(SelectorError) as refusal:
@@ -65,12 +65,12 @@ def test_a_garbled_selector_is_refused_with_what_was_expected(
     "text",
     ["-a=1", "a/b/c", "/a", "a=b/c", f"a={'x' * 64}", f"{'x' * 64}", "a>b", "A.com/x", "a=-"],
 )
-def test_what_no_label_can_be_is_refused(text: str) -> None:
+def test_invalid_label_keys_and_values_are_rejected(text: str) -> None:
     with pytest.raises(SelectorError):
         selectors.parse_label_selector(text)
 
 
-def test_the_selector_of_an_object_holds_all_its_conditions() -> None:
+def test_a_label_selector_object_is_converted_with_all_conditions() -> None:
     selector = selectors.from_label_selector(
         LabelSelector(
             match_labels={"app": "web"},
@@ -105,7 +105,7 @@ def test_an_empty_selector_selects_everything_and_a_missing_one_nothing() -> Non
         LabelRequirement(key="", operator="Exists"),
     ],
 )
-def test_a_wrong_expression_is_refused(wrong: LabelRequirement) -> None:
+def test_an_invalid_expression_is_rejected(wrong: LabelRequirement) -> None:
     with pytest.raises(SelectorError):
         selectors.from_label_selector(LabelSelector(match_expressions=(wrong,)))
 
@@ -120,40 +120,43 @@ def test_a_wrong_expression_is_refused(wrong: LabelRequirement) -> None:
         (r"a=1\,2\=3\\", [("a", "=", r"1,2=3" + "\\")]),
     ],
 )
-def test_field_selectors_are_read(text: str, terms: list[tuple[str, str, str]]) -> None:
+def test_field_selectors_are_parsed(text: str, terms: list[tuple[str, str, str]]) -> None:
     assert selectors.parse_field_selector(text) == terms
 
 
 @pytest.mark.parametrize("text", ["a", "a=b=c", "a=\\x", "a=b,c"])
-def test_garbled_field_selectors_are_refused(text: str) -> None:
+def test_malformed_field_selectors_are_rejected(text: str) -> None:
     with pytest.raises(SelectorError):
         selectors.parse_field_selector(text)
 
 
-def test_a_missing_field_is_empty() -> None:
+def test_a_missing_field_counts_as_empty() -> None:
     assert FieldRequirement("a", "=", "").matches("")
     assert not FieldRequirement("a", "!=", "").matches("")
     assert FieldRequirement("a", "!=", "x").matches("")
 
 
-words = st.from_regex(r"[a-z][a-z0-9]{0,4}", fullmatch=True)
+identifiers = st.from_regex(r"[a-z][a-z0-9]{0,4}", fullmatch=True)
 terms = st.one_of(
-    words,
-    words.map(lambda key: f"!{key}"),
+    identifiers,
+    identifiers.map(lambda key: f"!{key}"),
     st.builds(
-        lambda key, sign, value: f"{key}{sign}{value}", words, st.sampled_from(["=", "!="]), words
+        lambda key, sign, value: f"{key}{sign}{value}",
+        identifiers,
+        st.sampled_from(["=", "!="]),
+        identifiers,
     ),
     st.builds(
-        lambda key, word, values: f"{key} {word} ({','.join(values)})",
-        words,
+        lambda key, operator, values: f"{key} {operator} ({','.join(values)})",
+        identifiers,
         st.sampled_from(["in", "notin"]),
-        st.lists(words, min_size=1, max_size=3),
+        st.lists(identifiers, min_size=1, max_size=3),
     ),
 )
 
 
-@given(st.lists(terms, max_size=4).map(",".join), st.dictionaries(words, words))
-def test_writing_a_selector_keeps_its_meaning(text: str, labels: dict[str, str]) -> None:
+@given(st.lists(terms, max_size=4).map(",".join), st.dictionaries(identifiers, identifiers))
+def test_formatted_selectors_keep_their_semantics(text: str, labels: dict[str, str]) -> None:
     selector = selectors.parse_label_selector(text)
     again = selectors.parse_label_selector(str(selector))
     assert again == selector
@@ -161,7 +164,7 @@ def test_writing_a_selector_keeps_its_meaning(text: str, labels: dict[str, str])
 
 
 @given(st.text(alphabet="ab=!,() in><\\", max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     for read in (selectors.parse_label_selector, selectors.parse_field_selector):
         try:
             read(text)

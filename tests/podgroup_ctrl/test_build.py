@@ -51,7 +51,7 @@ def wire(group: object) -> Any:
     return json.loads(msgspec.json.encode(group))
 
 
-def test_a_bare_pod_owns_a_group_of_one() -> None:
+def test_bare_pod_owns_a_podgroup_of_one() -> None:
     """As recorded for the pod p of scenario bare-pod."""
     assert wire(build(pod(), {})) == {
         "metadata": {
@@ -83,7 +83,7 @@ def test_a_bare_pod_owns_a_group_of_one() -> None:
     }
 
 
-def test_a_pod_passes_on_queue_priority_and_listed_annotations() -> None:
+def test_podgroup_inherits_queue_priority_and_listed_annotations_of_the_pod() -> None:
     """As recorded for the pod q of scenario bare-pod: the size on the pod has no effect."""
     annotations = {
         "scheduling.volcano.sh/queue-name": "team",
@@ -105,7 +105,7 @@ def test_a_pod_passes_on_queue_priority_and_listed_annotations() -> None:
     assert ineffective_size(given, 3) == ""
 
 
-def test_an_owner_gives_name_owners_size_and_annotations() -> None:
+def test_owner_determines_name_owner_references_size_and_annotations() -> None:
     """As recorded in scenario statefulset: minMember 2, resources doubled."""
     given = pod(metadata={"ownerReferences": [owner("StatefulSet", "s1")]})
     inherited = {
@@ -131,14 +131,14 @@ def test_an_owner_gives_name_owners_size_and_annotations() -> None:
     }
 
 
-def test_owners_without_a_controller_leave_the_pod_its_own() -> None:
+def test_pod_without_controller_is_the_owner() -> None:
     given = pod(metadata={"ownerReferences": [owner("ReplicaSet", "r1", controller=False)]})
     group = build(given, {})
     assert group.metadata.name == "podgroup-u1"
     assert [each.kind for each in group.metadata.owner_references] == ["Pod"]
 
 
-def test_the_pod_wins_over_its_owner_and_the_first_budget_over_the_second() -> None:
+def test_pod_annotations_take_precedence_over_owners_and_first_budget_over_second() -> None:
     own = {
         "volcano.sh/preemptable": "false",
         "volcano.sh/jdb-min-available": "2",
@@ -158,7 +158,7 @@ def test_the_pod_wins_over_its_owner_and_the_first_budget_over_the_second() -> N
     [("", "team", "team"), ("other", "team", "team"), ("team", "team", ""), ("", "default", ""),
      ("team", "default", "default"), ("team", "", "")],
 )  # fmt: skip
-def test_quirk_p1_a_queue_on_the_owner_is_in_vain_unless_it_is_the_pods(
+def test_quirk_p1_queue_on_the_owner_is_ineffective_unless_it_is_the_pods(
     own: str, asked: str, in_vain: str
 ) -> None:
     key = "scheduling.volcano.sh/queue-name"
@@ -166,14 +166,14 @@ def test_quirk_p1_a_queue_on_the_owner_is_in_vain_unless_it_is_the_pods(
     assert ineffective_queue(given, {key: asked} if asked else {}) == in_vain
 
 
-def test_quirk_p11_a_group_lives_as_long_as_its_pods() -> None:
+def test_quirk_p11_podgroup_lives_as_long_as_its_pods() -> None:
     """Their owners are its owners; what else holds the pods holds it, too."""
     owners = [owner("StatefulSet", "s1"), owner("ConfigMap", "c1", controller=False)]
     group = build(pod(metadata={"ownerReferences": owners}), {})
     assert wire(group)["metadata"]["ownerReferences"] == owners
 
 
-def test_the_first_owner_wins() -> None:
+def test_first_owner_takes_precedence() -> None:
     assert merge_owners([{"a": "1"}, {"a": "2", "b": "2"}]) == {"a": "1", "b": "2"}
 
 
@@ -181,11 +181,11 @@ def test_the_first_owner_wins() -> None:
     ("text", "size"),
     [("3", 3), ("0", 0), ("+4", 4), ("-1", 1), ("1.5", 1), ("many", 1), ("", 1), ("2147483648", 1)],
 )
-def test_the_size_of_the_gang(text: str, size: int) -> None:
+def test_gang_size_is_parsed(text: str, size: int) -> None:
     assert min_member({"scheduling.volcano.sh/group-min-member": text}) == size
 
 
-def test_a_gang_of_none_needs_nothing_and_says_so() -> None:
+def test_gang_of_size_zero_requests_nothing() -> None:
     group = build(pod(), {"scheduling.volcano.sh/group-min-member": "0"})
     assert wire(group)["spec"] == {"minResources": {}}
 
@@ -199,7 +199,7 @@ def test_a_gang_of_none_needs_nothing_and_says_so() -> None:
         ({"highest-tier": "1"}, {"highestTierAllowed": 1}),
     ],
 )
-def test_the_network_topology(annotations: dict[str, str], topology: dict[str, Any]) -> None:
+def test_network_topology_is_parsed(annotations: dict[str, str], topology: dict[str, Any]) -> None:
     """A mode of ``hard`` is left out: it is the schema's default."""
     own = {f"volcano.sh/network-topology-{key}": value for key, value in annotations.items()}
     group = build(pod(metadata={"annotations": own}), {})
@@ -207,7 +207,7 @@ def test_the_network_topology(annotations: dict[str, str], topology: dict[str, A
     assert build(pod(), {}).spec.network_topology is None
 
 
-def test_a_pod_is_indexed_until_it_belongs_to_another_group() -> None:
+def test_pod_is_indexed_until_it_has_another_podgroup() -> None:
     group = "scheduling.k8s.io/group-name"
     assert index_by_podgroup(pod()) == ("d/podgroup-u1",)
     assert index_by_podgroup(pod(metadata={"annotations": {group: "podgroup-u1"}})) == (
@@ -226,7 +226,7 @@ def container(cpu: str, *, restart: str = "", limits: dict[str, str] | None = No
     return {"resources": asked, "restartPolicy": restart}
 
 
-def test_an_init_container_counts_if_it_needs_more_than_what_runs_later() -> None:
+def test_init_container_counts_if_it_requests_more_than_later_containers() -> None:
     assert usage(containers=[container("1")], initContainers=[container("3")])["cpu"] == "3"
     assert (
         usage(containers=[container("2"), container("2")], initContainers=[container("3")])["cpu"]
@@ -234,13 +234,13 @@ def test_an_init_container_counts_if_it_needs_more_than_what_runs_later() -> Non
     )
 
 
-def test_a_side_car_runs_beside_all_that_follows() -> None:
+def test_sidecar_counts_with_all_later_containers() -> None:
     inits = [container("1", restart="Always"), container("3"), container("1", restart="Always")]
     assert usage(containers=[container("1")], initContainers=inits)["cpu"] == "4"
     assert usage(containers=[container("5")], initContainers=inits)["cpu"] == "7"
 
 
-def test_overhead_counts_towards_limits_only_where_there_is_one() -> None:
+def test_overhead_is_added_only_to_existing_limits() -> None:
     counted = usage(
         containers=[container("1", limits={"cpu": "2"})], overhead={"cpu": "100m", "memory": "1Gi"}
     )
@@ -263,17 +263,17 @@ def test_extended_resources_and_huge_pages_count_under_two_names() -> None:
     }
 
 
-def test_needs_of_the_pod_as_a_whole_replace_those_of_its_containers() -> None:
+def test_pod_level_resources_replace_those_of_containers() -> None:
     counted = usage(containers=[container("1")], resources={"requests": {"cpu": "8"}})
     assert counted["cpu"] == "8"
 
 
-def test_a_pod_that_has_ended_is_only_counted() -> None:
+def test_finished_pod_counts_only_as_a_pod() -> None:
     needs = msgspec.convert({"containers": [container("1")]}, PodResources)
     assert {n: str(a) for n, a in quota_usage(needs, finished=True).items()} == {"count/pods": "1"}
 
 
-def test_what_is_up_to_date_needs_no_patch() -> None:
+def test_current_podgroup_needs_no_patch() -> None:
     inherited = {"scheduling.volcano.sh/group-min-member": "2", "volcano.sh/preemptable": "true"}
     group = build(pod(), inherited)
     there = PodGroup(metadata=group.metadata, spec=group.spec)

@@ -1,4 +1,4 @@
-"""Small histories that a random machine found, told again step by step."""
+"""Regressions found by the stateful test, step by step."""
 
 from collections.abc import Iterator
 
@@ -10,16 +10,16 @@ from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
 
 @pytest.fixture
 def world() -> Iterator[PodGroupWorld]:
-    """Nothing is in it but the server."""
-    made = PodGroupWorld()
+    """An empty server without a controller."""
+    world = PodGroupWorld()
     try:
-        yield made
-        assert made.violations == []
+        yield world
+        assert world.violations == []
     finally:
-        made.close()
+        world.close()
 
 
-def test_a_pod_that_somebody_else_binds_in_that_moment_stays_bound_to_theirs(
+def test_podgroup_annotation_written_concurrently_is_kept(
     world: PodGroupWorld,
 ) -> None:
     world.run(world.run_until_quiet())
@@ -36,7 +36,7 @@ def test_a_pod_that_somebody_else_binds_in_that_moment_stays_bound_to_theirs(
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 @pytest.mark.parametrize("how", ["hang", "done, hang"])
-def test_a_write_that_is_never_answered_is_cut_off_and_tried_again(
+def test_write_without_response_times_out_and_is_retried(
     world: PodGroupWorld, method: str, how: str
 ) -> None:
     world.run(world.run_until_quiet())
@@ -49,7 +49,7 @@ def test_a_write_that_is_never_answered_is_cut_off_and_tried_again(
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f"])
-def test_an_owner_whose_name_cannot_be_is_taken_for_gone(
+def test_owner_with_invalid_name_is_treated_as_not_found(
     world: PodGroupWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Servers check no name in a reference."""
@@ -66,4 +66,4 @@ def test_an_owner_whose_name_cannot_be_is_taken_for_gone(
     assert world.objects_by_key(PODGROUPS).keys() == {"d/podgroup-u"}
     world.api.force_delete(PODS, "d/p")
     world.run(world.run_until_quiet())
-    assert "will retry" not in caplog.messages
+    assert "reconcile failed, requeuing" not in caplog.messages

@@ -1,4 +1,4 @@
-"""Random histories of pods that came without a PodGroup, and of those whose they are."""
+"""Random histories of pods without a PodGroup, and of their owners."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ WHICH = st.integers(0, 7)
 
 
 def _has_pods(machine: Any) -> bool:
-    return bool(machine.world.every(PODS))
+    return bool(machine.world.objects_by_key(PODS))
 
 
 class PodGroupMachine(ControllerMachine):
@@ -91,7 +91,7 @@ class PodGroupMachine(ControllerMachine):
         self.world.put(PODS, self._pod(which), metadata=notes)
         self._settle_or_advance(pace)
 
-    @precondition(lambda self: self.world.every(PODGROUPS))
+    @precondition(lambda self: self.world.objects_by_key(PODGROUPS))
     @rule(which=WHICH, pace=PACE)
     def delete_a_podgroup(self, which: int, pace: int | None) -> None:
         groups = list(self.world.objects_by_key(PODGROUPS))
@@ -103,7 +103,7 @@ class PodGroupMachine(ControllerMachine):
         self.world.collect_garbage()
         self._settle_or_advance(pace)
 
-    # What goes wrong, and time.
+    # Faults and time.
 
     @fault_rule("", "/pods", "/podgroups", "/statefulsets")
     def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:

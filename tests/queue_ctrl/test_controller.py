@@ -80,7 +80,7 @@ async def world() -> AsyncIterator[QueueHarness]:
         yield QueueHarness(api, client)
 
 
-async def test_root_and_default_are_made_and_opened(world: QueueHarness) -> None:
+async def test_root_and_default_queues_are_created_and_opened(world: QueueHarness) -> None:
     async with running(world.controller()):
         await wait_for(lambda: world.state("root") == world.state("default") == "Open")
     root, default = (world.api.objects(QUEUES)[name]["spec"] for name in ("root", "default"))
@@ -89,14 +89,14 @@ async def test_root_and_default_are_made_and_opened(world: QueueHarness) -> None
     assert default == {"weight": 1, "reclaimable": True, "parent": "root", **strategy}
 
 
-async def test_a_default_queue_that_is_deleted_comes_back(world: QueueHarness) -> None:
+async def test_deleted_default_queue_is_recreated(world: QueueHarness) -> None:
     async with running(world.controller()):
         await wait_for(lambda: world.state("default") == "Open")
         world.api.remove(QUEUES, "default")
         await wait_for(lambda: world.state("default") == "Open")
 
 
-async def test_a_tree_at_rest_is_not_written_to(world: QueueHarness) -> None:
+async def test_synced_queues_are_not_written(world: QueueHarness) -> None:
     """INV-PIPE-1: a start with nothing to do writes nothing."""
     world.queue("root", parent="")
     for name in ("default", "a", "b"):
@@ -127,7 +127,7 @@ async def test_quirks_q5_and_q6_closing_waits_for_the_last_podgroup_and_for_no_m
 
 
 async def test_children_close_and_open_with_their_parent(world: QueueHarness) -> None:
-    """Scenario queue-tree, with a grandchild and a child that was closed by hand."""
+    """Scenario queue-tree, with a grandchild and a child that was closed by Command."""
     world.queue("p")
     for name in ("c1", "c2"):
         world.queue(name, parent="p")
@@ -151,7 +151,7 @@ async def test_children_close_and_open_with_their_parent(world: QueueHarness) ->
 
 
 async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: QueueHarness) -> None:
-    """INV-VC-2: each sees the state that the one before it has left, whatever the cache shows."""
+    """INV-VC-2: each uses the state that the previous one wrote, even if the informer lags."""
     world.queue("q")
     async with running(world.controller()):
         for number in range(7):
@@ -166,7 +166,7 @@ async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: QueueHarne
     assert changes == ["Open", *["Closed", "Open"] * 3, "Closed"]
 
 
-async def test_commands_that_were_there_first_are_carried_out_in_order_of_age(
+async def test_existing_commands_are_executed_in_creation_order(
     world: QueueHarness,
 ) -> None:
     world.queue("q", state="Open")
@@ -178,8 +178,8 @@ async def test_commands_that_were_there_first_are_carried_out_in_order_of_age(
     assert len(world.recorder.events) == 1
 
 
-async def test_quirk_q9_a_command_survives_until_it_is_carried_out(world: QueueHarness) -> None:
-    """INV-VC-1, INV-LC-4: the server refuses the write, the controller dies, another takes over."""
+async def test_quirk_q9_command_exists_until_it_is_executed(world: QueueHarness) -> None:
+    """INV-VC-1, INV-LC-4: the write is rejected, the controller dies, another one continues."""
     world.queue("root", parent="")
     world.queue("default")
     world.queue("q")
@@ -194,7 +194,7 @@ async def test_quirk_q9_a_command_survives_until_it_is_carried_out(world: QueueH
     assert world.state("q") == "Closed"
 
 
-async def test_a_conflict_is_resolved_by_looking_again(world: QueueHarness) -> None:
+async def test_conflict_requeues_the_queue(world: QueueHarness) -> None:
     world.queue("q")
     async with running(world.controller()):
         await wait_for(lambda: world.state("default") == "Open")
@@ -206,8 +206,8 @@ async def test_a_conflict_is_resolved_by_looking_again(world: QueueHarness) -> N
     assert world.state("q") == "Closed"
 
 
-async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: QueueHarness) -> None:
-    """Worked example 3: the child stays closed, a Warning says why, the Command goes."""
+async def test_opening_below_a_closed_parent_fails_with_an_event(world: QueueHarness) -> None:
+    """Worked example 3: the child stays closed, a Warning explains why, the Command is deleted."""
     world.queue("p", state="Closed")
     world.queue("q", parent="p", state="Closed")
     async with running(world.controller(max_requeues=3)):
@@ -226,7 +226,7 @@ async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: Queu
     ]
 
 
-async def test_a_parent_that_opens_in_time_lets_the_child_open(world: QueueHarness) -> None:
+async def test_child_opens_if_its_parent_opens_in_time(world: QueueHarness) -> None:
     world.queue("p", state="Closed")
     world.queue("q", parent="p", state="Closed")
     async with running(world.controller()):
@@ -236,7 +236,7 @@ async def test_a_parent_that_opens_in_time_lets_the_child_open(world: QueueHarne
         await wait_for(lambda: world.commands == 0)
 
 
-async def test_a_command_whose_delete_meets_a_conflict_is_deleted_all_the_same(
+async def test_command_delete_is_retried_after_a_conflict(
     world: QueueHarness,
 ) -> None:
     world.queue("q")
@@ -249,11 +249,11 @@ async def test_a_command_whose_delete_meets_a_conflict_is_deleted_all_the_same(
             await world.clock.advance(1.0)
 
 
-async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
+async def test_foreign_commands_are_ignored_and_those_without_queue_deleted(
     world: QueueHarness,
 ) -> None:
     world.command("job", "AbortJob", "q", apiVersion="batch.volcano.sh/v1alpha1", kind="Job")
-    world.command("nobody", "CloseQueue", "nosuch")
+    world.command("unknown", "CloseQueue", "nosuch")
     world.command("root", "CloseQueue", "root")
     async with running(world.controller()):
         await wait_for(lambda: world.commands == 1)
@@ -261,7 +261,7 @@ async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
     assert world.state("root") in (None, "Open")
 
 
-async def test_a_queue_without_parent_is_put_below_the_root(world: QueueHarness) -> None:
+async def test_queue_without_parent_gets_the_root_as_parent(world: QueueHarness) -> None:
     world.api.put(QUEUES, "q", spec={"weight": 2})
     async with running(world.controller()):
         await wait_for(lambda: world.state("q") == "Open")
@@ -269,7 +269,7 @@ async def test_a_queue_without_parent_is_put_below_the_root(world: QueueHarness)
     assert (spec["weight"], spec["parent"]) == (2, "root")
 
 
-async def test_counts_are_merged_within_an_interval_and_states_are_not(world: QueueHarness) -> None:
+async def test_count_writes_are_rate_limited_and_state_writes_are_not(world: QueueHarness) -> None:
     world.queue("q")
     controller = world.controller(registry=world.registry)
     async with running(controller):
@@ -279,9 +279,9 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Qu
         world.podgroup("g0", "q", "Inqueue")
         for number in range(1, 20):
             world.podgroup(f"g{number}", "q", "Running")
-        figure = "volcano_queue_pod_group_running_count"
+        metric = "volcano_queue_pod_group_running_count"
         labels = {"queue_name": "q"}
-        await wait_for(lambda: world.registry.get_sample_value(figure, labels) == 19)
+        await wait_for(lambda: world.registry.get_sample_value(metric, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
         await wait_for(controller._workqueue.delayed_count)
@@ -291,10 +291,10 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Qu
         assert world.writes("/queues/q/status") == 2
         world.command("c", "CloseQueue", "q")
         await wait_for(lambda: world.state("q") == "Closing")
-    assert world.registry.get_sample_value(figure, labels) == 19
+    assert world.registry.get_sample_value(metric, labels) == 19
 
 
-async def test_quirk_q4_a_podgroup_that_moves_is_counted_where_it_is(world: QueueHarness) -> None:
+async def test_quirk_q4_moved_podgroup_is_counted_in_its_current_queue(world: QueueHarness) -> None:
     world.queue("a")
     world.queue("b")
     world.podgroup("g", "a", "Running")
@@ -306,7 +306,7 @@ async def test_quirk_q4_a_podgroup_that_moves_is_counted_where_it_is(world: Queu
         await wait_for(lambda: "running" not in world.status("a"))
 
 
-async def test_quirk_q4_a_queue_made_again_sees_what_lies_in_it(world: QueueHarness) -> None:
+async def test_quirk_q4_recreated_queue_counts_its_podgroups(world: QueueHarness) -> None:
     world.queue("q")
     world.podgroup("g", "q", "Running")
     async with running(world.controller()):
@@ -319,7 +319,7 @@ async def test_quirk_q4_a_queue_made_again_sees_what_lies_in_it(world: QueueHarn
         assert world.state("q") == "Closing"
 
 
-async def test_quirk_q8_an_action_that_is_none_is_answered_by_a_warning(
+async def test_quirk_q8_unknown_action_records_a_warning(
     world: QueueHarness,
 ) -> None:
     world.queue("q")
@@ -333,7 +333,7 @@ async def test_quirk_q8_an_action_that_is_none_is_answered_by_a_warning(
     assert world.state("q") == "Open"
 
 
-async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: QueueHarness) -> None:
+async def test_inv_pipe_4_informer_objects_are_never_modified(world: QueueHarness) -> None:
     """INV-PIPE-4: what a handler was given reads the same after all the work on it."""
     seen: list[tuple[Queue, bytes]] = []
 
@@ -354,7 +354,7 @@ async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: QueueHar
     assert all(msgspec.json.encode(each) == then for each, then in seen)
 
 
-async def test_a_queue_that_must_be_there_is_made_however_long_the_server_refuses(
+async def test_required_queue_is_created_after_a_long_outage(
     world: QueueHarness,
 ) -> None:
     """As it does while webhooks of queues are configured whose server is still on its way."""
@@ -364,7 +364,7 @@ async def test_a_queue_that_must_be_there_is_made_however_long_the_server_refuse
             await world.clock.advance(1)
 
 
-async def test_what_a_queue_ought_to_be_is_not_given_up_with_its_retries(
+async def test_dropped_queue_is_reconciled_again_later(
     world: QueueHarness,
 ) -> None:
     """INV-PIPE-1: once calls no longer fail, the fixed point is reached without any event."""
@@ -379,7 +379,7 @@ async def test_what_a_queue_ought_to_be_is_not_given_up_with_its_retries(
     assert [event[:4] for event in world.recorder.events] == [warning, warning]
 
 
-async def test_a_command_outlasts_a_server_that_fails(world: QueueHarness) -> None:
+async def test_command_survives_server_errors(world: QueueHarness) -> None:
     world.queue("root", parent="")
     for name in ("default", "q"):
         world.queue(name)
@@ -391,23 +391,23 @@ async def test_a_command_outlasts_a_server_that_fails(world: QueueHarness) -> No
     assert world.state("q") == "Closed"
 
 
-async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: QueueHarness) -> None:
-    figure, labels = "volcano_queue_pod_group_running_count", {"queue_name": "q"}
+async def test_standby_exports_no_counts(world: QueueHarness) -> None:
+    metric, labels = "volcano_queue_pod_group_running_count", {"queue_name": "q"}
     world.queue("q")
     world.podgroup("g", "q", "Running")
     controller = world.controller(registry=world.registry)
     ready, lead = asyncio.Event(), asyncio.Event()
     work = asyncio.create_task(controller.run(ready=ready, elected=lead))
     await ready.wait()
-    assert world.registry.get_sample_value(figure, labels) is None
+    assert world.registry.get_sample_value(metric, labels) is None
     lead.set()
-    await wait_for(lambda: world.registry.get_sample_value(figure, labels) == 1)
+    await wait_for(lambda: world.registry.get_sample_value(metric, labels) == 1)
     work.cancel()
     await asyncio.wait([work])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f", "Q"])
-async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
+async def test_command_with_invalid_target_is_reported_and_deleted(
     world: QueueHarness, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(world.controller(max_requeues=-1)):
@@ -416,5 +416,5 @@ async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
         await wait_for(lambda: not world.commands)
     ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
-    assert message.startswith(f"cannot obey: target name {name!r} is invalid: ")
-    assert "will retry" not in caplog.messages
+    assert message.startswith(f"cannot execute: target name {name!r} is invalid: ")
+    assert "reconcile failed, requeuing" not in caplog.messages

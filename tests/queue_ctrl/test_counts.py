@@ -22,7 +22,7 @@ def podgroup(name: str, queue: str, phase: str) -> PodGroup:
 
 
 class CountsMachine(RuleBasedStateMachine):
-    """PodGroups come, change phase and queue, and go."""
+    """PodGroups are added, change phase and queue, and are deleted."""
 
     @initialize()
     def start(self) -> None:
@@ -48,22 +48,22 @@ class CountsMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        places = Counter(
+        expected = Counter(
             (each.spec.queue or "default", each.status.phase) for each in self.podgroups.values()
         )
         for queue in ("default", "x", "y"):
             of = self.counts.get(queue)
-            shown = tuple(places[queue, phase] for phase in PHASES)
+            shown = tuple(expected[queue, phase] for phase in PHASES)
             assert of.status_counts == shown
-            assert of.total == sum(n for (where, _), n in places.items() if where == queue)
-        assert len(self.counts) == len({queue for queue, _ in places})
+            assert of.total == sum(n for (where, _), n in expected.items() if where == queue)
+        assert len(self.counts) == len({queue for queue, _ in expected})
 
 
 TestCountsMachine = CountsMachine.TestCase
 TestCountsMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 
 
-def test_an_event_that_moves_nothing_wakes_no_queue() -> None:
+def test_event_without_a_count_change_adds_no_queue() -> None:
     counts = QueueCounts()
     assert counts.observe(None, podgroup("a", "x", "Pending")) == {"x"}
     assert counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "x", "Pending")) == set()

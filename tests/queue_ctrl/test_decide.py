@@ -86,57 +86,57 @@ def written_state(changes: list[Change]) -> str | None:
         ("Unknown", None, "Unknown", "Unknown"),
     ],
 )
-def test_the_table_of_states(state: str, action: str | None, empty: str, holding: str) -> None:
+def test_state_transition_table(state: str, action: str | None, empty: str, holding: str) -> None:
     """INV-VC-5 in its rows for Closing."""
     assert (written_state(decide(view(state), action)) or state) == empty
     for counts in (SOME, DONE):
         assert (written_state(decide(view(state, counts), action)) or state) == holding
 
 
-def test_quirk_q8_an_action_that_is_none_is_complained_of_and_changes_nothing() -> None:
-    (told,) = decide(view("Closed"), "Dance")
-    assert isinstance(told, RecordEvent)
-    assert told.warning
-    assert "'Dance'" in told.message
+def test_quirk_q8_unknown_action_warns_and_changes_nothing() -> None:
+    (event,) = decide(view("Closed"), "Dance")
+    assert isinstance(event, RecordEvent)
+    assert event.warning
+    assert "'Dance'" in event.message
     assert decide(view("Closed"), "SyncQueue") == []
 
 
-def test_quirk_q15_a_closed_queue_stays_closed_whatever_somebody_puts_into_it() -> None:
+def test_quirk_q15_closed_queue_stays_closed_when_podgroups_are_added() -> None:
     for action in (None, "CloseQueue"):
         assert (written_state(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
 
 
-def test_a_state_that_is_none_is_refused() -> None:
+def test_unknown_state_raises() -> None:
     with pytest.raises(InvalidStateError, match="'Ajar'"):
         decide(view("Ajar"))
 
 
-def test_a_new_queue_is_opened_below_the_root() -> None:
+def test_new_queue_is_opened_below_the_root() -> None:
     new = QueueView(queue=queue("q", "", parent=""), parent=queue("root", ""), counts=NONE)
     assert decide(new) == [SetParent("root"), SetStatus(QueueState.OPEN, NONE)]
 
 
-def test_the_root_itself_gets_no_parent_and_cannot_be_closed() -> None:
+def test_root_gets_no_parent_and_cannot_be_closed() -> None:
     root = QueueView(queue=queue("root", "Open"), parent=None, counts=NONE)
-    (told,) = decide(root, Action.CLOSE_QUEUE)
-    assert told == RecordEvent("CloseQueue", "the root queue cannot be closed", warning=True)
+    (event,) = decide(root, Action.CLOSE_QUEUE)
+    assert event == RecordEvent("CloseQueue", "the root queue cannot be closed", warning=True)
     assert decide(root) == []
     shut = replace(root, queue=queue("root", "Closed"))
     assert written_state(decide(shut, Action.OPEN_QUEUE)) == "Open"
 
 
-def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
+def test_closing_by_command_records_an_event_and_sets_no_annotation() -> None:
     assert decide(view("Open"), "CloseQueue") == [SetStatus(QueueState.CLOSED, NONE), CLOSED]
 
 
-def test_quirk_q16_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> None:
+def test_quirk_q16_closing_by_command_what_the_parent_closed_keeps_it_closed() -> None:
     shut = view("Closed", closed_by_parent="true", parent="Closed")
     assert decide(shut, "CloseQueue") == [SetClosedByParent(False)]
     after = apply(shut, [SetClosedByParent(False)])
     assert decide(replace(after, parent=queue("p", "Open"))) == []
 
 
-def test_opening_by_hand_marks_the_queue_as_not_closed_by_its_parent() -> None:
+def test_opening_by_command_annotates_the_queue_as_not_closed_by_its_parent() -> None:
     opened = [SetStatus(QueueState.OPEN, NONE), SetClosedByParent(False)]
     assert decide(view("Closed"), "OpenQueue") == opened
     assert decide(view("Closed", closed_by_parent="true"), "OpenQueue") == opened
@@ -144,32 +144,32 @@ def test_opening_by_hand_marks_the_queue_as_not_closed_by_its_parent() -> None:
 
 
 @pytest.mark.parametrize("parent", ["Closed", "Closing"])
-def test_a_shut_parent_shuts_the_queue_and_marks_it_first(parent: str) -> None:
+def test_closed_parent_closes_the_queue_and_annotates_it_first(parent: str) -> None:
     closed = [SetClosedByParent(True), SetStatus(QueueState.CLOSED, NONE), CLOSED]
     assert decide(view("Open", parent=parent)) == closed
     assert decide(view("Closed", parent=parent)) == []
 
 
-def test_a_parent_that_opens_opens_those_that_it_closed() -> None:
+def test_opened_parent_opens_the_children_that_it_closed() -> None:
     assert written_state(decide(view("Closed", closed_by_parent="true"))) == "Open"
     assert written_state(decide(view("Closing", SOME, closed_by_parent="true"))) == "Open"
     assert decide(view("Closed", closed_by_parent="false")) == []
     assert decide(view("Closed")) == []
 
 
-def test_below_a_shut_parent_a_queue_is_not_opened() -> None:
+def test_queue_below_a_closed_parent_is_not_opened() -> None:
     changes = decide(view("Closed", parent="Closed"), "OpenQueue")
     assert changes == [Requeue("the parent queue 'p' is Closed and must be opened first")]
 
 
-def test_a_queue_waits_for_a_parent_that_is_missing_but_shows_its_state() -> None:
+def test_queue_with_missing_parent_is_requeued_with_its_status_written() -> None:
     for action in (None, "OpenQueue"):
         changes = decide(view("", parent=None), action)
         assert changes[0] == SetStatus(QueueState.OPEN, NONE)
         assert changes[1:] == [Requeue("the parent queue 'p' does not exist")]
 
 
-def test_a_close_by_hand_lasts_even_after_an_opening_that_ended_half_way() -> None:
+def test_close_by_command_lasts_after_an_interrupted_opening() -> None:
     """The state was written and the process died before it took the mark away."""
     half = view("Open", closed_by_parent="true")
     assert decide(half) == [SetClosedByParent(False)]
@@ -206,31 +206,31 @@ VIEWS = st.builds(
     view,
     STATES,
     st.sampled_from([NONE, SOME, DONE]),
-    mark=st.sampled_from(["", "true", "false"]),
+    closed_by_parent=st.sampled_from(["", "true", "false"]),
     parent=st.one_of(st.none(), STATES),
 )
 
 
 @given(seen=VIEWS, action=ACTIONS)
-def test_inv_pipe_1_a_second_look_changes_nothing(seen: QueueView, action: str | None) -> None:
-    """INV-PIPE-1: whatever was asked, one more look after it reaches the fixed point."""
+def test_inv_pipe_1_second_sync_changes_nothing(seen: QueueView, action: str | None) -> None:
+    """INV-PIPE-1: after any action, one more sync reaches the fixed point."""
     after = apply(seen, decide(seen, action))
     settled = apply(after, decide(after))
     assert [one for one in decide(settled) if not isinstance(one, Requeue)] == []
 
 
 @given(seen=VIEWS, action=ACTIONS)
-def test_inv_vc_1_a_command_carried_out_twice_is_carried_out_once(
+def test_inv_vc_1_executing_a_command_again_has_no_effect(
     seen: QueueView, action: str | None
 ) -> None:
     """INV-VC-1: the process may die between the writes and the Command's deletion."""
     once = apply(seen, decide(seen, action))
-    twice = apply(once, decide(once, action))
-    assert twice.queue.status.state == once.queue.status.state
+    repeated = apply(once, decide(once, action))
+    assert repeated.queue.status.state == once.queue.status.state
 
 
 @given(seen=VIEWS, action=ACTIONS, survived=st.integers(0, 4))
-def test_inv_lc_4_a_death_between_two_writes_is_made_good(
+def test_inv_lc_4_interrupted_writes_are_completed(
     seen: QueueView, action: str | None, survived: int
 ) -> None:
     """INV-LC-4: the first writes happened, then the Command is carried out again."""
@@ -246,7 +246,7 @@ NAMES = ["root", "a", "b", "c"]
 
 @given(data=st.data())
 @settings(deadline=None)
-def test_a_tree_comes_to_rest_with_every_child_shut_below_a_shut_parent(
+def test_children_of_closed_parents_end_up_closed(
     data: st.DataObject,
 ) -> None:
     """INV-PIPE-1 for a chain of queues, in any order of looks."""

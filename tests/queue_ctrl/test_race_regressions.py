@@ -1,4 +1,4 @@
-"""Small histories that a random machine found, told again step by step."""
+"""Regressions found by the stateful test, step by step."""
 
 from collections.abc import Iterator
 
@@ -11,29 +11,29 @@ from batholith.queue_ctrl.controller import RESYNC_AFTER_GIVE_UP
 
 @pytest.fixture
 def world() -> Iterator[QueueWorld]:
-    """Nothing is in it but the server."""
-    made = QueueWorld()
+    """An empty server without a controller."""
+    world = QueueWorld()
     try:
-        yield made
-        assert made.violations == []
+        yield world
+        assert world.violations == []
     finally:
-        made.close()
+        world.close()
 
 
-def test_counts_are_written_though_all_retries_met_a_conflict(world: QueueWorld) -> None:
+def test_counts_are_written_after_max_requeues_of_conflicts(world: QueueWorld) -> None:
     world.run(world.run_until_quiet())
     world.api.hold_watches(QUEUES)
     world.api.put(QUEUES, "default", status={"allocated": {"cpu": "1"}})
     world.api.put(PODGROUPS, "g", spec={"queue": "default"}, status={"phase": "Running"})
     world.run(world.pass_time(30))
-    world.run(world.run_until_quiet())  # the change that was in the way is none that matters here
+    world.run(world.run_until_quiet())  # the conflicting change is irrelevant here
     world.run(world.pass_time(RESYNC_AFTER_GIVE_UP))
     world.run(world.run_until_quiet())
     world.check_invariants()
     assert world.queues["default"]["status"]["running"] == 1
 
 
-def test_commands_found_by_a_new_list_are_obeyed_in_their_order(world: QueueWorld) -> None:
+def test_commands_found_by_a_relist_are_executed_in_order(world: QueueWorld) -> None:
     """INV-VC-2."""
     world.run(world.run_until_quiet())
     world.api.hold_watches(COMMANDS)

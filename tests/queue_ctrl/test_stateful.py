@@ -27,11 +27,11 @@ class QueueMachine(ControllerMachine):
     @initialize(parents=st.lists(st.integers(0, 4), min_size=2, max_size=4))
     def begin(self, parents: list[int]) -> None:
         """A tree."""
-        made = ["root"]
+        names = ["root"]
         for name, parent in zip(NAMES, parents, strict=False):
-            above = made[parent % len(made)]
+            above = names[parent % len(names)]
             self.world.api.put(QUEUES, name, spec={"parent": above} if above != "root" else {})
-            made.append(name)
+            names.append(name)
         self._settle_or_advance(None)
 
     def _queue(self, which: int) -> str:
@@ -91,7 +91,7 @@ class QueueMachine(ControllerMachine):
             assert world.state(name) == before[name][0]
         elif last == ["CloseQueue"]:
             assert world.state(name) in CLOSED_STATES
-            assert world.closed_by_parent(name) != "true", "it was closed by hand"
+            assert world.closed_by_parent(name) != "true", "it was closed by Command"
         elif world.parent(name) in before:
             shut = world.state(world.parent(name)) in CLOSED_STATES
             assert world.state(name) in CLOSED_STATES if shut else world.state(name) == "Open"
@@ -99,7 +99,7 @@ class QueueMachine(ControllerMachine):
             self._check_reopened_children(name, before)
 
     def _check_reopened_children(self, name: str, before: dict[str, tuple[str, str]]) -> None:
-        """What was shut with the queue is open, what was closed by hand is not."""
+        """Children closed with the queue are open, those closed by Command are not."""
         if before[name][0] not in CLOSED_STATES:
             return
         for one in self.world.descendants(name):
@@ -140,7 +140,7 @@ class QueueMachine(ControllerMachine):
         self.world.api.force_delete(PODGROUPS, groups[which % len(groups)])
         self._settle_or_advance(pace)
 
-    # What goes wrong, and time.
+    # Faults and time.
 
     @fault_rule("", "/queues", "/status", "/commands", "/podgroups")
     def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:

@@ -221,10 +221,13 @@ REFUSED: dict[str, tuple[Json, str]] = {
         whole(name="j.k", volumes=[{"mountPath": "/a", "volumeClaimName": "c"}]),
         "metadata.name",
     ),
-    "C11 svc": (whole(name="1j", plugins={"svc": []}), "metadata.name: plugin svc makes a Service"),
+    "C11 svc": (
+        whole(name="1j", plugins={"svc": []}),
+        "metadata.name: plugin svc creates a Service",
+    ),
     "C11 implied": (
         whole(name="1j", plugins={"ray": []}),
-        "metadata.name: plugin svc makes a Service",
+        "metadata.name: plugin svc creates a Service",
     ),
     "C12": (
         whole(task("a", 2), task("b", 1), minAvailable=4),
@@ -258,7 +261,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "C18": (whole(queue="root"), "spec.queue: can not submit job to root queue"),
     "C20 unknown": (
         whole(task("a", dependsOn={"name": ["z"]})),
-        "form a directed acyclic graph(DAG): task a depends on z, which is no task",
+        "form a directed acyclic graph(DAG): task a depends on z, which is not a task",
     ),
     "C20 circle": (
         whole(*(task(a, dependsOn={"name": [b]}) for a, b in ("ab", "bc", "ca", "dc"))),
@@ -700,7 +703,7 @@ async def test_a_queue_with_children_takes_no_jobs_and_stays(server: Server) -> 
         in less.body["message"]
     )
     circle = await replace(server, named("q", parent="child"))
-    assert "queue q cannot have parent child, which lies below it" in circle.body["message"]
+    assert "queue q cannot have parent child, its descendant" in circle.body["message"]
     assert (await server.request("DELETE", QUEUES.path(name="child"))).status == 200
 
     async def may_go() -> bool:

@@ -115,7 +115,7 @@ async def test_the_way_there_and_back(tmp_path: Path) -> None:
         for name in ("controllers", "scheduler"):
             async with component(name, *config) as refused:
                 assert await refused.wait_exit() == 1
-                assert "Volcano is at work here" in refused.text
+                assert "Volcano is running in this cluster" in refused.text
 
         await run(server, tmp_path, block("stop"))
         for app in ("volcano-controller", "volcano-scheduler"):

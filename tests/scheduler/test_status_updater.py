@@ -168,5 +168,5 @@ async def test_failed_write_is_logged_with_the_key_of_the_job(
         await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
         await asyncio.wait([writing])
-    (line,) = [line for line in caplog.records if line.message == "will retry"]
+    (line,) = [line for line in caplog.records if line.message == "reconcile failed, requeuing"]
     assert vars(line)["job"] == "d/j"

@@ -1,4 +1,4 @@
-"""The history of commands survives what happens around it."""
+"""The command history is durable."""
 
 import shutil
 import stat
@@ -33,7 +33,7 @@ async def opened(path: Path) -> Database:
     return database
 
 
-async def test_a_command_is_found_again_after_reopening(tmp_path: Path) -> None:
+async def test_commands_survive_reopening_the_database(tmp_path: Path) -> None:
     database = await opened(tmp_path / "api.db")
     await CommandStore(database).add(record("1"))
     await database.close()
@@ -45,13 +45,13 @@ async def test_a_command_is_found_again_after_reopening(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_the_first_outcome_stands(tmp_path: Path) -> None:
+async def test_the_first_outcome_is_kept(tmp_path: Path) -> None:
     database = await opened(tmp_path / "api.db")
     store = CommandStore(database)
     await store.add(record("1"))
     await store.mark_issued("1", command_uid="c")
     await store.finish("1", CommandState.EXECUTED, detail="done", at=NOON)
-    await store.finish("1", CommandState.FAILED, detail="late", at=NOON)
+    await store.finish("1", CommandState.FAILED, detail="second", at=NOON)
     await store.mark_issued("1", command_uid="d")
 
     found = await store.get("default", "train", "1")
@@ -72,29 +72,29 @@ async def test_history_is_newest_first_and_of_one_job(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_newer_schema_is_rejected_and_not_modified(tmp_path: Path) -> None:
     database = await opened(tmp_path / "api.db")
     with pytest.raises(SchemaTooNewError):
         await database.migrate(())
     await database.close()
 
 
-async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     database = await opened(tmp_path / "api.db")
     assert stat.S_IMODE((tmp_path / "api.db").stat().st_mode) == 0o600
     await database.close()
 
 
-async def test_a_database_that_is_gone_does_not_answer(tmp_path: Path) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    database = Database(f"sqlite:///{folder / 'api.db'}")
+async def test_ping_fails_for_a_deleted_database(tmp_path: Path) -> None:
+    directory = tmp_path / "deleted"
+    directory.mkdir()
+    database = Database(f"sqlite:///{directory / 'api.db'}")
     store = CommandStore(database)
-    shutil.rmtree(folder)
-    with pytest.raises(StoreError, match="cannot be used"):
+    shutil.rmtree(directory)
+    with pytest.raises(StoreError, match="cannot use the store"):
         await database.migrate(MIGRATIONS)
     assert not await store.ping()
-    folder.mkdir()
+    directory.mkdir()
     await database.migrate(MIGRATIONS)
     assert await store.ping()
     await database.close()

@@ -1,4 +1,4 @@
-"""The history in a PostgreSQL that several replicas share."""
+"""Command history in PostgreSQL, used by several replicas."""
 
 import asyncio
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def record(id_: str) -> CommandRecord:
     )
 
 
-async def test_replicas_that_start_at_once_make_one_schema(url: str) -> None:
+async def test_concurrent_replicas_create_one_schema(url: str) -> None:
     replicas = [Database(url) for _ in range(8)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
     await CommandStore(replicas[0]).add(record("1"))
@@ -51,7 +51,7 @@ async def test_replicas_that_start_at_once_make_one_schema(url: str) -> None:
         await replica.close()
 
 
-async def test_the_first_outcome_stands_whichever_replica_wrote_it(url: str) -> None:
+async def test_the_first_outcome_of_any_replica_is_kept(url: str) -> None:
     replicas = [Database(url) for _ in range(4)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
     stores = [CommandStore(replica) for replica in replicas]
@@ -68,7 +68,7 @@ async def test_the_first_outcome_stands_whichever_replica_wrote_it(url: str) -> 
         await replica.close()
 
 
-async def test_a_user_of_any_length_is_written_down(url: str) -> None:
+async def test_user_names_of_any_length_are_stored(url: str) -> None:
     database = Database(url)
     await database.migrate(MIGRATIONS)
     long = msgspec.structs.replace(record("long"), who="u" * 1000)
@@ -77,7 +77,7 @@ async def test_a_user_of_any_length_is_written_down(url: str) -> None:
     await database.close()
 
 
-async def test_a_commit_whose_answer_is_lost_writes_one_row(
+async def test_a_commit_with_a_lost_response_writes_one_row(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(url)
@@ -101,7 +101,7 @@ async def test_a_commit_whose_answer_is_lost_writes_one_row(
     await database.close()
 
 
-async def test_a_server_that_ends_and_comes_back_is_used_again(server: Postgres) -> None:
+async def test_connections_recover_after_a_server_restart(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
     store = CommandStore(database)
@@ -115,14 +115,14 @@ async def test_a_server_that_ends_and_comes_back_is_used_again(server: Postgres)
     await database.close()
 
 
-async def test_a_server_that_hangs_is_not_waited_for(server: Postgres) -> None:
+async def test_a_hanging_server_times_out(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
     store = CommandStore(database)
     with server.paused():
         found = await asyncio.gather(*(store.ping() for _ in range(20)))
         assert not any(found)
-        with pytest.raises(StoreUnavailableError, match="no answer"):
+        with pytest.raises(StoreUnavailableError, match="no response"):
             await store.add(record("hangs"))
     await wait_until_true(store.ping)
     await store.add(record("hangs"))

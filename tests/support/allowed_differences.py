@@ -1,4 +1,4 @@
-"""Intended differences from the recordings, with reasons; documented in docs/differences.md."""
+"""Where we differ from the recordings on purpose, and why; told to users in docs/differences.md."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,10 +25,10 @@ class AllowedDifference:
     """Names, or patterns of names, of recordings."""
 
     paths: tuple[str, ...]
-    """Patterns of paths in a scenario result."""
+    """Patterns of places in a life."""
 
     def covers(self, scenario: str, path: str) -> bool:
-        """Whether a difference at *path* is this one."""
+        """Whether a difference at *place* is this one."""
         return _matches(scenario, self.scenarios) and _matches(path, self.paths)
 
 
@@ -38,7 +38,7 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
 
 ALLOWED = (
     AllowedDifference(
-        reason="Which pods run of those that do not all fit is chance.",
+        reason="Which pods run, if not all fit, is not deterministic.",
         scenarios=("gang-elastic-partly",),
         paths=("/final/pods/j-t-*", "/pods/j-t-*"),
     ),
@@ -48,13 +48,13 @@ ALLOWED = (
         paths=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
     ),
     AllowedDifference(
-        reason="A deleted PodGroup is created again.",
+        reason="A deleted PodGroup is re-created.",
         scenarios=("podgroup-deleted",),
         paths=("/groups/*", "/final/groups/*"),
     ),
     AllowedDifference(
         reason=(
-            "A PodGroup short of a member is Unknown at once"
+            "A PodGroup with a missing member is Unknown at once"
             " and Running once the missing pods are bound."
         ),
         scenarios=(
@@ -69,7 +69,7 @@ ALLOWED = (
         paths=("/groups/*",),
     ),
     AllowedDifference(
-        reason="A policy for JobUnknown acts when the PodGroup has been Unknown for a second.",
+        reason="A policy for JobUnknown fires when the PodGroup has been Unknown for a second.",
         scenarios=("policy-unknown",),
         paths=("/events/Job/+PodGroupPending",),
     ),
@@ -79,7 +79,7 @@ ALLOWED = (
         paths=("/groups/*",),
     ),
     AllowedDifference(
-        reason="A PodGroup whose pods are only on their way is not called unschedulable.",
+        reason="A PodGroup whose pods are being created is not reported as unschedulable.",
         scenarios=("policy-podevicted-restart*", "policy-podfailed-restart*"),
         paths=(
             "/events/Job/-PodGroupPending",
@@ -100,17 +100,17 @@ ALLOWED = (
         ),
     ),
     AllowedDifference(
-        reason="A gang that its queue does not admit gets the reason.",
+        reason="A gang that its queue does not admit reports the reason.",
         scenarios=("command-abort-pending", "gang-too-big", "queue-capability"),
         paths=("/events/Job/+PodGroupPending", "/final/groups/*/conditions"),
     ),
     AllowedDifference(
-        reason="An unknown plugin argument causes a warning event.",
+        reason="A plugin's unknown argument causes a warning.",
         scenarios=("plugin-ssh-no-root",),
         paths=("/events/Job/+PluginError",),
     ),
     AllowedDifference(
-        reason="The script by which PyTorch's workers wait is another one, and is always served.",
+        reason="PyTorch's workers wait with another script, which always has `svc`'s variables.",
         scenarios=("plugin-pytorch-wait", "*pytorch*"),
         paths=("/made/Pod/?/spec/initContainers/0/*",),
     ),
@@ -120,12 +120,12 @@ ALLOWED = (
         paths=("*/spec/tasks/0/replicas",),
     ),
     AllowedDifference(
-        reason="Pods that are awaited are not created repeatedly.",
+        reason="Pods with a PodPending policy are not re-created repeatedly.",
         scenarios=("policy-pending-timeout",),
         paths=("/made/Pod", "/pods/*"),
     ),
     AllowedDifference(
-        reason="PVCs are bound to directories that the agent keeps.",
+        reason="Claims are bound to directories that the agent manages.",
         scenarios=("volumes-claim", "volumes-name"),
         paths=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
     ),
@@ -135,12 +135,12 @@ ALLOWED = (
         paths=("/events/PodGroup/+Scheduled",),
     ),
     AllowedDifference(
-        reason="A pod that terminated on its own is kept, even if its job finished at that moment.",
+        reason="A finished pod is kept, even if the job ended in the same moment.",
         scenarios=("*-job-tensorflow-dist-mnist", "*mpi-example", "*tf-*", "kubecon2019-horovod*"),
         paths=("/pods/*",),
     ),
     AllowedDifference(
-        reason="A policy is carried out even if all other pods have ended in the same moment.",
+        reason="A policy is executed even if all other pods have ended in the same moment.",
         scenarios=("paddlepaddle*",),
         paths=("/jobs/*",),
     ),
@@ -150,17 +150,17 @@ ALLOWED = (
         paths=("/events/PodGroup/+Unschedulable",),
     ),
     AllowedDifference(
-        reason="An ineffective annotation in a pod template causes a warning event.",
+        reason="An annotation in a pod template that has no effect causes a warning.",
         scenarios=("batch-job", "deployment-template"),
         paths=("/events/Pod/+GroupMinMemberIgnored",),
     ),
     AllowedDifference(
-        reason="A gang with missing pods is reported as lacking pods, not resources.",
+        reason="A gang whose pods do not all exist reports missing pods, not missing resources.",
         scenarios=("statefulset",),
         paths=("/final/groups/*/conditions/0/2",),
     ),
     AllowedDifference(
-        reason="Objects of plugins have the label `volcano.sh/job-name`.",
+        reason="Objects that plugins create have the label `volcano.sh/job-name`.",
         scenarios=("*",),
         paths=tuple(
             f"/made/{kind}/?/metadata/labels"
@@ -168,7 +168,7 @@ ALLOWED = (
         ),
     ),
     AllowedDifference(
-        reason="Host names that cannot resolve cause a warning event.",
+        reason="Host names that will not resolve cause a warning.",
         scenarios=("task-fields",),
         paths=("/events/Job/+PluginError",),
     ),

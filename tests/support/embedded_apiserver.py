@@ -15,9 +15,9 @@ import aiohttp
 import msgspec
 from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
-from batholith.apiserver.server import RunningServer, Settings, running
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.local.apiserver import RunningServer, Settings, running
 from batholith.local.pki import Pki
 from batholith.model.admission import Webhook
 from batholith.model.names import CRDS

@@ -14,7 +14,7 @@ class LoopTime:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()
         true, self._offset = loop.time, 0.0
-        monkeypatch.setattr(loop, "steady_time", lambda: true() + self._offset)
+        monkeypatch.setattr(loop, "time", lambda: true() + self._offset)
 
     def advance(self, seconds: float) -> None:
         """Go ahead: what has waited for less than *seconds* has waited for long enough."""

@@ -59,46 +59,46 @@ class ControllerMachine(RuleBasedStateMachine):
     def _settle_or_advance(self, pace: int | None) -> None:
         self.no_violation = False
         if pace is None:
-            self.world.api.heal()
-            self.world.do(self.world.rest())
-            self.world.validate()
+            self.world.api.clear_faults()
+            self.world.run(self.world.run_until_quiet())
+            self.world.check_invariants()
         else:
-            self.world.do(self.world.rounds(pace))
+            self.world.run(self.world.run_iterations(pace))
         self.no_violation = True
 
     @rule(graceful=st.booleans())
     def the_controller_ends(self, graceful: bool) -> None:
-        self.world.do(self.world.stop() if graceful else self.world.kill())
+        self.world.run(self.world.stop() if graceful else self.world.kill())
 
     @rule(pace=PACE)
     def the_controller_starts(self, pace: int | None) -> None:
-        self.world.do(self.world.start())
+        self.world.run(self.world.start())
         self._settle_or_advance(pace)
 
     @rule(lag=st.sampled_from([1, 4, 15]))
     def answers_are_slow(self, lag: int) -> None:
-        self.world.api.lag = lag
+        self.world.api.response_lag = lag
 
     @rule(forget=st.booleans(), pace=PACE)
     def watches_end(self, forget: bool, pace: int | None) -> None:
-        (self.world.api.lose if forget else self.world.api.end_watches)()
+        (self.world.api.break_watches if forget else self.world.api.end_watches)()
         self._settle_or_advance(pace)
 
     @rule(seconds=st.sampled_from([0.5, 3, 90, 400]), pace=PACE)
     def time_passes(self, seconds: float, pace: int | None) -> None:
-        self.world.do(self.world.pass_time(seconds))
+        self.world.run(self.world.pass_time(seconds))
         self._settle_or_advance(pace)
 
     @rule()
     def a_new_controller_finds_nothing_to_do(self) -> None:
         """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
         self._settle_or_advance(None)
-        before = self.world.writes
-        self.world.do(self.world.kill())
+        before = self.world.controller_writes
+        self.world.run(self.world.kill())
         self._settle_or_advance(None)
-        assert self.world.writes == before
+        assert self.world.controller_writes == before
 
     @invariant()
     def each_change_kept_the_rules(self) -> None:
         """INV-OW-1, INV-OW-2: nothing is written but what is this controller's to write."""
-        assert self.world.broken == []
+        assert self.world.violations == []

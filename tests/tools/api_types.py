@@ -1,6 +1,6 @@
-"""``make api-types``: makes the table of the built-in types anew, after a real API server.
+"""``make api-types``: generate the table of the built-in types from a real API server.
 
-Needs Go and the programs that `tests/realkube/build` makes. Writes package data.
+Needs Go and the programs that `tests/realkube/build` builds. Writes package data.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from support.realkube import real_server
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        async with real_server(Path(folder)) as server:
-            made = await api_types.generate(server)
-    for name, text in made.items():
+    with tempfile.TemporaryDirectory() as directory:
+        async with real_server(Path(directory)) as server:
+            files = await api_types.generate(server)
+    for name, text in files.items():
         (api_types.PACKAGED / name).write_text(text)
 
 

@@ -1,12 +1,12 @@
-"""Writes the chart's templates after the kustomize files, which are the source of both.
+"""Generate the chart's templates from the kustomize files.
 
-A comment in a source says what the chart has in its place:
+A comment in a source contains the text of the chart:
 
 * at the end of a line, ``key: value # helm: TEXT``: the value becomes ``TEXT``;
-* on a line of its own, ``# helm: TEXT``: the line becomes ``TEXT`` (conditions, loops, additions).
+* on a separate line, ``# helm: TEXT``: the line becomes ``TEXT`` (conditions, loops, additions).
 
-Lines between an ``else`` and its ``end`` are kept as they stand, so a default can be shown there.
-Run as ``make chart``; a test fails when the templates are not those of the sources.
+Lines between an ``else`` and its ``end`` are copied unchanged, so they can contain a default.
+Run as ``make chart``; a test fails if the templates do not match the sources.
 """
 
 import re
@@ -14,23 +14,23 @@ from pathlib import Path
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 SOURCES = (
-    *(f"base/{part}.yaml" for part in ("controllers", "scheduler", "admission", "webhooks")),
-    *(f"base/{part}.yaml" for part in ("policies", "api", "network", "user-roles")),
+    *(f"base/{name}.yaml" for name in ("controllers", "scheduler", "admission", "webhooks")),
+    *(f"base/{name}.yaml" for name in ("policies", "api", "network", "user-roles")),
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",
     *(
-        f"components/policies/{about}-policies.yaml"
-        for about in ("job", "job-update", "queue", "podgroup", "pod", "relation")
+        f"components/policies/{subject}-policies.yaml"
+        for subject in ("job", "job-update", "queue", "podgroup", "pod", "relation")
     ),
 )
-"""What the chart is made of. The namespace is Helm's business."""
+"""Sources of the chart. Helm creates the namespace."""
 _WHOLE = re.compile(r"^(\s*)# helm: (.*)$")
 _VALUE = re.compile(r"^(\s*(?:- )?(?:[\w./-]+: )?)\S.*? # helm: (.*)$")
 
 
 def template(source: str) -> str:
-    """The template of one source file's text."""
+    """Return the template for the text of one source file."""
     lines = []
     for line in source.splitlines():
         if whole := _WHOLE.match(line):
@@ -43,13 +43,13 @@ def template(source: str) -> str:
 
 
 def templates() -> dict[str, str]:
-    """Every template of the chart that has a source, by its file's name."""
+    """Return the generated templates by file name."""
     sources = [MANIFESTS / source for source in SOURCES]
     return {source.name: template(source.read_text()) for source in sources}
 
 
 def write(chart: Path) -> None:
-    """Write the templates into *chart*, in the place of older ones."""
+    """Write the templates into *chart*, replacing existing ones."""
     for name, text in templates().items():
         (chart / "templates" / name).write_text(text)
 

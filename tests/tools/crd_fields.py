@@ -1,7 +1,7 @@
-"""Derives ``tests/data/crd-fields`` from the definitions that Volcano installs.
+"""Derive ``tests/data/crd-fields`` from the CRDs that Volcano installs.
 
-``PYTHONPATH=tests .venv/bin/python tests/tools/crd_fields.py FILE…``, each file a definition of
-Volcano's ``config/crd``. Names, types and limits are taken; no prose is.
+``PYTHONPATH=tests .venv/bin/python tests/tools/crd_fields.py FILE…``, each file a CRD of
+Volcano's ``config/crd``. Copies names, types and limits, but no prose.
 """
 
 import json

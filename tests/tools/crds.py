@@ -1,6 +1,6 @@
-"""``make crds``: makes the definitions anew, with the types of a real API server.
+"""``make crds``: generate the CRDs, with the types of a real API server.
 
-Needs the programs that `tests/realkube/build` makes. Writes package data and `manifests/crds`.
+Needs the programs that `tests/realkube/build` builds. Writes package data and `manifests/crds`.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from support.realkube import real_server
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        async with real_server(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as directory:
+        async with real_server(Path(directory)) as server:
             document = await server.get("/openapi/v3/api/v1")
     crd_builder.write(crd_builder.fill_in_types(document))
 

@@ -5,50 +5,104 @@ Usage: python tests/tools/terminology.py [--count] [PATH ...]
 The list is the last fenced block of docs/glossary.md: one pattern per line, then ``#`` and what to
 use instead. A hit is allowed if a phrase of ``docs/glossary-allowed.txt`` covers it: one regular
 expression per line, after ``PATH-GLOB:`` if it holds for those files alone. Prints the hits that
-are not allowed as ``path:line: word (use …): text``; exit status 1 if there are any. A phrase that
-allows nothing any more is reported, too.
+are not allowed as ``path:line: word (use …): text``; exit status 1 if there are any. A check of the
+whole repository also reports the phrases that allow nothing.
 """
 
-import fnmatch
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = "docs/glossary.md"
 ALLOWED = "docs/glossary-allowed.txt"
 CHECKED = (
-    "platform", "tests", "bench", "docs", "README.md", "CONTRIBUTING.md", "manifests",
-    "changelog.d", "Makefile", ".ci", "pyproject.toml",
+    "platform", "tests", "bench", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
+    "changelog.d", "manifests", "Makefile", "Dockerfile", ".ci", "pyproject.toml",
 )  # fmt: skip
-EXCLUDED = (GLOSSARY, ALLOWED, "tests/data/*", "*.json", "*.jsonl", "*.sum", "*.mod", "*.svg")
-"""Other texts than ours: recordings, generated tables, and the list itself."""
+EXCLUDED = (
+    GLOSSARY, ALLOWED, "tests/tools/terminology.py", "tests/test_terminology.py",
+    "tests/data/*", "*.json", "*.jsonl", "*.sum", "*.mod", "*.svg",
+)  # fmt: skip
+"""The list and its checker; recordings and generated tables."""
 
-Phrases = list[tuple[str, re.Pattern[str]]]
+
+@dataclass(frozen=True)
+class Word:
+    """A pattern of the list, and what to use instead."""
+
+    pattern: re.Pattern[str]
+    instead: str
 
 
-def word_list() -> list[tuple[re.Pattern[str], str]]:
-    """Return the patterns with what to use instead."""
-    block = (ROOT / GLOSSARY).read_text().rpartition("```text\n")[2].partition("```")[0]
+@dataclass
+class Phrase:
+    """An allowed phrase."""
+
+    glob: str
+    pattern: re.Pattern[str]
+    is_used: bool = False
+
+    def covers(self, line: str, hit: re.Match[str]) -> bool:
+        """Report whether the phrase occurs in *line* around *hit*, and record that it was used."""
+        found = any(
+            match.start() <= hit.start() and hit.end() <= match.end()
+            for match in self.pattern.finditer(line)
+        )
+        self.is_used |= found
+        return found
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A word of the list that no phrase allows."""
+
+    path: str
+    line: int
+    word: str
+    instead: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.word} (use {self.instead}): {self.text}"
+
+
+def parse_words(page: str) -> list[Word]:
+    """Return the list in the last fenced block of *page*."""
+    block = page.rpartition("```text\n")[2].partition("```")[0]
     rows = (line.partition("#") for line in block.splitlines() if line.strip())
     return [
-        (re.compile(rf"(?<!\w)(?:{pattern.strip()})(?!\w)", re.IGNORECASE), instead.strip())
-        for pattern, _, instead in rows
+        Word(re.compile(rf"(?<!\w)(?:{row.strip()})(?!\w)", re.IGNORECASE), instead.strip())
+        for row, _, instead in rows
     ]
 
 
-def allowed_phrases() -> Phrases:
+def parse_phrases(text: str) -> list[Phrase]:
     """Return the allowed phrases, each with the glob of the files that it holds for."""
-    phrases: Phrases = []
-    for line in (ROOT / ALLOWED).read_text().splitlines():
+    phrases = []
+    for line in text.splitlines():
         if line and not line.startswith("#"):
-            head, colon, rest = line.partition(": ")
-            glob, text = (head, rest) if colon and ("/" in head or "*." in head) else ("*", line)
-            phrases.append((glob, re.compile(text, re.IGNORECASE)))
+            glob, colon, phrase = line.partition(": ")
+            if not (colon and re.fullmatch(r"[\w*.-]*[/.][\w*./-]*|Makefile|Dockerfile", glob)):
+                glob, phrase = "*", line
+            phrases.append(Phrase(glob, re.compile(phrase, re.IGNORECASE)))
     return phrases
+
+
+def check(path: str, text: str, words: list[Word], phrases: list[Phrase]) -> Iterator[Hit]:
+    """Yield the words of the list in *text* that no phrase for *path* allows."""
+    allowed = [phrase for phrase in phrases if fnmatch(path, phrase.glob)]
+    any_word = re.compile("|".join(word.pattern.pattern for word in words), re.IGNORECASE)
+    for number, line in enumerate(text.splitlines(), start=1):
+        for word in words if any_word.search(line) else ():
+            for match in word.pattern.finditer(line):
+                if not any(phrase.covers(line, match) for phrase in allowed):
+                    yield Hit(path, number, match[0], word.instead, line.strip())
 
 
 def files(paths: list[str]) -> Iterator[str]:
@@ -57,7 +111,7 @@ def files(paths: list[str]) -> Iterator[str]:
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for path in filter(None, listed.split("\0")):
         file = ROOT / path
-        excluded = any(fnmatch.fnmatch(path, glob) for glob in EXCLUDED)
+        excluded = any(fnmatch(path, glob) for glob in EXCLUDED)
         if file.is_file() and not file.is_symlink() and not excluded:
             yield path
 
@@ -65,50 +119,24 @@ def files(paths: list[str]) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Print the hits, or with ``--count`` how many each file has; return the exit status."""
     paths = [each for each in arguments if each != "--count"]
-    words, phrases = word_list(), allowed_phrases()
-    used: set[int] = set()
-    counts: Counter[str] = Counter()
-    for path in files(paths or list(CHECKED)):
-        allowed = [each for each in enumerate(phrases) if fnmatch.fnmatch(path, each[1][0])]
-        for number, line in enumerate((ROOT / path).read_text().splitlines(), start=1):
-            for word, instead in _hits(line, words, allowed, used):
-                counts[path] += 1
-                if "--count" not in arguments:
-                    print(f"{path}:{number}: {word} (use {instead}): {line.strip()}")
+    words = parse_words((ROOT / GLOSSARY).read_text())
+    phrases = parse_phrases((ROOT / ALLOWED).read_text())
+    hits = [
+        hit
+        for path in files(paths or list(CHECKED))
+        for hit in check(path, (ROOT / path).read_text(), words, phrases)
+    ]
     if "--count" in arguments:
-        for path, count in counts.most_common():
+        for path, count in Counter(hit.path for hit in hits).most_common():
             print(f"{count:6} {path}")
-    unused = [] if paths else [each for each in range(len(phrases)) if each not in used]
-    for index in unused:
-        print(f"{ALLOWED}: allows nothing: {phrases[index][1].pattern}")
-    print(f"{sum(counts.values())} words of the list in {len(counts)} files", file=sys.stderr)
-    return 1 if counts or unused else 0
-
-
-def _hits(
-    line: str,
-    words: list[tuple[re.Pattern[str], str]],
-    phrases: list[tuple[int, tuple[str, re.Pattern[str]]]],
-    used: set[int],
-) -> Iterator[tuple[str, str]]:
-    for pattern, instead in words:
-        for match in pattern.finditer(line):
-            if not _is_allowed(line, match, phrases, used):
-                yield match[0], instead
-
-
-def _is_allowed(
-    line: str,
-    hit: re.Match[str],
-    phrases: list[tuple[int, tuple[str, re.Pattern[str]]]],
-    used: set[int],
-) -> bool:
-    for index, (_, phrase) in phrases:
-        for match in phrase.finditer(line):
-            if match.start() <= hit.start() and hit.end() <= match.end():
-                used.add(index)
-                return True
-    return False
+    else:
+        print(*hits, sep="\n", end="\n" if hits else "")
+    unused = [] if paths else [phrase for phrase in phrases if not phrase.is_used]
+    for phrase in unused:
+        print(f"{ALLOWED}: allows nothing: {phrase.pattern.pattern}")
+    if hits:
+        print(f"{len(hits)} words of the list in {len({hit.path for hit in hits})} files")
+    return 1 if hits or unused else 0
 
 
 if __name__ == "__main__":

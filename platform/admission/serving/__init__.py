@@ -1,9 +1,9 @@
-"""The admission rules as webhooks over HTTPS, for real API servers.
+"""Admission webhook server: serves the admission rules to real API servers over HTTPS.
 
-:mod:`.reviews` reads and writes AdmissionReviews, :mod:`.desk` finds the rule for a path and asks
-it (what it may look up is in :mod:`.shelves`), :mod:`.server` is the HTTPS server (kopf's) and
-:mod:`.tls` its certificate. That comes from a Secret (:mod:`.secret`, by the steps of
-:mod:`.bundles`) or from :mod:`.files`. :mod:`.registration` describes webhooks to API servers,
-:mod:`.trust` keeps what they trust, :mod:`.office` is what one replica does for all, and
-:mod:`.service` the whole part. Only ``batholith admission`` imports this.
+:mod:`.reviews` decodes and encodes AdmissionReviews, :mod:`.handler` calls the rule for a path,
+with cluster state from :mod:`.object_reader`, and :mod:`.server` is the HTTPS server (kopf's). The
+serving certificate is read from a Secret (:mod:`.cert_secret`, rotated by :mod:`.cert_rotation`) or
+from :mod:`.cert_files`. :mod:`.registration` builds webhook configurations, :mod:`.ca_injector`
+injects their ``caBundle``, :mod:`.leader_tasks` runs what one replica does for all, and
+:mod:`.service` assembles the service. Only ``batholith admission`` imports this package.
 """

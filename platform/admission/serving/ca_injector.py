@@ -1,4 +1,4 @@
-"""Keeps the certificates that webhook configurations trust as they should be."""
+"""Inject the ``caBundle`` into webhook configurations."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -33,14 +33,14 @@ class _WebhookEntry(ApiStruct, frozen=True):
 
 
 class WebhookConfiguration(ApiStruct, frozen=True):
-    """A webhook configuration, as far as trust goes."""
+    """Fields of a webhook configuration that the injector reads."""
 
     metadata: ObjectMeta = ObjectMeta()
     webhooks: tuple[_WebhookEntry, ...] = ()
 
 
 class CaInjector:
-    """The webhook configurations of ours, each followed by its name."""
+    """Creates this installation's webhook configurations and keeps their ``caBundle`` current."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CaInjector:
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
-        """*changed* is called when a configuration has."""
+        """Call *changed* on every event of a configuration."""
         self._client = client
         self._registration = registration
         self._clock = clock
@@ -62,63 +62,66 @@ class CaInjector:
                 registration.configuration_name(webhook),
                 registration.configuration_resource(webhook),
             )
-            cache = Informer(
+            informer = Informer(
                 client, resource, WebhookConfiguration, field_selector=f"metadata.name={name}"
             )
-            cache.add_event_handler(lambda old, new: changed())
-            self._informers[name] = (webhook, resource, cache)
+            informer.add_event_handler(lambda old, new: changed())
+            self._informers[name] = (webhook, resource, informer)
 
     @property
     def informers(self) -> Sequence[Informer[WebhookConfiguration]]:
-        """What must run and be synced before :meth:`commit`."""
-        return tuple(cache for _, _, cache in self._informers.values())
+        """Informers that must be synced before :meth:`inject`."""
+        return tuple(informer for _, _, informer in self._informers.values())
 
     def propagated_for(self, bundle: bytes) -> float:
-        """Seconds for which all configurations have named *bundle*; below 0: they do not yet."""
+        """Return for how many seconds all configurations have had *bundle*; negative if not yet."""
         if self._propagated is None or self._propagated[0] != bundle:
             return -1.0
         return self._clock.monotonic() - self._propagated[1]
 
     async def inject(self, bundle: bytes) -> None:
-        """Make all configurations trust *bundle* (PEM), and make those that are to be made.
+        """Write *bundle* (PEM) to all configurations; create missing ones if enabled.
 
         Raises:
-            ApiError, ConnectionLostError: it cannot be written; try again.
+            ApiError, ConnectionLostError: a write failed; retry.
         """
         complete = True
-        for name, (webhook, resource, cache) in self._informers.items():
-            found = cache.get(name)
+        for name, (webhook, resource, informer) in self._informers.items():
+            found = informer.get(name)
             if found is None:
                 complete &= not await self._create(webhook, bundle)
-            elif late := self._outdated(found, bundle):
+            elif outdated := self._outdated(found, bundle):
                 complete = False
-                await self._write(resource, found, late, bundle)
+                await self._write(resource, found, outdated, bundle)
         if not complete:
             self._propagated = None
         elif self._propagated is None or self._propagated[0] != bundle:
             self._propagated = (bundle, self._clock.monotonic())
 
     async def _create(self, webhook: Webhook, bundle: bytes) -> bool:
-        """Create a configuration if that is asked for; whether it is."""
+        """Create a configuration if enabled; return whether it is enabled."""
         if not self._registration.create:
             return False
         name = self._registration.configuration_name(webhook)
         try:
-            wanted = self._registration.configuration(webhook, bundle=bundle)
-            await self._client.create(self._registration.configuration_resource(webhook), wanted)
+            body = self._registration.configuration(webhook, bundle=bundle)
+            await self._client.create(self._registration.configuration_resource(webhook), body)
         except AlreadyExistsError:
             return True
-        log.info("registered", extra={"configuration": name})
+        log.info("created webhook configuration", extra={"configuration": name})
         return True
 
     def _outdated(self, found: WebhookConfiguration, bundle: bytes) -> list[str]:
-        """The webhooks in *found* that are ours and trust something else."""
-        name, target = found.metadata.name, self._registration.endpoint
-        ours = [each for each in found.webhooks if _targets(each.client_config, target)]
-        if not ours and name not in self._foreign:
+        """Return the webhooks in *found* that target this service and lack *bundle*."""
+        name, endpoint = found.metadata.name, self._registration.endpoint
+        own = [each for each in found.webhooks if _targets(each.client_config, endpoint)]
+        if not own and name not in self._foreign:
             self._foreign.add(name)
-            log.warning("left alone: it leads to other webhooks", extra={"configuration": name})
-        return [each.name for each in ours if each.client_config.ca_bundle != bundle]
+            log.warning(
+                "skipping webhook configuration owned by another service",
+                extra={"configuration": name},
+            )
+        return [each.name for each in own if each.client_config.ca_bundle != bundle]
 
     async def _write(
         self,
@@ -133,8 +136,8 @@ class CaInjector:
         try:
             await self._client.patch(resource, meta.name, body, kind=PatchType.STRATEGIC)
         except (ConflictError, NotFoundError):
-            return  # it has changed, which we will hear of
-        log.info("trust written", extra={"configuration": meta.name})
+            return  # The informer's event triggers the next sync.
+        log.info("caBundle updated", extra={"configuration": meta.name})
 
 
 def _targets(config: _ClientConfig, endpoint: WebhookEndpoint) -> bool:

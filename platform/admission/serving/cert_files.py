@@ -1,4 +1,4 @@
-"""Certificate and key from files that an administrator provides and replaces."""
+"""Serving certificate from files that the administrator provides and renews."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ class CertificateFiles:
     certificate: Path
     key: Path
     ca: Path | None = None
-    """What configurations are to trust; without it they are left as they are."""
+    """CA bundle for webhook configurations; without it they are not modified."""
 
 
 class FileCertProvider:
-    """Has *presenter* show what is in files."""
+    """Loads the serving certificate from files."""
 
     informers: Sequence[Informer[Any]] = ()
 
@@ -35,34 +35,34 @@ class FileCertProvider:
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
-        """*changed* is called when a file has."""
+        """Call *changed* when a file has changed."""
         self.ca_bundle = b""
-        """The authorities that configurations are to name; empty where no file is given."""
+        """CA bundle for webhook configurations; empty if no file is given."""
         self._serving_certificate = serving_certificate
         self._clock = clock
         self._changed = changed
-        authority = [] if files.ca is None else [files.ca]
-        self._files = FileWatcher([files.certificate, files.key, *authority], self._on_files)
+        ca_files = [] if files.ca is None else [files.ca]
+        self._files = FileWatcher([files.certificate, files.key, *ca_files], self._on_files)
 
     async def start(self) -> None:
-        """Read the files for the first time.
+        """Load the files.
 
         Raises:
-            OSError: one cannot be read.
+            OSError: a file cannot be read.
             ValueError: certificate and key cannot be served.
         """
         self._files.poll()
 
     async def watch(self) -> None:
-        """Look for changes until cancelled."""
+        """Watch the files until cancelled."""
         await self._files.watch(self._clock)
 
     async def renew(self, *, propagated_for: float) -> float:
-        """Whoever provides the files renews them."""
+        """Do nothing: the administrator renews the files."""
         return math.inf
 
     def _on_files(self, contents: list[bytes]) -> None:
-        certificate, key, *authority = contents
+        certificate, key, *ca_files = contents
         self._serving_certificate.load(certificate, key)
-        self.ca_bundle = b"".join(authority)
+        self.ca_bundle = b"".join(ca_files)
         self._changed()

@@ -1,14 +1,14 @@
-"""Certificates of the webhooks and how they follow one another, as pure functions.
+"""Rotation of the webhooks' certificates, as pure functions.
 
-API servers trust what a webhook configuration names, and learn of a change a little later; replicas
-take up a new certificate a little later, too. So a change goes in steps, each of which is written
-into the Secret that all replicas share:
+API servers trust the ``caBundle`` of a webhook configuration and observe changes with a delay; so
+do replicas with a new certificate. Rotation therefore takes three steps, each written to the
+Secret common to all replicas:
 
-1. *prepare*: a new authority is trusted beside the old one; its certificate lies ready.
-2. *switch*, when all configurations have named both for a while: the new certificate is served.
-3. *retire*, when it has been served for a while: the old authority is trusted no more.
+1. *prepare*: add a new CA to the CA bundle, and store its certificate as the next one.
+2. *switch*, once all configurations have had the new CA bundle for a while: serve the next one.
+3. *retire*, once the new certificate has been served for a while: remove the old CA.
 
-Each authority signs one certificate, and its key is thrown away with that.
+Each CA signs one certificate; its key is discarded afterwards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,24 +24,24 @@ _SUBJECT = "batholith-admission"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationPolicy:
-    """How long things last and are waited for."""
+    """Lifetimes and delays of the rotation."""
 
     validity: timedelta = timedelta(days=365)
-    """How long a certificate is good."""
+    """Validity of a certificate."""
     renew_before: timedelta = timedelta(days=120)
-    """The next is prepared when no more than this is left of it."""
+    """Remaining validity at which the next certificate is prepared."""
     propagation_delay: float = 60.0
-    """Seconds for API servers to hear of a changed configuration."""
+    """Seconds for API servers to observe a changed configuration."""
     old_ca_retention: float = 600.0
-    """Seconds for the last replica to serve the new certificate."""
+    """Seconds for all replicas to serve the new certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertBundle:
-    """What the Secret holds; all of it PEM."""
+    """Contents of the Secret, in PEM."""
 
     ca_bundle: bytes
-    """Authorities, the latest at the end."""
+    """CA certificates, latest last."""
     certificate: bytes
     key: bytes = field(repr=False)
     next_certificate: bytes = b""
@@ -49,7 +49,7 @@ class CertBundle:
 
     @classmethod
     def from_secret_data(cls, data: Mapping[str, bytes]) -> "CertBundle":
-        """From ``data`` of the Secret."""
+        """Decode ``data`` of the Secret."""
         return cls(
             ca_bundle=data.get("ca.crt", b""),
             certificate=data.get("tls.crt", b""),
@@ -59,7 +59,7 @@ class CertBundle:
         )
 
     def to_secret_data(self) -> dict[str, bytes | None]:
-        """As ``data`` of the Secret; ``None`` takes a key away."""
+        """Encode as ``data`` of the Secret; ``None`` removes a key."""
         return {
             "ca.crt": self.ca_bundle,
             "tls.crt": self.certificate,
@@ -70,7 +70,7 @@ class CertBundle:
 
     @property
     def is_valid(self) -> bool:
-        """Whether each certificate has its key and is signed by somebody who is trusted."""
+        """Return whether each certificate matches its key and is signed by a CA of the bundle."""
         try:
             authorities = x509.load_pem_x509_certificates(self.ca_bundle)
             pairs = [CertKeyPair.from_pem(self.certificate, self.key)]
@@ -83,19 +83,19 @@ class CertBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationFacts:
-    """What a decision depends on besides the bundle."""
+    """Inputs of the rotation besides the bundle."""
 
     now: datetime
     hosts: Sequence[str]
-    """Names and addresses at which the webhooks are reached."""
+    """DNS names and IP addresses of the webhooks."""
     propagated_for: float
-    """Seconds for which all configurations have named what is trusted; below 0: not yet."""
+    """Seconds for which all configurations have had the CA bundle; negative if not yet."""
     served_for: float
-    """Seconds for which the certificate has been the one to serve."""
+    """Seconds for which the certificate has been served."""
 
 
 def initial_bundle(facts: RotationFacts, policy: RotationPolicy) -> CertBundle:
-    """The first bundle."""
+    """Return a new bundle."""
     authority, leaf = _issue_certificate(facts, policy)
     return CertBundle(
         ca_bundle=authority.certificate_pem, certificate=leaf.certificate_pem, key=leaf.key_pem
@@ -105,10 +105,10 @@ def initial_bundle(facts: RotationFacts, policy: RotationPolicy) -> CertBundle:
 def next_step(
     bundle: CertBundle, facts: RotationFacts, policy: RotationPolicy
 ) -> tuple[CertBundle | None, float]:
-    """What *bundle*, which is sound, is to become now, if anything.
+    """Return the next bundle after the valid *bundle*, if a step is due.
 
     Returns:
-        The new bundle; or ``None``, and after how many seconds to ask again at the latest.
+        The new bundle or ``None``, and the maximum number of seconds until the next call.
     """
     if bundle.next_certificate:
         if facts.propagated_for < 0:
@@ -130,7 +130,7 @@ def next_step(
 
 
 def prepare_next(bundle: CertBundle, facts: RotationFacts, policy: RotationPolicy) -> CertBundle:
-    """*bundle* with a certificate that lies ready, signed by an authority that is trusted."""
+    """Return *bundle* with a next certificate, and its CA added to the CA bundle."""
     authority, leaf = _issue_certificate(facts, policy)
     return replace(
         bundle,
@@ -151,7 +151,7 @@ def _promote_next(bundle: CertBundle) -> CertBundle:
 
 
 def _signing_ca(bundle: CertBundle, current: CertKeyPair) -> bytes:
-    """The one authority that signed the certificate."""
+    """Return the CA that signed the certificate."""
     for authority in x509.load_pem_x509_certificates(bundle.ca_bundle):
         if current.signed_by(authority):
             return CertKeyPair(authority, current.key).certificate_pem
@@ -162,5 +162,5 @@ def _issue_certificate(
     facts: RotationFacts, policy: RotationPolicy
 ) -> tuple[CertKeyPair, CertKeyPair]:
     authority = create_ca(f"{_SUBJECT}-ca", now=facts.now, validity=policy.validity)
-    wanted = CertificateRequest(subject=_SUBJECT, validity=policy.validity, hosts=facts.hosts)
-    return authority, issue_certificate(authority, wanted, now=facts.now)
+    request = CertificateRequest(subject=_SUBJECT, validity=policy.validity, hosts=facts.hosts)
+    return authority, issue_certificate(authority, request, now=facts.now)

@@ -1,8 +1,7 @@
-"""Certificates of our own making, in a Secret that all replicas share.
+"""Self-signed serving certificate in a Secret common to all replicas.
 
-Whoever comes first creates it; all serve what it holds, and follow it by watch. One of them, the
-leader, takes the steps of :mod:`.bundles`. A Secret that somebody else has put there is served and
-trusted as it is, and never written.
+The first replica creates the Secret; all serve its contents and watch it. The leader performs the
+steps of :mod:`.cert_rotation`. A Secret created by others is served as it is, and never written.
 """
 
 import asyncio
@@ -38,14 +37,14 @@ from .cert_rotation import (
 log = logging.getLogger(__name__)
 
 _RECHECK_DELAY = 1.0
-"""Seconds after which to look at what was written, should we not hear of it before."""
+"""Seconds after a write until the Secret is checked again, unless an event arrives earlier."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 _MANAGER_NAME = "batholith"
 
 
 class Secret(ApiStruct, frozen=True):
-    """A Secret; its values are bytes here."""
+    """A Secret; values are decoded to bytes."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, bytes] = {}
@@ -53,7 +52,7 @@ class Secret(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSettings:
-    """Which Secret, and whom its certificates are for."""
+    """Name of the Secret, and hosts and lifetimes of its certificates."""
 
     namespace: str
     hosts: Sequence[str]
@@ -62,7 +61,7 @@ class SecretSettings:
 
 
 class SecretCertProvider:
-    """Has *presenter* show what the Secret holds, and keeps that good."""
+    """Serves and rotates the certificate in the Secret."""
 
     def __init__(
         self,
@@ -73,14 +72,14 @@ class SecretCertProvider:
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
-        """*changed* is called when the Secret has."""
+        """Call *changed* on every event of the Secret."""
         self._client = client
         self._settings = settings
         self._serving_certificate = serving_certificate
         self._clock = clock
         self._changed = changed
         self._last_valid: CertBundle | None = None
-        """The last sound bundle that was seen."""
+        """Last valid bundle observed."""
         self._secret_observed = asyncio.Event()
         self._served: tuple[bytes, float] = (b"", 0.0)
         self._informer = Informer(
@@ -94,12 +93,12 @@ class SecretCertProvider:
 
     @property
     def informers(self) -> Sequence[Informer[Secret]]:
-        """What must run and be synced first."""
+        """Informers that must be synced before :meth:`start`."""
         return (self._informer,)
 
     @property
     def ca_bundle(self) -> bytes:
-        """The authorities that configurations are to name; empty while they are not known."""
+        """CA bundle for webhook configurations; empty while unknown."""
         found = self._informer.get(self._key)
         if found is not None:
             bundle = CertBundle.from_secret_data(found.data)
@@ -108,37 +107,39 @@ class SecretCertProvider:
         return b"" if self._last_valid is None else self._last_valid.ca_bundle
 
     async def start(self) -> None:
-        """Create the Secret if nobody has, and wait until there is something to serve."""
+        """Create the Secret if it does not exist, and wait until a certificate is served."""
         backoff = Backoff(cap=5.0)
         while not self._serving_certificate.current:
             self._secret_observed.clear()
-            pause = _RECHECK_DELAY
+            delay = _RECHECK_DELAY
             if self._informer.get(self._key) is None:
                 try:
                     await self._create(
                         initial_bundle(self._facts(-1), self._settings.rotation_policy)
                     )
                 except (ApiError, ConnectionLostError) as error:
-                    log.warning("not created", extra={"secret": self._key, "error": str(error)})
-                    pause = backoff.next_delay()
+                    log.warning(
+                        "cannot create Secret", extra={"secret": self._key, "error": str(error)}
+                    )
+                    delay = backoff.next_delay()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._secret_observed.wait(), pause)
+                await asyncio.wait_for(self._secret_observed.wait(), delay)
 
     async def watch(self) -> None:
-        """The watch is enough."""
+        """Do nothing: the informer watches the Secret."""
 
     async def renew(self, *, propagated_for: float) -> float:
-        """Take the next step, if one is due; the leader calls this again and again.
+        """Perform the next rotation step if one is due; called repeatedly by the leader.
 
         Args:
-            spread_for: seconds for which all configurations have named :attr:`ca_bundle`; below 0:
-                they do not yet.
+            propagated_for: seconds for which all configurations have had :attr:`ca_bundle`;
+                negative if not yet.
 
         Returns:
-            Seconds after which to call again at the latest.
+            Maximum number of seconds until the next call.
 
         Raises:
-            ApiError, ConnectionLostError: it cannot be written; try again.
+            ApiError, ConnectionLostError: a write failed; retry.
         """
         found = self._informer.get(self._key)
         if found is not None and not _is_managed(found):
@@ -149,13 +150,13 @@ class SecretCertProvider:
             return _RECHECK_DELAY
         bundle = CertBundle.from_secret_data(found.data)
         if not bundle.is_valid:
-            log.warning("the Secret is damaged, and is mended", extra={"secret": self._key})
+            log.warning("Secret invalid, regenerating certificates", extra={"secret": self._key})
             await self._write(found, self._repaired(facts))
             return _RECHECK_DELAY
-        wanted, pause = next_step(bundle, facts, self._settings.rotation_policy)
-        if wanted is None:
-            return pause
-        await self._write(found, wanted)
+        next_bundle, delay = next_step(bundle, facts, self._settings.rotation_policy)
+        if next_bundle is None:
+            return delay
+        await self._write(found, next_bundle)
         return _RECHECK_DELAY
 
     @property
@@ -173,9 +174,9 @@ class SecretCertProvider:
         )
 
     def _repaired(self, facts: RotationFacts) -> CertBundle:
-        """In the place of what was lost: what we know of it, so that what is served stays good.
+        """Return a replacement based on the last valid bundle, so that the served one stays valid.
 
-        Taking the Secret away is thus the way to ask for a new certificate.
+        Deleting the Secret thus forces a rotation.
         """
         last = self._last_valid
         if last is None:
@@ -193,13 +194,13 @@ class SecretCertProvider:
             return
         bundle = CertBundle.from_secret_data(new.data)
         try:
-            shown = self._serving_certificate.load(bundle.certificate, bundle.key)
+            is_new = self._serving_certificate.load(bundle.certificate, bundle.key)
         except CertificateError as error:
-            log.error("not served", extra={"secret": self._key, "error": str(error)})
+            log.error("cannot serve certificate", extra={"secret": self._key, "error": str(error)})
             return
-        if shown:
+        if is_new:
             self._served = (bundle.certificate, self._clock.monotonic())
-            log.info("serving another certificate", extra={"secret": self._key})
+            log.info("serving certificate replaced", extra={"secret": self._key})
         if bundle.is_valid:
             self._last_valid = bundle
 
@@ -214,9 +215,9 @@ class SecretCertProvider:
         try:
             await self._client.create(SECRETS, body, namespace=self._settings.namespace)
         except AlreadyExistsError:
-            log.info("somebody else was first", extra={"secret": self._key})
+            log.info("Secret created by another replica", extra={"secret": self._key})
         else:
-            log.info("created", extra={"secret": self._key})
+            log.info("created Secret", extra={"secret": self._key})
 
     async def _write(self, found: Secret, bundle: CertBundle) -> None:
         meta = found.metadata
@@ -227,8 +228,9 @@ class SecretCertProvider:
         try:
             await self._client.patch(SECRETS, meta.name, body, namespace=meta.namespace)
         except (ConflictError, NotFoundError):
-            return  # it has changed, which we will hear of
-        log.info("written", extra={"secret": self._key, "prepared": bool(bundle.next_certificate)})
+            return  # The informer's event triggers the next sync.
+        log_fields = {"secret": self._key, "prepared": bool(bundle.next_certificate)}
+        log.info("updated Secret", extra=log_fields)
 
 
 def _is_managed(found: Secret) -> bool:

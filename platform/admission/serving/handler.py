@@ -1,8 +1,8 @@
-"""Where reviews are answered: finds the rule for a path, asks it, and words the answer.
+"""Handle admission reviews: call the rule for a path and build the response.
 
-A watch cache is a little behind. So a refusal, and an answer for which an object was missing, is
-not given before the server itself has been asked for what the rule had looked at: a job may follow
-its queue at once.
+Informers lag behind the API server. So before a denial, or a response for which an object was
+missing, the handler re-reads the looked-up objects from the API server: a job may be created right
+after its queue.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from .patches import Operation, create_patch
 log = logging.getLogger(__name__)
 
 RECHECK_TIMEOUT = 5.0
-"""Seconds for a second look; API servers wait ten for a webhook."""
+"""Timeout of the live read in seconds; API servers wait ten for a webhook."""
 
 _RECHECK_ERRORS = (ApiError, ConnectionLostError, DecodeError, TimeoutError)
 
 
 class UnknownPathError(Exception):
-    """No webhook is served at that path; the text is the path."""
+    """No webhook is served at the path, which is the text."""
 
 
 class AdmissionHandler:
-    """Answers the reviews of *webhooks*; to kopf it is a ``WebhookFn``."""
+    """Handles admission reviews for *webhooks*; implements kopf's ``WebhookFn``."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class AdmissionHandler:
         self._reader = reader
         self._duration = Histogram(
             "batholith_admission_review_seconds",
-            "Time to answer a review.",
+            "Duration of admission reviews in seconds.",
             ("path", "allowed"),
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
             registry=registry,
@@ -52,7 +52,7 @@ class AdmissionHandler:
         self.set_webhooks(webhooks)
 
     def set_webhooks(self, webhooks: Iterable[Webhook]) -> None:
-        """Go by other rules from the next review on."""
+        """Replace the webhooks for subsequent reviews."""
         self._webhooks = {webhook.path: webhook for webhook in webhooks}
 
     async def __call__(
@@ -63,51 +63,52 @@ class AdmissionHandler:
         headers: object = None,
         sslpeer: object = None,
     ) -> Json:
-        """The AdmissionReview that answers *request* at the path *webhook*.
+        """Return the AdmissionReview response to *request* at path *webhook*.
 
         Raises:
-            UnknownPathError: nothing is served there.
-            MalformedReviewError: *request* is no review.
+            UnknownPathError: no webhook is served at the path.
+            MalformedReviewError: *request* is not an AdmissionReview.
         """
         path = f"/{webhook}"
         rule = self._webhooks.get(path)
         if rule is None:
             raise UnknownPathError(path)
         started = time.perf_counter()
-        asked = reviews.decode(request)
+        review = reviews.decode(request)
         try:
-            _check_target(rule, asked)
-            patch = await self._review(rule, asked.to_request())
-        except DeniedError as refusal:
-            answer = reviews.denied(asked, str(refusal))
+            _check_target(rule, review)
+            patch = await self._review(rule, review.to_request())
+        except DeniedError as denial:
+            response = reviews.denied(review, str(denial))
             log.info(
-                "refused",
+                "denied",
                 extra={
                     "path": path,
-                    rule.resource.kind.lower(): f"{asked.namespace}/{asked.name}".lstrip("/"),
-                    "user": asked.user_info.username,
-                    "why": str(refusal),
+                    rule.resource.kind.lower(): f"{review.namespace}/{review.name}".lstrip("/"),
+                    "user": review.user_info.username,
+                    "reason": str(denial),
                 },
             )
         else:
-            answer = reviews.allowed(asked, patch)
-        allowed = str(answer["response"]["allowed"]).lower()
+            response = reviews.allowed(review, patch)
+        allowed = str(response["response"]["allowed"]).lower()
         self._duration.labels(path, allowed).observe(time.perf_counter() - started)
-        return answer
+        return response
 
     async def _review(self, webhook: Webhook, request: AdmissionRequest) -> list[Operation]:
-        reading = self._reader.recording()
-        refusal, patch = _evaluate(webhook, request, reading)
-        if (refusal or reading.had_miss) and (reading.requested or reading.listed):
+        reader = self._reader.recording()
+        denial, patch = _evaluate(webhook, request, reader)
+        if (denial or reader.had_miss) and (reader.requested or reader.listed):
             try:
                 async with asyncio.timeout(RECHECK_TIMEOUT):
-                    fresh = await self._reader.refetch(reading)
+                    fresh = await self._reader.refetch(reader)
             except _RECHECK_ERRORS as error:
-                log.warning("cannot look again", extra={"path": webhook.path, "error": str(error)})
+                log_fields = {"path": webhook.path, "error": str(error)}
+                log.warning("cannot re-read objects", extra=log_fields)
             else:
-                refusal, patch = _evaluate(webhook, request, fresh)
-        if refusal is not None:
-            raise refusal
+                denial, patch = _evaluate(webhook, request, fresh)
+        if denial is not None:
+            raise denial
         return patch
 
 
@@ -116,8 +117,8 @@ def _evaluate(
 ) -> tuple[DeniedError | None, list[Operation]]:
     try:
         return None, _apply(webhook, request, reader)
-    except DeniedError as refusal:
-        return refusal, []
+    except DeniedError as denial:
+        return denial, []
 
 
 def _apply(webhook: Webhook, request: AdmissionRequest, reader: ObjectReader) -> list[Operation]:
@@ -129,14 +130,14 @@ def _apply(webhook: Webhook, request: AdmissionRequest, reader: ObjectReader) ->
 
 
 def _check_target(webhook: Webhook, request: reviews.WireAdmissionRequest) -> None:
-    """A configuration may send what a rule knows nothing of; passing it would be a lie."""
+    """Deny objects and operations that the rule does not validate, despite the configuration."""
     if not request.matches_resource(webhook.resource):
-        asked = request.resource
-        named = "/".join(filter(None, (asked.resource, request.sub_resource)))
-        wanted = webhook.resource
+        actual = request.resource
+        name = "/".join(filter(None, (actual.resource, request.sub_resource)))
+        expected = webhook.resource
         raise DeniedError(
-            f"expect resource to be {wanted.plural} of {wanted.api_version}, not {named} of"
-            f" {asked.group or 'core'}/{asked.version}"
+            f"expect resource to be {expected.plural} of {expected.api_version}, not {name} of"
+            f" {actual.group or 'core'}/{actual.version}"
         )
     if request.operation not in webhook.operations:
         raise DeniedError(f"unexpected operation {request.operation} at {webhook.path}")

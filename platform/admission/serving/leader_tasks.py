@@ -1,6 +1,6 @@
-"""What one replica does for all: it renews the certificate and keeps the webhook configurations.
+"""Tasks of the leader: rotate the certificate and update the webhook configurations.
 
-It is the holder of a Lease. To lose that ends no review: the replica stands for office again.
+Losing the Lease does not stop reviews: the replica becomes a candidate again.
 """
 
 import asyncio
@@ -19,37 +19,37 @@ from .ca_injector import CaInjector
 log = logging.getLogger(__name__)
 
 _MAX_SYNC_INTERVAL = 3600.0
-"""Seconds between two looks: the wall clock, which certificates go by, may jump."""
+"""Seconds between syncs: the wall clock, which determines expiry, may jump."""
 
 
 class CertificateProvider(Protocol):
-    """Where certificates come from."""
+    """Source of the serving certificate."""
 
     @property
     def informers(self) -> Sequence[Informer[Any]]:
-        """What must run and be synced first."""
+        """Informers that must be synced before :meth:`start`."""
         ...
 
     @property
     def ca_bundle(self) -> bytes:
-        """What configurations are to trust, PEM; empty while that is not known."""
+        """CA bundle for webhook configurations, in PEM; empty while unknown."""
         ...
 
     async def start(self) -> None:
-        """See to it that there is a certificate, if nobody else does."""
+        """Load a certificate, creating one if necessary."""
         ...
 
     async def watch(self) -> None:
-        """Take up changes until cancelled."""
+        """Load changes until cancelled."""
         ...
 
     async def renew(self, *, propagated_for: float) -> float:
-        """Take a step towards the next certificate; the seconds until the next call."""
+        """Perform a due rotation step; return the seconds until the next call."""
         ...
 
 
 class LeaderTasks:
-    """Does the work of the office whenever *elector* makes a candidate that leads."""
+    """Runs the leader's tasks while this replica is elected."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LeaderTasks:
         new_elector: Callable[[], LeaderElector] | None,
         changed: asyncio.Event,
     ) -> None:
-        """Without *elector* it is always ours; *changed* is set when there may be work."""
+        """Without *new_elector* this replica always leads; *changed* triggers a sync."""
         self._ca_injector = ca_injector
         self._certificates = certificates
         self._clock = clock
@@ -69,24 +69,26 @@ class LeaderTasks:
         self._backoff = Backoff()
 
     async def run(self) -> None:
-        """Stand for office until cancelled."""
+        """Run for election and perform the tasks until cancelled."""
         while self._new_elector is not None:
             try:
-                await self._campaign(self._new_elector())
+                await self._run_elector(self._new_elector())
             except LeadershipLostError as error:
-                log.warning("the office is lost, the reviews go on", extra={"error": str(error)})
+                log.warning(
+                    "leadership lost; still serving admission reviews", extra={"error": str(error)}
+                )
         await self._run_while_leading()
 
-    async def _campaign(self, elector: LeaderElector) -> None:
-        campaign = asyncio.create_task(elector.run())
-        duty = asyncio.create_task(self._run_once_elected(elector))
+    async def _run_elector(self, elector: LeaderElector) -> None:
+        election = asyncio.create_task(elector.run())
+        work = asyncio.create_task(self._run_once_elected(elector))
         try:
-            await asyncio.wait((campaign, duty), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((election, work), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (duty, campaign):  # no work is left when somebody else may lead
+            for task in (work, election):  # Stop the work before releasing the lease.
                 task.cancel()
                 await asyncio.wait((task,))
-        for task in (duty, campaign):
+        for task in (work, election):
             if not task.cancelled():
                 task.result()
 
@@ -99,18 +101,18 @@ class LeaderTasks:
             while True:
                 self._changed.clear()
                 try:
-                    pause = await self._sync()
+                    delay = await self._sync()
                 except (ApiError, ConnectionLostError, DecodeError) as error:
-                    log.warning("the office must wait", extra={"error": str(error)})
-                    pause = self._backoff.next_delay()
-                await self._wait(min(pause, _MAX_SYNC_INTERVAL))
+                    log.warning("sync failed, will retry", extra={"error": str(error)})
+                    delay = self._backoff.next_delay()
+                await self._wait(min(delay, _MAX_SYNC_INTERVAL))
 
     async def _sync(self) -> float:
-        trusted = self._certificates.ca_bundle
-        if trusted:
-            await self._ca_injector.inject(trusted)
+        ca_bundle = self._certificates.ca_bundle
+        if ca_bundle:
+            await self._ca_injector.inject(ca_bundle)
         return await self._certificates.renew(
-            propagated_for=self._ca_injector.propagated_for(trusted)
+            propagated_for=self._ca_injector.propagated_for(ca_bundle)
         )
 
     async def _wait(self, seconds: float) -> None:

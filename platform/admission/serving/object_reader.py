@@ -1,4 +1,4 @@
-"""What the rules may read of the cluster: watch caches, and the server itself in doubt."""
+"""Object readers for the rules: informers, and live reads from the API server."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,11 +20,11 @@ LOOKED_UP_RESOURCES: dict[str, tuple[Resource, ...]] = {
     "/podgroups/validate": (QUEUES,),
     "/queues/validate": (QUEUES,),
 }
-"""Admission paths whose rules look at other objects, and at which."""
+"""Resources that the rules of an admission path look up."""
 
 
 class LookupObject(ApiStruct, frozen=True):
-    """An object as rules read it."""
+    """Fields of an object that rules read."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = {}
@@ -32,7 +32,7 @@ class LookupObject(ApiStruct, frozen=True):
 
 
 class InformerReader:
-    """A cache for each of *resources*; they live in :meth:`informers`."""
+    """Reads from one informer per resource."""
 
     def __init__(self, client: Client, resources: Iterable[Resource]) -> None:
         self._client = client
@@ -42,18 +42,18 @@ class InformerReader:
 
     @property
     def informers(self) -> Sequence[Informer[LookupObject]]:
-        """What must run and be synced before the first review."""
+        """Informers that must be synced before the first review."""
         return tuple(self._informers.values())
 
     def recording(self) -> "RecordingReader":
-        """A view for one review."""
+        """Return a reader for one review."""
         return RecordingReader(self._informers)
 
     async def refetch(self, recorded: "RecordingReader") -> "RecordingReader":
-        """The same view, but of what the server holds now.
+        """Return a reader with the recorded objects re-read from the API server.
 
         Raises:
-            ApiError, ConnectionLostError, UnreadableAnswerError: the server does not say.
+            ApiError, ConnectionLostError, DecodeError: a read failed.
         """
         fresh = RecordingReader(self._informers)
         for resource in recorded.listed:
@@ -64,7 +64,7 @@ class InformerReader:
                 found = await self._client.get(
                     resource, name, namespace=namespace, view=LookupObject
                 )
-            except (NotFoundError, ValueError):  # of a name that no object can have
+            except (NotFoundError, ValueError):  # ValueError: invalid name.
                 fresh.objects[resource, namespace, name] = None
             else:
                 fresh.objects[resource, namespace, name] = msgspec.to_builtins(found)
@@ -72,31 +72,31 @@ class InformerReader:
 
 
 class RecordingReader:
-    """A :class:`~batholith.model.admission.ObjectReader` that remembers what it was asked."""
+    """A :class:`~batholith.model.admission.ObjectReader` that records lookups."""
 
     def __init__(self, informers: dict[Resource, Informer[LookupObject]]) -> None:
         self.requested: set[tuple[Resource, str, str]] = set()
         self.listed: set[Resource] = set()
         self.had_miss = False
-        """Whether an object was asked for that was not there."""
+        """Whether an object was not found."""
         self.objects: dict[tuple[Resource, str, str], Json | None] = {}
         self.lists: dict[Resource, list[Json]] = {}
         self._informers = informers
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """One object, or ``None``."""
+        """Return one object, or ``None``."""
         key = (resource, namespace, name)
         self.requested.add(key)
         if key in self.objects:
             return self.objects[key]
-        held = self._informers[resource].get(f"{namespace}/{name}" if namespace else name)
-        self.had_miss |= held is None
-        return None if held is None else msgspec.to_builtins(held)
+        cached = self._informers[resource].get(f"{namespace}/{name}" if namespace else name)
+        self.had_miss |= cached is None
+        return None if cached is None else msgspec.to_builtins(cached)
 
     def list(self, resource: Resource) -> Iterable[Json]:
-        """All objects of a resource, over all namespaces."""
+        """Return all objects of a resource in all namespaces."""
         self.listed.add(resource)
-        known = self.lists.get(resource)
-        if known is not None:
-            return known
-        return [msgspec.to_builtins(held) for held in self._informers[resource]]
+        fresh = self.lists.get(resource)
+        if fresh is not None:
+            return fresh
+        return [msgspec.to_builtins(cached) for cached in self._informers[resource]]

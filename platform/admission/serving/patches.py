@@ -1,4 +1,4 @@
-"""The difference of two JSON objects as a JSON patch (RFC 6902)."""
+"""Compute the JSON Patch (RFC 6902) between two objects."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ Operation = dict[str, Any]
 
 
 def create_patch(before: Json, after: Json) -> list[Operation]:
-    """The operations that make *after* of *before*; lists of another length are replaced whole."""
+    """Return the operations from *before* to *after*; lists of unequal length are replaced."""
     return list(_diff_objects(before, after, ""))
 
 

@@ -1,7 +1,7 @@
-"""Webhook configurations: how API servers learn of our webhooks, and whose certificate to trust.
+"""Webhook configurations that register the webhooks with API servers.
 
-One configuration an admission path, as in Volcano, but with names of our own: two installations
-need not fight over them.
+One configuration per admission path, as in Volcano, but with a configurable name prefix, so that
+several installations do not conflict.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from ...model.admission import Json, Webhook
 from ...model.names import MUTATING_CONFIGURATIONS, VALIDATING_CONFIGURATIONS, Resource
 
 TIMEOUT_SECONDS = 10
-"""How long an API server waits for an answer."""
+"""Seconds that an API server waits for a response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookEndpoint:
-    """Where API servers find the webhooks: at *url*, or behind a Service."""
+    """Address of the webhooks: *url*, or a Service."""
 
     url: str = ""
     service: str = ""
     namespace: str = ""
 
     def client_config(self, path: str) -> Json:
-        """``clientConfig`` of the webhook at *path*, yet without a ``caBundle``."""
+        """Return the ``clientConfig`` of the webhook at *path*, without ``caBundle``."""
         if self.url:
             return {"url": self.url.rstrip("/") + path}
         service = {"namespace": self.namespace, "name": self.service, "path": path, "port": 443}
@@ -32,32 +32,35 @@ class WebhookEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The configurations of *webhooks* at *target*."""
+    """Builds the configurations of *webhooks* at *endpoint*."""
 
     webhooks: Sequence[Webhook]
     endpoint: WebhookEndpoint
     prefix: str = "batholith"
-    """What their names begin with."""
+    """Prefix of the configurations' names."""
     exempt_namespaces: Sequence[str] = ("kube-system",)
-    """Namespaces whose objects are not asked about."""
+    """Namespaces excluded by the ``namespaceSelector``."""
     create: bool = False
-    """Whether configurations that are missing are made."""
+    """Whether to create missing configurations."""
 
     def configuration_name(self, webhook: Webhook) -> str:
-        """The name of a configuration, e.g. ``batholith-jobs-mutate``."""
+        """Return the name of a configuration, e.g. ``batholith-jobs-mutate``."""
         return f"{self.prefix}{webhook.path.replace('/', '-')}"
 
     def configuration_resource(self, webhook: Webhook) -> Resource:
-        """The kind of configuration that *webhook* belongs into."""
+        """Return the resource of *webhook*'s configuration."""
         return VALIDATING_CONFIGURATIONS if webhook.mutate is None else MUTATING_CONFIGURATIONS
 
     def configuration(self, webhook: Webhook, *, bundle: bytes = b"") -> Json:
-        """The configuration of one webhook that trusts *bundle* (PEM)."""
+        """Return the configuration of one webhook with ``caBundle`` *bundle* (PEM)."""
         client = self.endpoint.client_config(webhook.path)
         if bundle:
             client["caBundle"] = bundle
-        space = "kubernetes.io/metadata.name"
-        outside = {"key": space, "operator": "NotIn", "values": [*self.exempt_namespaces]}
+        expression = {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": [*self.exempt_namespaces],
+        }
         entry: Json = {
             "name": webhook.name,
             "clientConfig": client,
@@ -69,7 +72,7 @@ class Registration:
                     "operations": sorted(webhook.operations),
                 }
             ],
-            "namespaceSelector": {"matchExpressions": [outside]},
+            "namespaceSelector": {"matchExpressions": [expression]},
             "admissionReviewVersions": ["v1"],
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",

@@ -1,4 +1,4 @@
-"""AdmissionReviews (``admission.k8s.io/v1``): what an API server asks, and the answers to it."""
+"""Decode and encode AdmissionReviews (``admission.k8s.io/v1``)."""
 
 import base64
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ API_VERSION = "admission.k8s.io/v1"
 
 
 class MalformedReviewError(Exception):
-    """What came is no AdmissionReview with a request; the text says what is missing."""
+    """The body is not an AdmissionReview with a request; the text names the error."""
 
 
 class GroupVersionResource(ApiStruct, frozen=True):
-    """Names a collection; *resource* is the plural."""
+    """``GroupVersionResource`` of the request; *resource* is the plural name."""
 
     group: str = ""
     version: str = ""
@@ -30,7 +30,7 @@ class _User(ApiStruct, frozen=True):
 
 
 class WireAdmissionRequest(ApiStruct, frozen=True):
-    """One write under review, as far as our rules look at it."""
+    """``AdmissionRequest`` as on the wire, with the fields that rules use."""
 
     uid: str
     resource: GroupVersionResource
@@ -43,16 +43,16 @@ class WireAdmissionRequest(ApiStruct, frozen=True):
     old_object: Json | None = None
 
     def matches_resource(self, resource: Resource) -> bool:
-        """Whether it is about an object of *resource*, not about a part such as its status."""
-        asked = self.resource
-        return not self.sub_resource and (asked.group, asked.version, asked.resource) == (
+        """Return whether the request is for *resource* itself, not a subresource."""
+        actual = self.resource
+        return not self.sub_resource and (actual.group, actual.version, actual.resource) == (
             resource.group,
             resource.version,
             resource.plural,
         )
 
     def to_request(self) -> AdmissionRequest:
-        """The same in the words of the rules."""
+        """Convert to the request type of the rules."""
         subject = self.object or self.old_object or {}
         metadata = subject.get("metadata")
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
@@ -73,26 +73,24 @@ class _AdmissionReview(ApiStruct, frozen=True):
 
 
 def decode(body: object) -> WireAdmissionRequest:
-    """The request in *given*, which was decoded from JSON.
+    """Return the request in *body*, decoded JSON.
 
     Raises:
-        MalformedReviewError: it is no AdmissionReview of v1, or asks nothing.
+        MalformedReviewError: *body* is not an AdmissionReview of v1 with a request.
     """
     try:
         review = msgspec.convert(body, _AdmissionReview)
     except msgspec.ValidationError as error:
-        raise MalformedReviewError(f"the body is no AdmissionReview: {error}") from error
+        raise MalformedReviewError(f"the body is not an AdmissionReview: {error}") from error
     if review.kind != "AdmissionReview":
-        raise MalformedReviewError(f"a {review.kind} came in the place of an AdmissionReview")
+        raise MalformedReviewError(f"expected kind AdmissionReview, got {review.kind}")
     if review.api_version != API_VERSION:
-        raise MalformedReviewError(
-            f"an AdmissionReview is to be of {API_VERSION}, not {review.api_version}"
-        )
+        raise MalformedReviewError(f"expected apiVersion {API_VERSION}, got {review.api_version}")
     return review.request
 
 
 def allowed(request: WireAdmissionRequest, patch: Sequence[Operation] = ()) -> Json:
-    """The answer that lets a write pass, with *patch* applied."""
+    """Return the response that allows the request with *patch* applied."""
     response: Json = {"uid": request.uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"
@@ -101,9 +99,9 @@ def allowed(request: WireAdmissionRequest, patch: Sequence[Operation] = ()) -> J
 
 
 def denied(request: WireAdmissionRequest, message: str) -> Json:
-    """The answer that refuses a write.
+    """Return the response that denies the request.
 
-    It has neither code nor reason: then clients read the message just as Volcano's.
+    Without code and reason, as in Volcano, so that clients show the same message.
     """
     return _review_response({"uid": request.uid, "allowed": False, "status": {"message": message}})
 

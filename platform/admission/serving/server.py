@@ -1,9 +1,9 @@
-"""The HTTPS server: kopf's, with doors of our own.
+"""The HTTPS server: kopf's, with a listener of our own.
 
-kopf listens, speaks TLS and ends connections in order; a :class:`~.desk.AdmissionHandler` is its
-``WebhookFn``. How a request is read is ours: kopf takes no body above 1 MiB and answers 500 to
-what is no review; so is the certificate, because kopf stops listening for a moment to change one.
-The reasons: docs/decisions/0008-kopf-serves-but-does-not-operate.md.
+kopf defines the interface of webhook servers; a :class:`~.handler.AdmissionHandler` is a
+``WebhookFn``. Reading requests is our own, because kopf limits bodies to 1 MiB and returns status
+500 for a malformed review; so is the certificate, because kopf stops listening to replace one.
+See docs/decisions/0008-kopf-serves-but-does-not-operate.md.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from .reviews import MalformedReviewError
 log = logging.getLogger(__name__)
 
 MAX_BODY = 3 * 2**20
-"""Bytes of a review at most: an object of the largest size that is stored, old and new."""
+"""Maximum bytes of a review: holds old and new object of the maximum size that etcd stores."""
 
 
 class ReviewServer(kopf.WebhookServer):
-    """A server of webhooks at *address* (empty: all) and *port* (0: a free one)."""
+    """Webhook server at *address* (empty: all addresses) and *port* (0: any free port)."""
 
     def __init__(
         self,
@@ -48,18 +48,18 @@ class ReviewServer(kopf.WebhookServer):
             addr=address or None, port=port or None, context=serving_certificate.context
         )
         self.draining = False
-        """Whether each answer is the last on its connection, so that clients look elsewhere."""
+        """Whether to close connections after each response, so that clients reconnect elsewhere."""
         self._serving_certificate = serving_certificate
         self._limits = limits
         self._metrics = metrics
 
     async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
-        """Listen as kopf would, with limits; yields the URL once."""
+        """Listen with limits; yield the URL once, as kopf's servers do."""
 
         async def handle(request: web.Request) -> web.Response:
             return await self._serve(fn, request)
 
-        fronts = BufferingListener(
+        listener = BufferingListener(
             name="webhooks",
             body_limit=MAX_BODY,
             limits=self._limits,
@@ -70,7 +70,7 @@ class ReviewServer(kopf.WebhookServer):
         app.add_routes([web.post("/{id:.*}", handle)])
         sockets = await bind(self.addr or "", self.port or 0, reuse_port=True)
         async with serve_application(
-            app, fronts, sockets, tls=self._serving_certificate.context, shutdown_timeout=60
+            app, listener, sockets, tls=self._serving_certificate.context, shutdown_timeout=60
         ):
             host = self.addr or self._get_accessible_addr(self.addr)
             port = sockets[0].getsockname()[1]
@@ -80,7 +80,7 @@ class ReviewServer(kopf.WebhookServer):
     async def _serve(  # type: ignore[override]  # static in kopf, but called on the instance
         self, fn: kopf.WebhookFn, request: web.Request
     ) -> web.Response:
-        """Answer one request."""
+        """Handle one request."""
         response = await _handle(fn, request)
         if self.draining:
             response.force_close()
@@ -88,31 +88,32 @@ class ReviewServer(kopf.WebhookServer):
 
 
 async def _handle(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
-    """What *fn* says to the review in *request*."""
+    """Return the response of *fn* to the review in *request*."""
     if request.content_type != "application/json":
-        return _error_response(415, f"want application/json, not {request.content_type}")
+        return _error_response(415, f"expected application/json, got {request.content_type}")
     try:
         review = msgspec.json.decode(await request.content.read())
-        answer = await fn(review, webhook=request.match_info["id"])
+        result = await fn(review, webhook=request.match_info["id"])
     except UnknownPathError:
         return _error_response(404, f"no webhook is served at {request.path}")
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return _error_response(400, f"the body is no JSON: {error}")
+        return _error_response(400, f"the body is not JSON: {error}")
     except MalformedReviewError as error:
         return _error_response(400, str(error))
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    return web.Response(body=msgspec.json.encode(result), content_type="application/json")
 
 
 @asynccontextmanager
 async def serve_until_exit(
     server: ReviewServer, handler: AdmissionHandler, *, shutdown_timeout: float = 30
 ) -> AsyncIterator[str]:
-    """Serve *desk* for the length of the block, which gets the URL.
+    """Serve *handler* within the block; yield the URL.
 
-    At its end no connection is taken any more; reviews in hand get *grace* seconds to be answered.
+    On exit stop accepting connections and drain reviews in flight for up to *shutdown_timeout*
+    seconds.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: cannot listen on the address.
     """
     configs = cast(AsyncGenerator[kopf.WebhookClientConfig, None], server(cast(Any, handler)))
     async with aclosing(configs):
@@ -124,15 +125,18 @@ async def serve_until_exit(
                 async with asyncio.timeout(shutdown_timeout):
                     await server.__aexit__()
             except TimeoutError:
-                log.warning("reviews were cut off at the end", extra={"grace": shutdown_timeout})
+                log.warning(
+                    "shutdown timeout: in-flight reviews aborted",
+                    extra={"timeout": shutdown_timeout},
+                )
 
 
 def _describe(status: int) -> tuple[str, bytes]:
-    """What a client reads whose request was no whole one."""
-    text = f"a review has at most {MAX_BODY} bytes" if status == 413 else explain(status)
+    """Return the body of an error response of the listener."""
+    text = f"the review is larger than {MAX_BODY} bytes" if status == 413 else explain(status)
     return "text/plain; charset=utf-8", f"{text}\n".encode()
 
 
 def _error_response(status: int, text: str) -> web.Response:
-    log.warning("not a review", extra={"status": status, "error": text})
+    log.warning("rejected request", extra={"status": status, "error": text})
     return web.Response(status=status, text=f"{text}\n")

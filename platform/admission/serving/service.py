@@ -1,4 +1,4 @@
-"""The part as a whole: caches and certificate first, then reviews, and the office beside them."""
+"""The admission service: informers, serving certificate, review server and leader tasks."""
 
 import asyncio
 import logging
@@ -38,66 +38,66 @@ log = logging.getLogger(__name__)
 
 
 class UnknownPathsError(ValueError):
-    """A path at which no rule can be served; the text names it."""
+    """An enabled path has no webhook; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOptions:
-    """Where and how reviews are taken."""
+    """Options of the review server."""
 
     address: str = "127.0.0.1"
-    """Empty: all addresses."""
+    """Empty for all addresses."""
     port: int = 8443
-    """0: a free one."""
+    """0 for any free port."""
     shutdown_delay: float = 0.0
-    """Seconds at the end in which reviews still are taken: others hear late that we are leaving."""
+    """Seconds for which to accept reviews after SIGTERM, while Service endpoints are updated."""
     shutdown_timeout: float = 30.0
-    """Seconds that reviews in hand have after that."""
+    """Seconds to drain in-flight reviews after that."""
     limits: Limits = field(default_factory=Limits)
-    """What clients may take of the listener."""
+    """Limits of the listener."""
     metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
-    """Counts what is refused."""
+    """Counters of rejected connections and requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOptions:
-    """What an administrator decides."""
+    """Options of the admission service."""
 
     paths: Sequence[str]
-    """What is served, e.g. ``/jobs/validate``."""
+    """Admission paths to serve, e.g. ``/jobs/validate``."""
     endpoint: WebhookEndpoint
-    """How API servers find us."""
+    """Address of the webhooks for API servers."""
     certificates: CertificateFiles | SecretSettings
     settings: AdmissionSettings = field(default_factory=AdmissionSettings)
     listen: ListenOptions = field(default_factory=ListenOptions)
     resource_groups: Path | None = None
-    """What pods are given at ``/pods/mutate``; read again when it changes."""
+    """Resource group file for ``/pods/mutate``; reloaded when it changes."""
     exempt_namespaces: Sequence[str] = ("kube-system",)
-    """Namespaces that configurations of our own making leave alone."""
+    """Namespaces excluded in created webhook configurations."""
     prefix: str = "batholith"
-    """What the names of our webhook configurations begin with."""
+    """Name prefix of the webhook configurations."""
     register: bool = False
-    """Whether webhook configurations that are missing are made."""
+    """Whether to create missing webhook configurations."""
     new_elector: Callable[[], LeaderElector] | None = None
-    """Makes a candidate for the office; without it the office is ours."""
+    """Creates a leader elector; without it this replica always leads."""
 
     def enabled_webhooks(self, settings: AdmissionSettings) -> tuple[Webhook, ...]:
-        """The webhooks at :attr:`paths`.
+        """Return the webhooks at :attr:`paths`.
 
         Raises:
-            UnknownPathsError: there is none at one of them.
+            UnknownPathsError: a path has no webhook.
         """
         known = {webhook.path: webhook for webhook in webhooks(settings)}
         unknown = [path for path in self.paths if path not in known]
         if unknown:
             raise UnknownPathsError(
-                f"there is no admission at {', '.join(unknown)}; it is at {', '.join(known)}"
+                f"unknown admission paths: {', '.join(unknown)}; known: {', '.join(known)}"
             )
         return tuple(known[path] for path in self.paths)
 
 
 class AdmissionService:
-    """Answers reviews until cancelled."""
+    """Serves admission reviews until cancelled."""
 
     def __init__(
         self,
@@ -107,20 +107,20 @@ class AdmissionService:
         clock: Clock,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        """Put it together.
+        """Assemble the service.
 
         Raises:
-            UnknownPathsError: something is to be served that there is not.
+            UnknownPathsError: a path has no webhook.
         """
         self.url = ""
-        """Where reviews are taken; empty until they are."""
-        chosen, changed = options.enabled_webhooks(options.settings), asyncio.Event()
-        consulted = {each for path in options.paths for each in LOOKED_UP_RESOURCES.get(path, ())}
+        """URL of the review server; empty while it is not listening."""
+        enabled, changed = options.enabled_webhooks(options.settings), asyncio.Event()
+        looked_up = {each for path in options.paths for each in LOOKED_UP_RESOURCES.get(path, ())}
         self._options = options
         self._clock = clock
         self._serving_certificate = ServingCertificate()
-        self._reader = InformerReader(client, consulted)
-        self._handler = AdmissionHandler(chosen, self._reader, registry=registry)
+        self._reader = InformerReader(client, looked_up)
+        self._handler = AdmissionHandler(enabled, self._reader, registry=registry)
         self._certificates = _new_certificate_provider(
             client,
             options.certificates,
@@ -129,7 +129,7 @@ class AdmissionService:
             changed=changed.set,
         )
         registration = Registration(
-            webhooks=chosen,
+            webhooks=enabled,
             endpoint=options.endpoint,
             prefix=options.prefix,
             exempt_namespaces=options.exempt_namespaces,
@@ -145,15 +145,15 @@ class AdmissionService:
 
     @property
     def informers(self) -> Sequence[Informer[Any]]:
-        """What must be synced before reviews are taken."""
+        """Informers that must be synced before reviews are served."""
         return (*self._reader.informers, *self._certificates.informers)
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Run until cancelled; *ready* is set when reviews are taken.
+        """Run until cancelled; set *ready* once reviews are served.
 
         Raises:
-            OSError: the address cannot be listened on, or a certificate file not be read.
-            ValueError: files hold no certificate that can be served.
+            OSError: cannot listen on the address, or read a certificate file.
+            ValueError: the certificate files cannot be served.
         """
         with _unwrap_single_error():
             async with running_sources(self.informers):
@@ -161,34 +161,34 @@ class AdmissionService:
                 await self._serve(ready or asyncio.Event())
 
     async def _serve(self, ready: asyncio.Event) -> None:
-        place = self._options.listen
-        beside = [
-            # A certificate in a Secret is followed by its cache, and this returns at once.
+        listen = self._options.listen
+        background = [
+            # With a Secret, watch returns immediately: its informer runs already.
             supervise("serving certificate", self._certificates.watch, may_end=lambda: True),
             supervise("webhook registration", self._leader_tasks.run),
         ]
         if self._options.resource_groups is not None:
-            follow = partial(self._watch_resource_groups, self._options.resource_groups)
-            beside.append(supervise("resource groups", follow))
+            watch = partial(self._watch_resource_groups, self._options.resource_groups)
+            background.append(supervise("resource groups", watch))
         server = ReviewServer(
             self._serving_certificate,
-            address=place.address,
-            port=place.port,
-            limits=place.limits,
-            metrics=place.metrics,
+            address=listen.address,
+            port=listen.port,
+            limits=listen.limits,
+            metrics=listen.metrics,
         )
         async with serve_until_exit(
-            server, self._handler, shutdown_timeout=place.shutdown_timeout
+            server, self._handler, shutdown_timeout=listen.shutdown_timeout
         ) as self.url:
             log.info("listening", extra={"serves": "webhooks", "address": self.url})
             ready.set()
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    for work in beside:
+                    for work in background:
                         tasks.create_task(work)
             finally:
                 self.url, server.draining = "", True
-                await self._clock.sleep(place.shutdown_delay)
+                await self._clock.sleep(listen.shutdown_delay)
 
     async def _watch_resource_groups(self, path: Path) -> None:
         def on_change(contents: list[bytes]) -> None:
@@ -214,7 +214,7 @@ def _new_certificate_provider(
 
 @contextmanager
 def _unwrap_single_error() -> Iterator[None]:
-    """An error that came alone is raised alone, so that a command can tell it in a line."""
+    """Unwrap an exception group of a single error, so that the CLI can print it in one line."""
     try:
         yield
     except ExceptionGroup as group:

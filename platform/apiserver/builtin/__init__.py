@@ -1,1 +1,1 @@
-"""The built-in kinds: their table, and the defaults and checks of each."""
+"""The built-in kinds: their table, defaults and validation."""

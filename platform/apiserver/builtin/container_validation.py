@@ -1,9 +1,10 @@
-"""The checks of one container: its image, ports, variables, probes, hooks and rights."""
+"""Validation of containers: image, ports, environment, probes, hooks, security context."""
 
 from typing import Any
 
 from ...model import validation
 from ..errors.fields import (
+    NOT_NEGATIVE,
     FieldError,
     duplicate,
     forbidden,
@@ -11,6 +12,7 @@ from ..errors.fields import (
     not_supported,
     required,
 )
+from .enums import PROBES, PROTOCOLS, PULL_POLICIES
 from .resource_validation import validate_resources
 from .value_sources import validate_env_from, validate_env_source
 from .volume_validation import validate_mounts
@@ -18,13 +20,10 @@ from .volume_validation import validate_mounts
 Json = dict[str, Any]
 
 _RESTART = ("Always", "Never", "OnFailure")
-_PULL = ("Always", "IfNotPresent", "Never")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _PROC_MOUNTS = ("Default", "Unmasked")
 _SCHEMES = ("HTTP", "HTTPS")
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _PROBE_NUMBERS = (
     "initialDelaySeconds",
@@ -34,7 +33,6 @@ _PROBE_NUMBERS = (
     "failureThreshold",
 )
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
-_NOT_NEGATIVE = "must be greater than or equal to 0"
 _LAST_PORT = 65535
 _LAST_ID = 2**31 - 1
 _MAX_PORT_NAME_LENGTH = 15
@@ -43,7 +41,7 @@ _MAX_PORT_NAME_LENGTH = 15
 def validate_container(
     container: Json, path: str, volumes: dict[str, Json], errors: list[FieldError]
 ) -> None:
-    """Check what all containers have in common; *volumes* are those of the pod."""
+    """Validate the fields of all kinds of containers; *volumes* are the pod's."""
     image = container.get("image")
     if not image:
         errors.append(required(f"{path}.image"))
@@ -64,25 +62,25 @@ def validate_container(
     if rights := container.get("securityContext"):
         validate_run_as(rights, f"{path}.securityContext", errors)
         if (mount := rights.get("procMount", "Default")) not in _PROC_MOUNTS:
-            place = f"{path}.securityContext.procMount"
-            errors.append(not_supported(place, mount, _PROC_MOUNTS))
+            field_path = f"{path}.securityContext.procMount"
+            errors.append(not_supported(field_path, mount, _PROC_MOUNTS))
 
 
 def _validate_enums(container: Json, path: str, errors: list[FieldError]) -> None:
     for key, allowed in (
-        ("imagePullPolicy", _PULL),
+        ("imagePullPolicy", PULL_POLICIES),
         ("terminationMessagePolicy", _MESSAGE_POLICIES),
         ("restartPolicy", _RESTART),
     ):
-        word = container.get(key)
-        if word is not None and word not in allowed:
-            errors.append(not_supported(f"{path}.{key}", word, allowed))
+        value = container.get(key)
+        if value is not None and value not in allowed:
+            errors.append(not_supported(f"{path}.{key}", value, allowed))
 
 
 def validate_probes_and_hooks(
     container: Json, path: str, grace: int, errors: list[FieldError]
 ) -> None:
-    """Check probes and hooks; *grace* is how long the pod may take to end, in seconds."""
+    """Validate probes and hooks; *grace* is the termination grace period in seconds."""
     for name, hook in container.get("lifecycle", {}).items():
         if isinstance(hook, dict):
             _validate_handler(hook, f"{path}.lifecycle.{name}", errors)
@@ -90,23 +88,23 @@ def validate_probes_and_hooks(
             if not 0 <= seconds <= grace:
                 text = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
                 errors.append(invalid(f"{path}.lifecycle.{name}.sleep", seconds, text))
-    for name in _PROBES:
+    for name in PROBES:
         if name in container:
             _validate_probe(container[name], f"{path}.{name}", errors)
 
 
 def validate_no_probes(container: Json, path: str, errors: list[FieldError]) -> None:
-    """Check that a container that ends before the next one starts has neither probe nor hook."""
+    """Check that a container that ends before the next one starts has neither probes nor hooks."""
     text = "may not be set for init containers without restartPolicy=Always"
     errors += [
-        forbidden(f"{path}.{name}", text) for name in ("lifecycle", *_PROBES) if name in container
+        forbidden(f"{path}.{name}", text) for name in ("lifecycle", *PROBES) if name in container
     ]
 
 
 def validate_host_ports(
     container: Json, path: str, taken: set[str], errors: list[FieldError]
 ) -> None:
-    """Check that no port of the node is given away twice; *taken* holds those that are."""
+    """Check for host port conflicts; *taken* are the ports in use, and is updated."""
     for index, port in enumerate(container.get("ports", ())):
         if number := port.get("hostPort"):
             name = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{number}"
@@ -116,7 +114,7 @@ def validate_host_ports(
 
 
 def validate_run_as(security_context: Json, path: str, errors: list[FieldError]) -> None:
-    """Check what the security contexts of pods and containers have in common."""
+    """Validate the fields that security contexts of pods and containers have in common."""
     for key in ("runAsUser", "runAsGroup"):
         validate_id(security_context.get(key, 0), f"{path}.{key}", errors)
     for kind, spoken in (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor")):
@@ -125,7 +123,7 @@ def validate_run_as(security_context: Json, path: str, errors: list[FieldError])
 
 
 def validate_id(number: int, path: str, errors: list[FieldError]) -> None:
-    """Check the number of a user or group."""
+    """Validate the id of a user or group."""
     if not 0 <= number <= _LAST_ID:
         text = f"must be between 0 and {_LAST_ID}, inclusive"
         errors.append(invalid(path, number, text))
@@ -144,7 +142,7 @@ def _validate_profile(profile: Json, path: str, kind: str, errors: list[FieldErr
 
 
 def port_name_errors(name: str) -> list[str]:
-    """Say what is wrong with the name of a port."""
+    """Return the errors of a port name."""
     problems = []
     if len(name) > _MAX_PORT_NAME_LENGTH:
         problems.append(f"must be no more than {_MAX_PORT_NAME_LENGTH} characters")
@@ -165,21 +163,21 @@ def port_name_errors(name: str) -> list[str]:
 def _validate_ports(ports: list[Json], path: str, errors: list[FieldError]) -> None:
     names = set()
     for index, port in enumerate(ports):
-        place = f"{path}[{index}]"
+        field_path = f"{path}[{index}]"
         if name := port.get("name"):
             problems = port_name_errors(name)
-            errors += [invalid(f"{place}.name", name, problem) for problem in problems]
+            errors += [invalid(f"{field_path}.name", name, problem) for problem in problems]
             if name in names and not problems:
-                errors.append(duplicate(f"{place}.name", name))
+                errors.append(duplicate(f"{field_path}.name", name))
             names.add(name)
         if not port.get("containerPort"):
-            errors.append(required(f"{place}.containerPort"))
+            errors.append(required(f"{field_path}.containerPort"))
         for key in ("containerPort", "hostPort"):
             if number := port.get(key):
-                _validate_number(number, f"{place}.{key}", errors)
+                _validate_number(number, f"{field_path}.{key}", errors)
         protocol = port.get("protocol")
-        if protocol not in _PROTOCOLS:
-            errors.append(not_supported(f"{place}.protocol", protocol, _PROTOCOLS))
+        if protocol not in PROTOCOLS:
+            errors.append(not_supported(f"{field_path}.protocol", protocol, PROTOCOLS))
 
 
 def _validate_number(number: int, path: str, errors: list[FieldError]) -> None:
@@ -189,42 +187,42 @@ def _validate_number(number: int, path: str, errors: list[FieldError]) -> None:
 
 def _validate_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
     for index, variable in enumerate(env):
-        place = f"{path}[{index}]"
+        field_path = f"{path}[{index}]"
         name = variable.get("name")
         if not name:
-            errors.append(required(f"{place}.name"))
+            errors.append(required(f"{field_path}.name"))
         elif problem := validation.env_name_error(name):
-            errors.append(invalid(f"{place}.name", name, problem))
+            errors.append(invalid(f"{field_path}.name", name, problem))
         source = variable.get("valueFrom")
         if source is None:
             continue
-        validate_env_source(source, f"{place}.valueFrom", errors)
+        validate_env_source(source, f"{field_path}.valueFrom", errors)
         if not source:
             *most, last = (f"`{kind}`" for kind in _SOURCES)
             text = f"must specify one of: {', '.join(most)} or {last}"
-            errors.append(invalid(f"{place}.valueFrom", "", text))
+            errors.append(invalid(f"{field_path}.valueFrom", "", text))
         elif variable.get("value"):
             text = "may not be specified when `value` is not empty"
-            errors.append(invalid(f"{place}.valueFrom", "", text))
+            errors.append(invalid(f"{field_path}.valueFrom", "", text))
         elif len(source) > 1:
             text = "may not have more than one field specified at a time"
-            errors.append(invalid(f"{place}.valueFrom", "", text))
+            errors.append(invalid(f"{field_path}.valueFrom", "", text))
 
 
 def _validate_handler(action: Json, path: str, errors: list[FieldError]) -> None:
-    """Check that a probe or a hook says in one way what is to be done."""
+    """Check that a probe or a hook has exactly one handler."""
     handlers = [name for name in _HANDLERS if name in action]
     if not handlers:
         errors.append(required(path, "must specify a handler type"))
         return
     kind = handlers[0]
-    place, what = f"{path}.{kind}", action[kind]
+    field_path, what = f"{path}.{kind}", action[kind]
     if kind == "exec" and not what.get("command"):
-        errors.append(required(f"{place}.command"))
+        errors.append(required(f"{field_path}.command"))
     elif kind in ("httpGet", "tcpSocket", "grpc"):
-        _validate_port(what.get("port", 0), f"{place}.port", errors)
+        _validate_port(what.get("port", 0), f"{field_path}.port", errors)
     if kind == "httpGet":
-        _validate_http(what, place, errors)
+        _validate_http(what, field_path, errors)
     text = "may not specify more than 1 handler type"
     errors += [forbidden(f"{path}.{extra}", text) for extra in handlers[1:]]
 
@@ -250,7 +248,7 @@ def _validate_http(action: Json, path: str, errors: list[FieldError]) -> None:
 def _validate_probe(probe: Json, path: str, errors: list[FieldError]) -> None:
     _validate_handler(probe, path, errors)
     errors += [
-        invalid(f"{path}.{key}", probe[key], _NOT_NEGATIVE)
+        invalid(f"{path}.{key}", probe[key], NOT_NEGATIVE)
         for key in _PROBE_NUMBERS
         if probe.get(key, 0) < 0
     ]

@@ -1,4 +1,4 @@
-"""Defaults and checks of the other built-in kinds that clients create."""
+"""Defaults and validation of the other built-in kinds that clients create."""
 
 import base64
 from datetime import UTC, datetime
@@ -14,17 +14,16 @@ from ..errors.fields import (
     required,
     too_long,
 )
+from ..kinds.groups import RBAC
+from .enums import ACCESS_MODES, PROTOCOLS
 from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
 DATA_LIMIT = 1024 * 1024
-"""Bytes that a ConfigMap or Secret may hold."""
+"""Maximum bytes of the data of a ConfigMap or Secret."""
 
-_RBAC = "rbac.authorization.k8s.io"
 _SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
-_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _PREEMPTION = ("Never", "PreemptLowerPriority")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
@@ -32,13 +31,13 @@ _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 
 def default_namespace(obj: Json) -> None:
-    """Label a namespace with its name."""
+    """Set a namespace's name label."""
     if name := obj["metadata"].get("name"):
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
 
 def prepare_namespace_for_create(obj: Json) -> None:
-    """Keep a new namespace from vanishing before its content is gone."""
+    """Set the finalizer that keeps a namespace until its content is deleted."""
     default_namespace(obj)
     finalizers = obj.setdefault("spec", {}).setdefault("finalizers", [])
     if "kubernetes" not in finalizers:
@@ -47,25 +46,25 @@ def prepare_namespace_for_create(obj: Json) -> None:
 
 
 def prepare_namespace_for_update(obj: Json, old: Json) -> None:
-    """Keep the finalizers of the spec: they have an address of their own."""
+    """Keep the finalizers of the spec: they have their own subresource."""
     if "spec" in old:
         obj["spec"] = old["spec"]
 
 
 def default_node(obj: Json) -> None:
-    """Let a node that does not say otherwise give away all that it has."""
+    """Default a node's allocatable resources to its capacity."""
     status = obj.get("status") or {}
-    status.pop("config", None)  # kubelets no longer take their configuration from there
+    status.pop("config", None)  # kubelets no longer support dynamic configuration
     if "capacity" in status and "allocatable" not in status:
         status["allocatable"] = dict(status["capacity"])
 
 
 def validate_node(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check the taints of a node."""
+    """Validate the taints of a node."""
     errors = []
     seen = set()
     for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
-        path = f"metadata.taints[{index}]"  # so a real server calls it
+        path = f"metadata.taints[{index}]"  # sic: kube-apiserver's path
         key, effect = taint.get("key", ""), taint.get("effect", "")
         if problem := validation.qualified_name_error(key):
             errors.append(invalid(f"{path}.key", key, problem))
@@ -79,7 +78,7 @@ def validate_node(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def default_secret(obj: Json) -> None:
-    """Give a secret its type and take plain texts into its data."""
+    """Set a Secret's type, and move ``stringData`` to its data."""
     obj.setdefault("type", "Opaque")
     if texts := obj.pop("stringData", None):
         data = obj.setdefault("data", {})
@@ -88,7 +87,7 @@ def default_secret(obj: Json) -> None:
 
 
 def validate_config_map(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check keys, size and immutability of a ConfigMap."""
+    """Validate keys, size and immutability of a ConfigMap."""
     data, binary = obj.get("data", {}), obj.get("binaryData", {})
     errors = _validate_keys(data, "data") + _validate_keys(binary, "binaryData")
     errors += [
@@ -103,7 +102,7 @@ def validate_config_map(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def validate_secret(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check keys, size, type and immutability of a Secret."""
+    """Validate keys, size, type and immutability of a Secret."""
     data = obj.get("data", {})
     errors = _validate_keys(data, "data")
     if sum(len(text) * 3 // 4 for text in data.values()) > DATA_LIMIT:
@@ -137,7 +136,7 @@ def _validate_immutable(obj: Json, old: Json | None, keys: tuple[str, ...]) -> l
 
 
 def default_service(obj: Json) -> None:
-    """Complete a Service; its address is given out by the server."""
+    """Default a Service; the server assigns its cluster IP."""
     spec = obj.setdefault("spec", {})
     kind = spec.setdefault("type", "ClusterIP")
     if spec.setdefault("sessionAffinity", "None") == "ClientIP":
@@ -160,12 +159,12 @@ def default_service(obj: Json) -> None:
 
 
 def prepare_service_for_create(obj: Json) -> None:
-    """Give a new service an empty status."""
+    """Set the empty status of a new Service."""
     obj["status"] = {"loadBalancer": {}}
 
 
 def prepare_service_for_update(obj: Json, old: Json) -> None:
-    """Keep the address that was given out when an update does not name it."""
+    """Keep the assigned cluster IP if an update omits it."""
     spec, before = obj.get("spec", {}), old.get("spec", {})
     if spec.get("type") == "ExternalName":
         return
@@ -175,7 +174,7 @@ def prepare_service_for_update(obj: Json, old: Json) -> None:
 
 
 def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a Service."""
+    """Validate a Service."""
     spec = obj.get("spec", {})
     kind = spec.get("type", "")
     errors = []
@@ -206,40 +205,40 @@ def _validate_service_port(port: Json, path: str, *, named: bool) -> list[FieldE
     if not 1 <= number <= 65535:
         text = "must be between 1 and 65535, inclusive"
         errors.append(invalid(f"{path}.port", number, text))
-        if port.get("targetPort") == number:  # by default
+        if port.get("targetPort") == number:  # the default
             errors.append(invalid(f"{path}.targetPort", number, text))
-    if port.get("protocol") not in _PROTOCOLS:
-        errors.append(not_supported(f"{path}.protocol", port.get("protocol"), _PROTOCOLS))
+    if port.get("protocol") not in PROTOCOLS:
+        errors.append(not_supported(f"{path}.protocol", port.get("protocol"), PROTOCOLS))
     return errors
 
 
 def default_pvc(obj: Json) -> None:
-    """Complete a PersistentVolumeClaim."""
+    """Default a PersistentVolumeClaim."""
     obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
 
 
 def prepare_pvc_for_create(obj: Json) -> None:
-    """Let a new claim start as pending."""
+    """Set the phase of a new claim to Pending."""
     obj["status"] = {"phase": "Pending"}
 
 
 def prepare_volume_for_create(obj: Json) -> None:
-    """Let a new volume start as pending."""
+    """Set the phase of a new volume to Pending."""
     moment = times.format(datetime.now(UTC))
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": moment}
 
 
 def validate_pvc(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a PersistentVolumeClaim; see :func:`_mutable_fields` for what may change."""
+    """Validate a PersistentVolumeClaim; see :func:`_mutable_fields` for what may change."""
     spec = obj.get("spec", {})
     errors = []
     modes = spec.get("accessModes", ())
     if not modes:
         errors.append(required("spec.accessModes", "at least 1 access mode is required"))
     errors += [
-        not_supported("spec.accessModes", mode, _ACCESS_MODES)
+        not_supported("spec.accessModes", mode, ACCESS_MODES)
         for mode in modes
-        if mode not in _ACCESS_MODES
+        if mode not in ACCESS_MODES
     ]
     if "storage" not in spec.get("resources", {}).get("requests", {}):
         errors.append(required("spec.resources[storage]"))
@@ -259,8 +258,8 @@ def validate_pvc(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def _mutable_fields(claim: Json) -> set[str]:
-    """Return the fields of the spec of *claim* that an update may change: each is set once, save
-    the size of a bound claim.
+    """Return the fields of the spec of *claim* that an update may change: each can be set once,
+    the size of a bound claim can grow.
     """
     spec = claim.get("spec", {})
     changeable = {key for key in ("volumeName", "storageClassName") if key not in spec}
@@ -270,22 +269,22 @@ def _mutable_fields(claim: Json) -> set[str]:
 
 
 def _is_shrunk(spec: Json, old: Json) -> bool:
-    """Whether *spec* asks for less than before, and no more than the claim *old* has."""
+    """Return whether *spec* requests less than before, but not less than the capacity of *old*."""
     try:
         size = quantity.parse(storage_request(spec))
         capacity = quantity.parse(old.get("status", {}).get("capacity", {}).get("storage", "0"))
         return size < quantity.parse(storage_request(old.get("spec", {}))) and size <= capacity
     except quantity.QuantityError:
-        return False  # told of by the check of the field
+        return False  # reported by the validation of the field
 
 
 def storage_request(spec: Json) -> str:
-    """Return the size that a claim's *spec* asks for."""
+    """Return the storage request of a claim's *spec*."""
     return str(spec.get("resources", {}).get("requests", {}).get("storage", "0"))
 
 
 def default_volume(obj: Json) -> None:
-    """Complete a PersistentVolume."""
+    """Default a PersistentVolume."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
     spec.setdefault("volumeMode", "Filesystem")
@@ -294,7 +293,7 @@ def default_volume(obj: Json) -> None:
 
 
 def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a PersistentVolume."""
+    """Validate a PersistentVolume."""
     spec = obj.get("spec", {})
     errors = []
     if not spec.get("accessModes"):
@@ -305,12 +304,12 @@ def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def default_priority_class(obj: Json) -> None:
-    """Complete a PriorityClass."""
+    """Default a PriorityClass."""
     obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
 def validate_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a PriorityClass; what it means never changes."""
+    """Validate a PriorityClass, which is immutable."""
     errors = []
     value = obj.get("value", 0)
     name = obj["metadata"].get("name", "")
@@ -332,23 +331,23 @@ def validate_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def validate_lease(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a Lease."""
+    """Validate a Lease."""
     spec = obj.get("spec", {})
     errors = []
     if (seconds := spec.get("leaseDurationSeconds", 1)) <= 0:
         text = "must be greater than 0"
         errors.append(invalid("spec.leaseDurationSeconds", seconds, text))
-    if (turns := spec.get("leaseTransitions", 0)) < 0:
+    if (transitions := spec.get("leaseTransitions", 0)) < 0:
         text = "must be greater than or equal to 0"
-        errors.append(invalid("spec.leaseTransitions", turns, text))
+        errors.append(invalid("spec.leaseTransitions", transitions, text))
     return errors
 
 
 def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check that an Event lies in the namespace of what it is about."""
+    """Check that an Event is in the namespace of its regarding object."""
     about = obj.get("involvedObject", {}).get("namespace", "")
     namespace = obj["metadata"].get("namespace", "")
-    # Events about cluster-scoped objects lie in the default namespace.
+    # Events regarding cluster-scoped objects are in the default namespace.
     if about != namespace and not (not about and namespace in ("default", "kube-system")):
         text = "does not match event.namespace"
         return [invalid("involvedObject.namespace", about, text)]
@@ -356,7 +355,7 @@ def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def default_network_policy(obj: Json) -> None:
-    """Complete a NetworkPolicy."""
+    """Default a NetworkPolicy."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("podSelector", {})
     if not spec.get("policyTypes"):
@@ -367,7 +366,7 @@ def default_network_policy(obj: Json) -> None:
 
 
 def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a NetworkPolicy."""
+    """Validate a NetworkPolicy."""
     spec = obj.get("spec", {})
     errors: list[FieldError] = []
     validate_selector(spec.get("podSelector", {}), "spec.podSelector", errors)
@@ -385,16 +384,16 @@ def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def default_binding(obj: Json) -> None:
-    """Complete a RoleBinding or ClusterRoleBinding."""
+    """Default a RoleBinding or ClusterRoleBinding."""
     if role := obj.get("roleRef"):
-        role.setdefault("apiGroup", _RBAC)
+        role.setdefault("apiGroup", RBAC)
     for subject in obj.get("subjects", ()):
         if subject.get("kind") in ("User", "Group"):
-            subject.setdefault("apiGroup", _RBAC)
+            subject.setdefault("apiGroup", RBAC)
 
 
 def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a RoleBinding or ClusterRoleBinding, which stays bound to its role."""
+    """Validate a RoleBinding or ClusterRoleBinding, whose role is immutable."""
     role = obj.get("roleRef", {})
     errors = [] if role.get("name") else [required("roleRef.name")]
     if old is not None and role != old.get("roleRef"):
@@ -403,13 +402,13 @@ def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
 
 
 def default_storage_class(obj: Json) -> None:
-    """Complete a StorageClass."""
+    """Default a StorageClass."""
     obj.setdefault("reclaimPolicy", "Delete")
     obj.setdefault("volumeBindingMode", "Immediate")
 
 
 def default_endpoints(obj: Json) -> None:
-    """Complete Endpoints or an EndpointSlice."""
+    """Default Endpoints or an EndpointSlice."""
     for endpoint in obj.get("endpoints") or ():
         endpoint.pop("deprecatedTopology", None)
     groups = [obj, *obj.get("subsets", ())]
@@ -419,7 +418,7 @@ def default_endpoints(obj: Json) -> None:
 
 
 def default_autoscaler(obj: Json) -> None:
-    """Complete a HorizontalPodAutoscaler."""
+    """Default a HorizontalPodAutoscaler."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("minReplicas", 1)
     target = {"type": "Utilization", "averageUtilization": 80}
@@ -429,7 +428,7 @@ def default_autoscaler(obj: Json) -> None:
 
 
 def default_webhooks(obj: Json) -> None:
-    """Complete a configuration of webhooks."""
+    """Default a webhook configuration."""
     for webhook in obj.get("webhooks", ()):
         webhook.setdefault("failurePolicy", "Fail")
         webhook.setdefault("matchPolicy", "Equivalent")

@@ -1,6 +1,6 @@
-"""Events in their newer form, ``events.k8s.io/v1``, which is another view of the core ones.
+"""Conversion between ``events.k8s.io/v1`` Events and the stored core Events.
 
-Both hold the same; fields have other names, and the time is told to the microsecond.
+Both hold the same data; some fields have other names, and times have microseconds.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _BACK = {core: new for new, core in _NAMES.items()}
 
 
 def to_core(event: Json) -> Json:
-    """Return an event of ``events.k8s.io/v1`` as the core event that is stored."""
+    """Convert an ``events.k8s.io/v1`` Event to the core Event to store."""
     if event.get("apiVersion") != API_VERSION:
         return event
     core = {_NAMES.get(key, key): value for key, value in event.items()}
@@ -34,7 +34,7 @@ def to_core(event: Json) -> Json:
 
 
 def from_core(event: Json) -> Json:
-    """Return a stored core event as ``events.k8s.io/v1`` shows it."""
+    """Convert a stored core Event to ``events.k8s.io/v1``."""
     if event.get("apiVersion") == API_VERSION:
         return event
     shown = {_BACK.get(key, key): value for key, value in event.items()}
@@ -42,7 +42,7 @@ def from_core(event: Json) -> Json:
 
 
 def validate_event(event: Json, old: Json | None) -> list[FieldError]:
-    """Check an event in its newer form, of which nothing but the series ever changes."""
+    """Validate an ``events.k8s.io/v1`` Event, of which only the series may change."""
     errors: list[FieldError] = []
     if (event.get("series") or {}).get("count", 2) < 2:
         errors.append(invalid("series.count", "", "should be at least 2"))
@@ -56,6 +56,6 @@ def validate_event(event: Json, old: Json | None) -> list[FieldError]:
         return errors
     for name in sorted((event.keys() | old.keys()) - _CHANGING):
         if event.get(name) != old.get(name):
-            told = name if name == "reportingController" else _NAMES.get(name, name)
-            errors.append(invalid(told, event.get(name, ""), IMMUTABLE))
+            field = name if name == "reportingController" else _NAMES.get(name, name)
+            errors.append(invalid(field, event.get(name, ""), IMMUTABLE))
     return errors

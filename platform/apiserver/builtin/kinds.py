@@ -1,50 +1,48 @@
-"""The table of the built-in kinds: one row a kind, groups in the order of discovery."""
+"""Table of the built-in kinds: one row per kind, groups in the order of discovery."""
 
 from typing import Any
 
 from ...model import names
 from ...model.names import Resource
-from ..kinds.info import Column, KindInfo, RestStrategy, Subresource
+from ..kinds.groups import (
+    ADMISSION,
+    AUTHENTICATION,
+    AUTHORIZATION,
+    NETWORKING,
+    RBAC,
+    RESOURCE,
+    STORAGE,
+)
+from ..kinds.info import Column, KindInfo, RestStrategy, Subresource, common_subresources
 from . import event_conversion
 from .strategies import BuiltInStrategy
 
 __all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
 _CREATE = ("create",)
-_READ_WRITE = ("get", "patch", "update")
 
 _EVENTS_GROUP = "events.k8s.io"
-_AUTHENTICATION = "authentication.k8s.io"
-_AUTHORIZATION = "authorization.k8s.io"
-_RBAC = "rbac.authorization.k8s.io"
-_NETWORKING = "networking.k8s.io"
-_STORAGE = "storage.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
-_DEVICES = "resource.k8s.io"
 
 
 def _kind(resource: Resource, **options: Any) -> KindInfo:
-    """Describe a built-in kind; *subresources* may be given as names of the usual ones."""
-    known = {
-        "status": Subresource(
-            "status", resource.kind, _READ_WRITE, resource.group, resource.version
-        ),
-        "scale": Subresource("scale", "Scale", _READ_WRITE, "autoscaling"),
-    }
+    """Describe a built-in kind; common *subresources* are given by name."""
+    known = common_subresources(resource)
     given = options.pop("subresources", ())
-    parts = [known[part] if isinstance(part, str) else part for part in given]
+    subresources = [
+        known[subresource] if isinstance(subresource, str) else subresource for subresource in given
+    ]
     return KindInfo(
         resource=resource,
         strategy=BuiltInStrategy(resource),
         singular=resource.kind.lower(),
         list_kind=f"{resource.kind}List",
-        subresources={part.name: part for part in parts},
+        subresources={subresource.name: subresource for subresource in subresources},
         **options,
     )
 
 
 def _label(*labels: str, missing: str = "") -> dict[str, tuple[tuple[str, ...], str]]:
-    """Field labels that are the paths of their fields."""
+    """Field labels that equal the paths of their fields."""
     return {label: (tuple(label.split(".")), missing) for label in labels}
 
 
@@ -225,37 +223,37 @@ _WORKLOADS = (
 )
 
 _ACCESS = (
-    _kind(_cluster(_AUTHENTICATION, "selfsubjectreviews", "SelfSubjectReview"), verbs=_CREATE),
+    _kind(_cluster(AUTHENTICATION, "selfsubjectreviews", "SelfSubjectReview"), verbs=_CREATE),
     _kind(names.TOKENREVIEWS, verbs=_CREATE),
     _kind(
-        Resource(_AUTHORIZATION, "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview"),
+        Resource(AUTHORIZATION, "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview"),
         verbs=_CREATE,
     ),
     _kind(
-        _cluster(_AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+        _cluster(AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
         verbs=_CREATE,
     ),
     _kind(
-        _cluster(_AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+        _cluster(AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
         verbs=_CREATE,
     ),
-    _kind(_cluster(_AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview"), verbs=_CREATE),
+    _kind(_cluster(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview"), verbs=_CREATE),
     _kind(
         _cluster("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest"),
         short_names=("csr",),
         subresources=("status",),
         field_labels=_label("spec.signerName"),
     ),
-    _kind(_cluster(_RBAC, "clusterrolebindings", "ClusterRoleBinding")),
-    _kind(_cluster(_RBAC, "clusterroles", "ClusterRole")),
-    _kind(Resource(_RBAC, "v1", "rolebindings", "RoleBinding")),
-    _kind(Resource(_RBAC, "v1", "roles", "Role")),
+    _kind(_cluster(RBAC, "clusterrolebindings", "ClusterRoleBinding")),
+    _kind(_cluster(RBAC, "clusterroles", "ClusterRole")),
+    _kind(Resource(RBAC, "v1", "rolebindings", "RoleBinding")),
+    _kind(Resource(RBAC, "v1", "roles", "Role")),
 )
 
 _NETWORK = (
-    _kind(_cluster(_NETWORKING, "ingressclasses", "IngressClass"), generation="spec"),
+    _kind(_cluster(NETWORKING, "ingressclasses", "IngressClass"), generation="spec"),
     _kind(
-        Resource(_NETWORKING, "v1", "ingresses", "Ingress"),
+        Resource(NETWORKING, "v1", "ingresses", "Ingress"),
         short_names=("ing",),
         subresources=("status",),
         generation="spec",
@@ -271,21 +269,21 @@ _NETWORK = (
 )
 
 _STORAGE_KINDS = (
-    _kind(_cluster(_STORAGE, "csidrivers", "CSIDriver"), delete_returns_object=True),
-    _kind(_cluster(_STORAGE, "csinodes", "CSINode"), delete_returns_object=True),
-    _kind(Resource(_STORAGE, "v1", "csistoragecapacities", "CSIStorageCapacity")),
+    _kind(_cluster(STORAGE, "csidrivers", "CSIDriver"), delete_returns_object=True),
+    _kind(_cluster(STORAGE, "csinodes", "CSINode"), delete_returns_object=True),
+    _kind(Resource(STORAGE, "v1", "csistoragecapacities", "CSIStorageCapacity")),
     _kind(
         names.STORAGECLASSES,
         short_names=("sc",),
         delete_returns_object=True,
     ),
     _kind(
-        _cluster(_STORAGE, "volumeattachments", "VolumeAttachment"),
+        _cluster(STORAGE, "volumeattachments", "VolumeAttachment"),
         subresources=("status",),
         delete_returns_object=True,
     ),
     _kind(
-        _cluster(_STORAGE, "volumeattributesclasses", "VolumeAttributesClass"),
+        _cluster(STORAGE, "volumeattributesclasses", "VolumeAttributesClass"),
         short_names=("vac",),
         delete_returns_object=True,
     ),
@@ -293,7 +291,7 @@ _STORAGE_KINDS = (
 
 _WEBHOOK_KINDS = tuple(
     _kind(
-        _cluster(_ADMISSION, plural, kind),
+        _cluster(ADMISSION, plural, kind),
         categories=_EXTENSIONS,
         subresources=subresources,
         update_needs_rv=True,
@@ -322,21 +320,21 @@ _OTHERS = (
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
     _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),
     _kind(
-        _cluster(_DEVICES, "deviceclasses", "DeviceClass"),
+        _cluster(RESOURCE, "deviceclasses", "DeviceClass"),
         delete_returns_object=True,
         generation="spec",
     ),
     _kind(
-        Resource(_DEVICES, "v1", "resourceclaims", "ResourceClaim"),
+        Resource(RESOURCE, "v1", "resourceclaims", "ResourceClaim"),
         subresources=("status",),
         delete_returns_object=True,
     ),
     _kind(
-        Resource(_DEVICES, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+        Resource(RESOURCE, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
         delete_returns_object=True,
     ),
     _kind(
-        _cluster(_DEVICES, "resourceslices", "ResourceSlice"),
+        _cluster(RESOURCE, "resourceslices", "ResourceSlice"),
         field_labels=_label("spec.nodeName", "spec.driver"),
         delete_returns_object=True,
         generation="spec",
@@ -353,4 +351,4 @@ BUILT_IN: tuple[KindInfo, ...] = (
     _DEFINITIONS,
     *_OTHERS,
 )
-"""Every built-in kind; groups in the order in which discovery names them."""
+"""All built-in kinds; groups in the order of discovery."""

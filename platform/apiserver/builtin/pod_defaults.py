@@ -1,13 +1,13 @@
-"""What a pod gets that its author left out: defaults of pods and pod templates, first status."""
+"""Defaults of pods and pod templates, and the initial status of pods."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from ...model import quantity, times
+from .enums import PROBES
 
 Json = dict[str, Any]
 
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _MODE = 0o644
 _TOKEN_SECONDS = 3600
@@ -15,7 +15,7 @@ _QOS_RESOURCES = ("cpu", "memory")
 
 
 def default_pod(pod: Json) -> None:
-    """Complete a pod itself."""
+    """Default a pod."""
     spec = pod.get("spec")
     if spec is None:
         return
@@ -31,19 +31,19 @@ def default_pod(pod: Json) -> None:
 
 
 def default_template(template: Json) -> None:
-    """Complete the template of pods in another kind."""
+    """Default a pod template."""
     if spec := template.get("spec"):
         default_pod_spec(spec)
 
 
 def default_pod_spec(spec: Json) -> None:
-    """Complete what a pod and a template have in common."""
+    """Default the fields that pods and templates have in common."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("schedulerName", "default-scheduler")
     spec.setdefault("securityContext", {})
-    # The older of two names for one field; both are always kept alike.
+    # Deprecated alias; both fields are always equal.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
@@ -62,7 +62,7 @@ def _default_container(container: Json) -> None:
     container.setdefault("resources", {})
     for port in container.get("ports", ()):
         port.setdefault("protocol", "TCP")
-    for name in _PROBES:
+    for name in PROBES:
         if name in container:
             _default_probe(container[name])
     for hook in container.get("lifecycle", {}).values():
@@ -74,7 +74,7 @@ def _default_container(container: Json) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """Always for the newest of an image, which changes under its name; else only once."""
+    """Return the default pull policy: Always for the tag latest, else IfNotPresent."""
     if "@" in image:
         return "IfNotPresent"
     tag = image.rpartition("/")[2].partition(":")[2]
@@ -112,7 +112,7 @@ def _default_host_ports(spec: Json) -> None:
 
 
 def _default_requests(resources: Json) -> None:
-    """What is limited and not asked for is asked for up to the limit."""
+    """Default requests to the limits."""
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **resources.get("requests", {})}
 
@@ -138,7 +138,7 @@ def _default_volume(volume: Json) -> None:
 
 
 def prepare_pod_for_create(pod: Json) -> None:
-    """Give a new pod its first status; a gated one says so from the start."""
+    """Set the initial status of a pod; a gated one gets its condition immediately."""
     spec = pod.get("spec", {})
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
@@ -157,10 +157,10 @@ def prepare_pod_for_create(pod: Json) -> None:
 
 
 def qos_class(spec: Json) -> str:
-    """Say how well a pod is guarded when memory runs short.
+    """Return the QoS class of a pod.
 
-    Guaranteed: all containers limit CPU and memory and ask for as much; BestEffort: none asks
-    for either; Burstable: all others.
+    Guaranteed: all containers have CPU and memory limits equal to their requests; BestEffort: no
+    container has any; Burstable: all others.
     """
     asked = False
     guaranteed = True

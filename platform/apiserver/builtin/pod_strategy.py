@@ -1,4 +1,4 @@
-"""What may change in a pod once it exists: little, because a kubelet is at work on it."""
+"""Validation of pod updates: few fields may change, because a kubelet runs the pod."""
 
 from typing import Any
 
@@ -25,19 +25,19 @@ def prepare_pod_for_update(pod: Json, old: Json) -> None:
 
 
 def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
-    """Check a pod, or with *old* what an update changes in it."""
+    """Validate a pod, or with *old* an update of it."""
     spec = pod.get("spec", {})
     if old is None:
         return [*validate_pod_spec(spec, "spec"), *_validate_create(pod)]
     before = old.get("spec", {})
     if spec == before:
-        # What was let in once is not judged again: status updates are most of the traffic.
+        # Unchanged specs are not validated again: status updates are most of the traffic.
         return validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
     return [*validate_pod_spec(spec, "spec"), *_validate_update(spec, before)]
 
 
 def _validate_create(pod: Json) -> list[FieldError]:
-    """Check what is refused only while the pod is not there yet."""
+    """Validate what is rejected at creation only."""
     spec = pod.get("spec", {})
     errors = []
     if spec.get("ephemeralContainers"):
@@ -84,12 +84,12 @@ def _validate_gates(spec: Json, old: Json) -> list[FieldError]:
 
 
 def _immutable_part(spec: Json, old: Json) -> Json:
-    """Return what of *spec* must stay: the rest is taken out, or counted as it was in *old*."""
+    """Return the immutable fields of *spec*: the others are removed, or set as in *old*."""
     apart = {"activeDeadlineSeconds", "schedulingGates", *_CONTAINER_LISTS}
     rest = {key: value for key, value in spec.items() if key not in apart}
     for name in _CONTAINER_LISTS:
         rest[name] = [{**container, "image": ""} for container in spec.get(name) or ()]
-    # Lists that may only grow, one of them at its end.
+    # Lists that may only grow, one of them only at its end.
     length = len(old.get("ephemeralContainers", ()))
     rest["ephemeralContainers"] = spec.get("ephemeralContainers", [])[:length]
     kept = spec.get("tolerations", [])
@@ -102,7 +102,7 @@ def _immutable_part(spec: Json, old: Json) -> Json:
 
 
 def _allow_stricter(rest: Json, old: Json) -> None:
-    """Let a gated pod narrow down where it may run: no selector of a node may be lost."""
+    """Check that a gated pod only narrows its node selection: no selector may be removed."""
     kept = old.get("nodeSelector", {})
     if kept.items() <= rest.get("nodeSelector", {}).items():
         rest.pop("nodeSelector", None)

@@ -1,4 +1,4 @@
-"""The checks of pods and pod templates, in the words of kube-apiserver."""
+"""Validation of pods and pod templates, with kube-apiserver's messages."""
 
 import ipaddress
 import re
@@ -50,7 +50,7 @@ _LEADING_ZEROS = re.compile(r"\b0+(?=[0-9])", re.ASCII)
 
 
 def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
-    """Check the spec of a pod or of a template at *path*."""
+    """Validate the spec of a pod or of a template at *path*."""
     errors: list[FieldError] = []
     volumes = _validate_volumes(spec.get("volumes", ()), f"{path}.volumes", errors)
     if not spec.get("containers"):
@@ -58,9 +58,9 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
     seen: set[str] = set()
     for kind in _CONTAINER_LISTS:
         for index, container in enumerate(spec.get(kind) or ()):
-            place = f"{path}.{kind}[{index}]"
-            _validate_name(container.get("name"), f"{place}.name", seen, errors)
-            validate_container(container, place, volumes, errors)
+            field_path = f"{path}.{kind}[{index}]"
+            _validate_name(container.get("name"), f"{field_path}.name", seen, errors)
+            validate_container(container, field_path, volumes, errors)
     _validate_probes_and_hooks(spec, path, errors)
     _validate_host_network(spec, path, errors)
     _validate_enums(spec, path, errors)
@@ -71,7 +71,7 @@ def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
 
 
 def validate_template(template: Json, path: str) -> list[FieldError]:
-    """Check a pod template: labels, annotations, spec."""
+    """Validate a pod template: labels, annotations, spec."""
     metadata = template.get("metadata", {})
     errors = validate_labels(metadata.get("labels"), f"{path}.labels")
     errors += validate_annotations(metadata.get("annotations"), f"{path}.annotations")
@@ -84,76 +84,76 @@ def validate_template(template: Json, path: str) -> list[FieldError]:
 
 
 def _validate_probes_and_hooks(spec: Json, path: str, errors: list[FieldError]) -> None:
-    """Check probes and hooks: containers that run before the others have none."""
+    """Validate probes and hooks: containers that run before the others have none."""
     grace = spec.get("terminationGracePeriodSeconds", _GRACE)
     for index, container in enumerate(spec.get("containers") or ()):
         validate_probes_and_hooks(container, f"{path}.containers[{index}]", grace, errors)
     for index, container in enumerate(spec.get("initContainers") or ()):
-        place = f"{path}.initContainers[{index}]"
+        field_path = f"{path}.initContainers[{index}]"
         if container.get("restartPolicy") == "Always":
-            validate_probes_and_hooks(container, place, grace, errors)
+            validate_probes_and_hooks(container, field_path, grace, errors)
         else:
-            validate_no_probes(container, place, errors)
+            validate_no_probes(container, field_path, errors)
 
 
 def _validate_host_network(spec: Json, path: str, errors: list[FieldError]) -> None:
-    """Check the ports of the node that a pod takes; on the node's network all of them are."""
+    """Validate the host ports of a pod; with host network, all of its ports are."""
     taken: set[str] = set()
     for index, container in enumerate(spec.get("containers") or ()):
-        place = f"{path}.containers[{index}]"
-        validate_host_ports(container, place, taken, errors)
+        field_path = f"{path}.containers[{index}]"
+        validate_host_ports(container, field_path, taken, errors)
         if not spec.get("hostNetwork"):
             continue
         for number, port in enumerate(container.get("ports", ())):
             if (given := port.get("hostPort")) and given != port.get("containerPort"):
                 text = "must match `containerPort` when `hostNetwork` is true"
-                errors.append(invalid(f"{place}.ports[{number}].hostPort", given, text))
+                errors.append(invalid(f"{field_path}.ports[{number}].hostPort", given, text))
     for index, container in enumerate(spec.get("initContainers") or ()):
-        # One runs after the other.
+        # They run one after the other.
         validate_host_ports(container, f"{path}.initContainers[{index}]", set(), errors)
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:
         errors.append(forbidden(f"{path}.hostNetwork", "when `hostUsers` is false"))
 
 
 def _validate_security(spec: Json, path: str, errors: list[FieldError]) -> None:
-    rights, place = spec.get("securityContext", {}), f"{path}.securityContext"
+    rights, field_path = spec.get("securityContext", {}), f"{path}.securityContext"
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         text = "ShareProcessNamespace and HostPID cannot both be enabled"
-        errors.append(invalid(f"{place}.shareProcessNamespace", True, text))
+        errors.append(invalid(f"{field_path}.shareProcessNamespace", True, text))
     if not rights:
         return
-    validate_run_as(rights, place, errors)
-    validate_id(rights.get("fsGroup", 0), f"{place}.fsGroup", errors)
+    validate_run_as(rights, field_path, errors)
+    validate_id(rights.get("fsGroup", 0), f"{field_path}.fsGroup", errors)
     for index, group in enumerate(rights.get("supplementalGroups", ())):
-        validate_id(group, f"{place}.supplementalGroups[{index}]", errors)
+        validate_id(group, f"{field_path}.supplementalGroups[{index}]", errors)
     for key, allowed in (
         ("fsGroupChangePolicy", _GROUP_CHANGES),
         ("supplementalGroupsPolicy", _GROUP_POLICIES),
     ):
         if key in rights:
-            _one_of(rights[key], f"{place}.{key}", allowed, errors)
+            _one_of(rights[key], f"{field_path}.{key}", allowed, errors)
 
 
 def _validate_dns(spec: Json, path: str, errors: list[FieldError]) -> None:
-    """Check how names are resolved within the pod."""
+    """Validate host aliases and the DNS configuration of a pod."""
     for index, alias in enumerate(spec.get("hostAliases", ())):
-        place = f"{path}.hostAliases[{index}]"
-        _validate_address(alias.get("ip", ""), f"{place}.ip", errors)
+        field_path = f"{path}.hostAliases[{index}]"
+        _validate_address(alias.get("ip", ""), f"{field_path}.ip", errors)
         errors += [
-            invalid(f"{place}.hostnames[{number}]", name, problem)
+            invalid(f"{field_path}.hostnames[{number}]", name, problem)
             for number, name in enumerate(alias.get("hostnames", ()))
             if (problem := validation.dns1123_subdomain_error(name))
         ]
-    config, place = spec.get("dnsConfig"), f"{path}.dnsConfig"
+    config, field_path = spec.get("dnsConfig"), f"{path}.dnsConfig"
     if spec.get("dnsPolicy") == "None":
         if config is None:
             text = "must provide `dnsConfig` when `dnsPolicy` is None"
-            errors.append(required(place, text))
+            errors.append(required(field_path, text))
         elif not config.get("nameservers"):
             text = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-            errors.append(required(f"{place}.nameservers", text))
+            errors.append(required(f"{field_path}.nameservers", text))
     if config:
-        _validate_dns_config(config, place, errors)
+        _validate_dns_config(config, field_path, errors)
 
 
 def _validate_dns_config(config: Json, path: str, errors: list[FieldError]) -> None:
@@ -189,7 +189,7 @@ def _validate_address(text: str, path: str, errors: list[FieldError]) -> None:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Read an address; one that names an interface of a machine is none."""
+    """Parse an IP address; one with a zone is invalid."""
     try:
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
@@ -197,7 +197,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _validate_enums(spec: Json, path: str, errors: list[FieldError]) -> None:
-    """Check the fields that hold one word or one number."""
+    """Validate enumerated and numeric fields."""
     _one_of(spec.get("restartPolicy"), f"{path}.restartPolicy", _RESTART, errors)
     _one_of(spec.get("dnsPolicy"), f"{path}.dnsPolicy", _DNS, errors)
     if "preemptionPolicy" in spec:
@@ -248,7 +248,7 @@ def _validate_volumes(
 ) -> dict[str, Json]:
     names: set[str] = set()
     for index, volume in enumerate(volumes):
-        place = f"{path}[{index}]"
-        _validate_name(volume.get("name"), f"{place}.name", names, errors)
-        validate_source(volume, place, errors)
+        field_path = f"{path}[{index}]"
+        _validate_name(volume.get("name"), f"{field_path}.name", names, errors)
+        validate_source(volume, field_path, errors)
     return {volume["name"]: volume for volume in volumes if "name" in volume}

@@ -1,4 +1,4 @@
-"""The checks of what a container asks for and is limited to."""
+"""Validation of the resource requests and limits of containers."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ Json = dict[str, Any]
 
 _HUGE_PAGES = "hugepages-"
 _NATIVE = ("pods", "storage", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
-"""Names that are known, and not of what a container may have."""
+"""Known resource names that containers may not request."""
 
 
 def validate_resources(resources: Json, path: str, errors: list[FieldError]) -> None:
-    """Check requests and limits: their names and amounts, and no request above its limit."""
+    """Validate requests and limits: names, amounts, and that no request exceeds its limit."""
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
@@ -35,12 +35,12 @@ def _validate_amount(name: str, text: str, path: str, errors: list[FieldError]) 
     elif is_extended(name) and not amount.is_whole:
         errors.append(invalid(path, text, "must be an integer"))
     elif name.startswith(_HUGE_PAGES) and not _is_multiple(amount, name):
-        told = f"{text} is not positive integer multiple of {name}"
-        errors.append(invalid(path, text, told))
+        detail = f"{text} is not positive integer multiple of {name}"
+        errors.append(invalid(path, text, detail))
 
 
 def _is_multiple(amount: quantity.Quantity, name: str) -> bool:
-    """Whether *amount* is made of whole huge pages of the size in *name*."""
+    """Return whether *amount* is a multiple of the huge page size in *name*."""
     try:
         size = quantity.parse(name.removeprefix(_HUGE_PAGES)).value()
     except quantity.QuantityError:
@@ -67,11 +67,11 @@ def _validate_request(
     elastic = may_overcommit(name)
     if limit is None:
         if not elastic:
-            told = "Limit must be set for non overcommitable resources"
-            errors.append(required(f"{path}.limits", told))
+            detail = "Limit must be set for non overcommitable resources"
+            errors.append(required(f"{path}.limits", detail))
         return
     wanted, most = quantity.parse(text), quantity.parse(limit)
     if wanted > most or (wanted != most and not elastic):
         relation = "less than or equal" if elastic else "equal"
-        told = f"must be {relation} to {name} limit of {limit}"
-        errors.append(invalid(f"{path}.requests", text, told))
+        detail = f"must be {relation} to {name} limit of {limit}"
+        errors.append(invalid(f"{path}.requests", text, detail))

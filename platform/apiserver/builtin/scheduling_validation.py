@@ -1,4 +1,4 @@
-"""The checks of what says where a pod may run, and of selectors of labels."""
+"""Validation of scheduling constraints and of selectors."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 _TOLERATION_OPERATORS = ("Equal", "Exists")
 _NUMBER_OPERATORS = ("Lt", "Gt")
-"""An experiment that is off: refusals of one of them name both."""
+"""Operators of a disabled feature gate: kube-apiserver's errors name both."""
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _SPREAD_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
@@ -29,7 +29,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def validate_scheduling(spec: Json, path: str, errors: list[FieldError]) -> None:
-    """Check what says where a pod may run."""
+    """Validate the scheduling constraints of a pod."""
     if selector := spec.get("nodeSelector"):
         errors += validate_labels(selector, f"{path}.nodeSelector")
     for index, toleration in enumerate(spec.get("tolerations", ())):
@@ -56,10 +56,10 @@ def _validate_gates(gates: list[Json], path: str, errors: list[FieldError]) -> N
 def _validate_spreads(spreads: list[Json], path: str, errors: list[FieldError]) -> None:
     pairs = [(each.get("topologyKey"), each.get("whenUnsatisfiable")) for each in spreads]
     for index, (spread, pair) in enumerate(zip(spreads, pairs, strict=True)):
-        place = f"{path}[{index}]"
-        _validate_spread(spread, place, errors)
+        field_path = f"{path}[{index}]"
+        _validate_spread(spread, field_path, errors)
         if pair in pairs[index + 1 :]:
-            where = f"{place}.{{topologyKey, whenUnsatisfiable}}"
+            where = f"{field_path}.{{topologyKey, whenUnsatisfiable}}"
             errors.append(duplicate(where, f"{{{pair[0]}, {pair[1]}}}"))
 
 
@@ -129,18 +129,20 @@ def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) 
 def _validate_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None:
     node = affinity.get("nodeAffinity", {})
     needed = node.get(_REQUIRED)
-    place = f"{path}.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    field_path = f"{path}.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     if needed is not None:
         terms = needed.get("nodeSelectorTerms") or ()
         if not terms:
-            errors.append(required(place, "must have at least one node selector term"))
+            errors.append(required(field_path, "must have at least one node selector term"))
         for index, term in enumerate(terms):
-            _validate_node_term(term, f"{place}[{index}]", errors)
-            _validate_label_values(term, f"{place}[{index}]", errors)
-    place = f"{path}.nodeAffinity.{_PREFERRED}"
-    for index, wish in enumerate(node.get(_PREFERRED, ())):
-        _validate_weight(wish, f"{place}[{index}].weight", errors)
-        _validate_node_term(wish.get("preference", {}), f"{place}[{index}].preference", errors)
+            _validate_node_term(term, f"{field_path}[{index}]", errors)
+            _validate_label_values(term, f"{field_path}[{index}]", errors)
+    field_path = f"{path}.nodeAffinity.{_PREFERRED}"
+    for index, preferred in enumerate(node.get(_PREFERRED, ())):
+        _validate_weight(preferred, f"{field_path}[{index}].weight", errors)
+        _validate_node_term(
+            preferred.get("preference", {}), f"{field_path}[{index}].preference", errors
+        )
     for kind in ("podAffinity", "podAntiAffinity"):
         _validate_pod_affinity(affinity.get(kind, {}), f"{path}.{kind}", errors)
 
@@ -152,25 +154,25 @@ def _validate_weight(term: Json, path: str, errors: list[FieldError]) -> None:
 
 def _validate_node_term(term: Json, path: str, errors: list[FieldError]) -> None:
     for index, expression in enumerate(term.get("matchExpressions", ())):
-        place = f"{path}.matchExpressions[{index}]"
-        validate_expression(expression, place, _NODE_OPERATORS, errors)
+        field_path = f"{path}.matchExpressions[{index}]"
+        validate_expression(expression, field_path, _NODE_OPERATORS, errors)
     for index, expression in enumerate(term.get("matchFields", ())):
         _validate_node_field(expression, f"{path}.matchFields[{index}]", errors)
 
 
 def _validate_label_values(term: Json, path: str, errors: list[FieldError]) -> None:
-    """Check the values of expressions: only where they are no mere wishes."""
+    """Validate the values of required expressions; those of preferences are not checked."""
     for index, expression in enumerate(term.get("matchExpressions", ())):
-        place = f"{path}.matchExpressions[{index}].values"
+        field_path = f"{path}.matchExpressions[{index}].values"
         errors += [
-            invalid(f"{place}[{number}]", value, problem)
+            invalid(f"{field_path}[{number}]", value, problem)
             for number, value in enumerate(expression.get("values", ()))
             if (problem := validation.label_value_error(value))
         ]
 
 
 def _validate_node_field(expression: Json, path: str, errors: list[FieldError]) -> None:
-    """Check an expression about a field of nodes: their name is the only one."""
+    """Validate a field selector of nodes: metadata.name is the only field."""
     operator, values = expression.get("operator", ""), expression.get("values") or ()
     if operator not in ("In", "NotIn"):
         errors.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
@@ -191,7 +193,7 @@ def _validate_node_field(expression: Json, path: str, errors: list[FieldError]) 
 def validate_expression(
     expression: Json, path: str, operators: tuple[str, ...], errors: list[FieldError]
 ) -> None:
-    """Check one expression of a selector of labels or nodes."""
+    """Validate one expression of a label or node selector."""
     operator, values = expression.get("operator", ""), expression.get("values") or ()
     if operator not in operators:
         errors.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
@@ -209,11 +211,11 @@ def validate_expression(
 
 
 def validate_selector(selector: Json, path: str, errors: list[FieldError]) -> None:
-    """Check a selector of labels."""
+    """Validate a label selector."""
     errors += validate_labels(selector.get("matchLabels"), f"{path}.matchLabels")
     for index, expression in enumerate(selector.get("matchExpressions", ())):
-        place = f"{path}.matchExpressions[{index}]"
-        validate_expression(expression, place, _SELECTOR_OPERATORS, errors)
+        field_path = f"{path}.matchExpressions[{index}]"
+        validate_expression(expression, field_path, _SELECTOR_OPERATORS, errors)
     _validate_label_values(selector, path, errors)
 
 
@@ -221,13 +223,13 @@ def _validate_pod_affinity(affinity: Json, path: str, errors: list[FieldError]) 
     terms = [
         (term, f"{path}.{_REQUIRED}[{i}]") for i, term in enumerate(affinity.get(_REQUIRED, ()))
     ]
-    for index, wish in enumerate(affinity.get(_PREFERRED, ())):
-        _validate_weight(wish, f"{path}.{_PREFERRED}[{index}].weight", errors)
+    for index, preferred in enumerate(affinity.get(_PREFERRED, ())):
+        _validate_weight(preferred, f"{path}.{_PREFERRED}[{index}].weight", errors)
         terms.append(
-            (wish.get("podAffinityTerm", {}), f"{path}.{_PREFERRED}[{index}].podAffinityTerm")
+            (preferred.get("podAffinityTerm", {}), f"{path}.{_PREFERRED}[{index}].podAffinityTerm")
         )
-    for term, place in terms:
-        _validate_pod_term(term, place, errors)
+    for term, field_path in terms:
+        _validate_pod_term(term, field_path, errors)
 
 
 def _validate_pod_term(term: Json, path: str, errors: list[FieldError]) -> None:

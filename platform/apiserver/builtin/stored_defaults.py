@@ -1,4 +1,4 @@
-"""Defaults of the kinds that are stored for others: nothing here acts on them."""
+"""Defaults of kinds that are only stored: no component acts on them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 def default_limit_range(obj: Json) -> None:
-    """Complete a LimitRange: a limit is also the default, and what is asked for by default."""
+    """Default a LimitRange: a maximum is also the default limit and request."""
     for item in obj.get("spec", {}).get("limits") or ():
         if item.get("type") != "Container":
             continue
@@ -19,12 +19,12 @@ def default_limit_range(obj: Json) -> None:
 
 
 def default_pod_template(obj: Json) -> None:
-    """Complete a PodTemplate."""
+    """Default a PodTemplate."""
     default_template(obj.get("template", {}))
 
 
 def default_service_account(obj: Json) -> None:
-    """Keep of the secrets of a ServiceAccount only their names, which is all they are known by."""
+    """Keep only the names of a ServiceAccount's secrets."""
     if "secrets" in obj:
         obj["secrets"] = [
             {"name": each["name"]} if each.get("name") else {} for each in obj["secrets"]
@@ -32,14 +32,14 @@ def default_service_account(obj: Json) -> None:
 
 
 def default_ingress_class(obj: Json) -> None:
-    """Complete an IngressClass."""
+    """Default an IngressClass."""
     parameters = obj.get("spec", {}).get("parameters")
     if parameters is not None and parameters.get("scope") is None:
         parameters["scope"] = "Cluster"
 
 
 def default_csi_driver(obj: Json) -> None:
-    """Complete a CSIDriver."""
+    """Default a CSIDriver."""
     spec = obj.setdefault("spec", {})
     spec.pop("preventPodSchedulingIfMissing", None)
     spec.setdefault("attachRequired", True)
@@ -51,13 +51,13 @@ def default_csi_driver(obj: Json) -> None:
 
 
 def default_lease(obj: Json) -> None:
-    """Leave out what only coordinated elections use, which are an experiment of Kubernetes."""
+    """Remove the fields of a Lease that belong to the alpha feature CoordinatedLeaderElection."""
     for key in ("preferredHolder", "strategy"):
         obj.get("spec", {}).pop(key, None)
 
 
 def default_admission_policy(obj: Json) -> None:
-    """Complete a ValidatingAdmissionPolicy."""
+    """Default a ValidatingAdmissionPolicy."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("failurePolicy", "Fail")
     if constraints := spec.get("matchConstraints"):
@@ -65,7 +65,7 @@ def default_admission_policy(obj: Json) -> None:
 
 
 def default_admission_binding(obj: Json) -> None:
-    """Complete a ValidatingAdmissionPolicyBinding."""
+    """Default a ValidatingAdmissionPolicyBinding."""
     if resources := obj.get("spec", {}).get("matchResources"):
         _default_match(resources)
 
@@ -80,12 +80,12 @@ def _default_match(match: Json) -> None:
 
 
 def default_resource_claim(obj: Json) -> None:
-    """Complete a ResourceClaim."""
+    """Default a ResourceClaim."""
     _default_devices(obj.get("spec", {}))
 
 
 def default_resource_claim_template(obj: Json) -> None:
-    """Complete a ResourceClaimTemplate."""
+    """Default a ResourceClaimTemplate."""
     _default_devices(obj.get("spec", {}).get("spec", {}))
 
 

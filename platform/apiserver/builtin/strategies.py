@@ -1,4 +1,4 @@
-"""The rules of the built-in kinds: what all share, and what some have of their own."""
+"""REST strategy of the built-in kinds: common rules, and hooks of single kinds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,22 +8,20 @@ from ...model import validation
 from ...model.names import Resource
 from ..custom import crds
 from ..errors.fields import FieldError
+from ..kinds.groups import ADMISSION, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
 from . import core_objects, event_conversion, pod_defaults, pod_strategy, stored_defaults, workloads
 
 Json = dict[str, Any]
 
-_ADMISSION = "admissionregistration.k8s.io"
-_RBAC = "rbac.authorization.k8s.io"
-
 
 def _no_change(obj: Json) -> None:
-    """Leave the object as it is."""
+    """Do nothing."""
 
 
 def _no_update_change(obj: Json, old: Json) -> None:
-    """Leave the object as it is."""
+    """Do nothing."""
 
 
 def _no_errors(obj: Json, old: Json | None) -> list[FieldError]:
@@ -32,7 +30,7 @@ def _no_errors(obj: Json, old: Json | None) -> list[FieldError]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyHooks:
-    """What one kind does beyond what all kinds do."""
+    """What one kind does in addition to the common rules."""
 
     default: Callable[[Json], None] = _no_change
     prepare_for_create: Callable[[Json], None] = _no_change
@@ -100,14 +98,14 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         name_rule=validation.dns1035_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
-    (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
-    (_ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
+    (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingAdmissionPolicy"): StrategyHooks(
         default=stored_defaults.default_admission_policy
     ),
-    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): StrategyHooks(
         default=stored_defaults.default_admission_binding
     ),
-    (_ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): StrategyHooks(
         default=crds.default_crd,
         prepare_for_create=_prepare_crd_for_create,
@@ -145,10 +143,10 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
     ("networking.k8s.io", "NetworkPolicy"): StrategyHooks(
         default=core_objects.default_network_policy, validate=core_objects.validate_network_policy
     ),
-    (_RBAC, "ClusterRole"): _ROLE,
-    (_RBAC, "ClusterRoleBinding"): _BINDING,
-    (_RBAC, "Role"): _ROLE,
-    (_RBAC, "RoleBinding"): _BINDING,
+    (RBAC, "ClusterRole"): _ROLE,
+    (RBAC, "ClusterRoleBinding"): _BINDING,
+    (RBAC, "Role"): _ROLE,
+    (RBAC, "RoleBinding"): _BINDING,
     ("resource.k8s.io", "ResourceClaim"): StrategyHooks(
         default=stored_defaults.default_resource_claim
     ),
@@ -164,12 +162,12 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
 
 
 def finalizers_of(obj: Json) -> list[str]:
-    """Its finalizers, perhaps none."""
+    """Its default finalizers."""
     return obj["metadata"].get("finalizers") or []
 
 
 class BuiltInStrategy:
-    """How objects of one built-in kind are cleaned, completed and checked."""
+    """Prunes, defaults and validates the objects of one built-in kind."""
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
@@ -181,17 +179,17 @@ class BuiltInStrategy:
         """Remove unknown fields and return their paths.
 
         Raises:
-            MalformedError: a field has a type that it cannot hold.
+            MalformedError: a field has a value of a wrong type.
         """
         return decode_object(obj, self._resource)
 
     def prepare_for_create(self, obj: Json) -> None:
-        """Set what a new object starts with beyond its defaults, e.g. its first phase."""
+        """Set initial values beyond the defaults, e.g. the first phase."""
         self._hooks.prepare_for_create(obj)
         add_zero_values(obj, self._resource)
 
     def validate(self, obj: Json, old: Json | None) -> list[FieldError]:
-        """Check the metadata and whatever the kind checks itself."""
+        """Validate the metadata, and the object by the kind's hook."""
         errors = validate_metadata(
             obj["metadata"],
             self._hooks.name_rule,

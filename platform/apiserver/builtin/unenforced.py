@@ -1,24 +1,25 @@
-"""What the server stores although nothing in the embedded cluster acts on it.
+"""Objects and fields that the server stores although the embedded cluster does not act on them.
 
-A client is told in a warning. Every kind and every field of a pod has its row in
-`tests/apiserver/test_no_silent_acceptance.py`; whatever comes to be enforced loses its row there
-and its entry here or in :mod:`.unenforced_pods`.
+Clients get a warning. Every kind and every field of a pod has its row in
+`tests/apiserver/test_no_silent_acceptance.py`; once it is enforced, remove its row there and its
+entry here or in :mod:`.unenforced_pods`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...model.names import Resource
+from ..kinds.groups import ADMISSION, NETWORKING, RBAC, RESOURCE, STORAGE
 from .unenforced_pods import unenforced_pod_fields
 
 Json = dict[str, Any]
 
 
 class UnenforcedKind(NamedTuple):
-    """A kind of which no object has any effect."""
+    """A kind whose objects have no effect."""
 
     missing_action: str
-    """What the embedded cluster does not do with it: *enforced*, *run*, *used*."""
+    """What the embedded cluster does not do: *enforced*, *run*, *used*."""
 
     advice: str
 
@@ -30,14 +31,9 @@ _NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.
 _NO_ROLES = "every user with a token may do everything"
 _NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
-_NO_DRIVERS = "a PersistentVolumeClaim is bound to a folder on its node, or to a path there"
+_NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or to a path there"
 _NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
-_RBAC = "rbac.authorization.k8s.io"
-_NETWORKING = "networking.k8s.io"
-_STORAGE = "storage.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
-_DEVICES = "resource.k8s.io"
 
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
@@ -59,38 +55,36 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),
-    (_RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
-    (_NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
-    (_NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
-    (_NETWORKING, "NetworkPolicy"): UnenforcedKind(
-        _ENFORCED, "pods share the network of the machine"
-    ),
-    (_STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
-    (_ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
-    (_ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
-    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
-    (_ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
+    (NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
+    (NETWORKING, "NetworkPolicy"): UnenforcedKind(_ENFORCED, "pods use the network of the machine"),
+    (STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
     ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
     ("discovery.k8s.io", "EndpointSlice"): UnenforcedKind(_USED, _NO_ENDPOINTS),
-    (_DEVICES, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
+    (RESOURCE, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
 }
-"""By group and kind. Kinds that are plain data on any cluster are not here."""
+"""By group and kind. Kinds that are plain data on any cluster are not included."""
 
 
 def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[str]:
-    """What in the new or changed *obj* has no effect, as texts for the client.
+    """Return warnings for what has no effect in *obj*.
 
-    Of an update, only what it brings: *old* is the object before it.
+    For an update, only for its changes: *old* is the previous object.
     """
     gap = kind_warning(resource)
     if gap:
@@ -103,7 +97,7 @@ def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[s
 
 
 def kind_warning(resource: Resource) -> str:
-    """The warning that any object of *resource* deserves; empty if it has an effect."""
+    """Return the warning for any object of *resource*; empty if it has an effect."""
     gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
     if gap is None:
         return ""
@@ -112,7 +106,7 @@ def kind_warning(resource: Resource) -> str:
 
 
 def field_warnings(resource: Resource, obj: Json) -> list[str]:
-    """The warnings for fields of *obj* that have no effect, each field once."""
+    """Yield a warning for each field of *obj* without effect."""
     look = _FIELDS.get((resource.group, resource.kind))
     if look is None:
         return []
@@ -124,10 +118,10 @@ def _content(obj: Json) -> Json:
     return {key: value for key, value in obj.items() if key not in apart}
 
 
-# Fields of single kinds. Objects may be of custom kinds, so nothing is taken for granted.
+# Fields of single kinds. Objects may be malformed custom objects, so types are checked.
 
 Found = Iterator[tuple[str, str]]
-"""Paths of fields, and why they have no effect."""
+"""Yields paths of fields, and why they have no effect."""
 
 
 def _dict(value: object) -> Json:
@@ -147,7 +141,7 @@ def _namespace(obj: Json) -> Found:
 def _node(obj: Json) -> Found:
     taints = _list(_dict(obj.get("spec")).get("taints"))
     for index, taint in enumerate(taints):
-        # Those of Kubernetes itself tell of a node that is lost; there is nothing to evict then.
+        # Kubernetes' own taints mark a lost node, where nothing is left to evict.
         if taint.get("effect") == "NoExecute" and "kubernetes.io/" not in taint.get("key", ""):
             path = f"spec.taints[{index}].effect"
             yield path, "NoExecute keeps new pods away, but evicts none; use kubectl drain"
@@ -180,7 +174,7 @@ def _topology(obj: Json) -> Found:
 def _pod_group(obj: Json) -> Found:
     yield from _topology(obj)
     if _dict(obj.get("spec")).get("subGroupPolicy"):
-        yield "spec.subGroupPolicy", "the scheduler places a PodGroup as a whole"
+        yield "spec.subGroupPolicy", "the scheduler treats a PodGroup as a whole"
 
 
 def _queue(obj: Json) -> Found:
@@ -225,7 +219,7 @@ def _definition(obj: Json) -> Found:
 
 
 def _with_rules(schema: object) -> str | None:
-    """The path of the first node below *schema* that has rules."""
+    """Return the path of the first node below *schema* that has CEL rules."""
     node = _dict(schema)
     if node.get("x-kubernetes-validations"):
         return ""

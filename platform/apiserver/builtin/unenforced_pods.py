@@ -1,12 +1,12 @@
-"""Fields of a pod that the agent and the scheduler of the embedded cluster pass over."""
+"""Fields of a pod that the agent and the scheduler of the embedded cluster ignore."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-_SHARED_NETWORK = "pods share the network of the machine"
+_SHARED_NETWORK = "pods use the network of the machine"
 _NODE_ONLY = "the scheduler knows the affinity to nodes only"
-_OWN_NAMESPACES = "each container has processes and IPC of its own, and the pod will not start"
+_OWN_NAMESPACES = "each container has its own PID and IPC namespaces, and the pod will not start"
 _NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
@@ -25,10 +25,10 @@ class UnenforcedField(NamedTuple):
     path: str
     reason: str
     no_op_values: tuple[Any, ...] = ()
-    """Values that ask for nothing; empty ones never do."""
+    """Values without meaning; empty ones never have any."""
 
     even_if_empty: bool = False
-    """Whether an empty value asks for something, too."""
+    """Whether an empty value has a meaning, too."""
 
 
 _DRIVERS = (
@@ -70,9 +70,9 @@ _POD = (
     ),
     UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
     UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
-    UnenforcedField("volumes[*].emptyDir.medium", "the folder lies on the disk of the machine"),
-    UnenforcedField("volumes[*].emptyDir.sizeLimit", "the size of folders is not limited"),
-    UnenforcedField("volumes[*].hostPath.type", "what lies at the path is not checked"),
+    UnenforcedField("volumes[*].emptyDir.medium", "the directory is on the disk of the machine"),
+    UnenforcedField("volumes[*].emptyDir.sizeLimit", "the size of directories is not limited"),
+    UnenforcedField("volumes[*].hostPath.type", "what exists at the path is not checked"),
     UnenforcedField(
         "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
     ),
@@ -118,7 +118,7 @@ _CONTAINER = (
 )
 
 _MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
-"""Fields of containers that mean something for init containers."""
+"""Fields of containers that have an effect for init containers."""
 
 _OFF_HOST = (
     UnenforcedField(
@@ -128,12 +128,12 @@ _OFF_HOST = (
         "ports[*].hostIP", _SHARED_NETWORK + "; a port is open where the program opens it"
     ),
 )
-"""Fields of containers that are defaults if the pod asks for the network of its node."""
+"""Fields of containers that are defaults if the pod uses the host network."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """What is looked for below one place of an object."""
+    """Fields to check at one level of an object."""
 
     children: dict[str, "_Node"] = field(default_factory=dict)
     unenforced_field: UnenforcedField | None = None
@@ -171,13 +171,13 @@ UNENFORCED_PATHS: Mapping[str, str] = {
         *_with_prefix("initContainers", _OFF_HOST),
     )
 }
-"""All fields of a pod's ``spec`` that have no effect; ``[*]`` stands for any entry of a list."""
+"""All fields of a pod's ``spec`` without effect; ``[*]`` is any item of a list."""
 
 
 def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
-    """Where in these pods' specifications something has no effect, and why; each field once.
+    """Return the paths of fields without effect in *specs*, and the reason; each field once.
 
-    A specification comes with its path.
+    Each item of *specs* is a path with its pod spec.
     """
     seen: set[str] = set()
     for path, spec in specs:

@@ -1,4 +1,4 @@
-"""The checks of where values come from: the downward API, keys of ConfigMaps and Secrets."""
+"""Validation of value sources: downward API, keys of ConfigMaps and Secrets."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ _FILE_FIELDS = (
     "metadata.uid",
 )
 _OTHER_FIELDS = ("spec.restartPolicy", "spec.schedulerName", "status.phase")
-"""Fields that have a name here and a value nowhere."""
+"""Known fields without a value."""
 
 _MAPS = ("metadata.annotations", "metadata.labels")
 _RESOURCES = tuple(
@@ -39,7 +39,7 @@ _BYTES = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "
 
 
 def validate_env_source(source: Json, path: str, errors: list[FieldError]) -> None:
-    """Check what a variable takes its value from."""
+    """Validate the source of an environment variable."""
     if "fieldRef" in source:
         _validate_field(source["fieldRef"], f"{path}.fieldRef", _ENV_FIELDS, errors)
     if "resourceFieldRef" in source:
@@ -50,35 +50,35 @@ def validate_env_source(source: Json, path: str, errors: list[FieldError]) -> No
 
 
 def validate_file_source(item: Json, path: str, errors: list[FieldError]) -> None:
-    """Check what a file of a volume tells of the pod."""
+    """Validate a downward API file of a volume."""
     if "fieldRef" in item:
         _validate_field(item["fieldRef"], f"{path}.fieldRef", _FILE_FIELDS, errors)
         if "resourceFieldRef" in item:
             text = "fieldRef and resourceFieldRef can not be specified simultaneously"
             errors.append(invalid(path, "resource", text))
     elif "resourceFieldRef" in item:
-        place = f"{path}.resourceFieldRef"
+        field_path = f"{path}.resourceFieldRef"
         if not item["resourceFieldRef"].get("containerName"):
-            errors.append(required(f"{place}.containerName"))
+            errors.append(required(f"{field_path}.containerName"))
         else:
-            _validate_resource(item["resourceFieldRef"], place, errors)
+            _validate_resource(item["resourceFieldRef"], field_path, errors)
     else:
         errors.append(required(path, "one of fieldRef and resourceFieldRef is required"))
 
 
 def validate_env_from(sources: list[Json], path: str, errors: list[FieldError]) -> None:
-    """Check the ConfigMaps and Secrets that all variables are taken from."""
+    """Validate the sources of ``envFrom``."""
     for index, source in enumerate(sources):
         prefix = source.get("prefix")
         if prefix and (problem := validation.env_name_error(prefix)):
             errors.append(invalid(f"{path}[{index}].prefix", prefix, problem))
         kinds = [kind for kind in ("configMapRef", "secretRef") if kind in source]
         for kind in kinds:
-            place, name = f"{path}[{index}].{kind}.name", source[kind].get("name")
+            field_path, name = f"{path}[{index}].{kind}.name", source[kind].get("name")
             if not name:
-                errors.append(required(place))
+                errors.append(required(field_path))
             elif problem := validation.dns1123_subdomain_error(name):
-                errors.append(invalid(place, name, problem))
+                errors.append(invalid(field_path, name, problem))
         if not kinds:
             text = "must specify one of: `configMapRef` or `secretRef`"
             errors.append(invalid(path, "", text))
@@ -100,29 +100,29 @@ def _validate_key(source: Json, path: str, errors: list[FieldError]) -> None:
 def _validate_field(
     source: Json, path: str, allowed: tuple[str, ...], errors: list[FieldError]
 ) -> None:
-    place, field = f"{path}.fieldPath", source.get("fieldPath")
+    field_path, field = f"{path}.fieldPath", source.get("fieldPath")
     if not field:
-        errors.append(required(place))
+        errors.append(required(field_path))
         return
     name, key = _split(field)
     known = name in _MAPS if key is not None else _has_name(field)
     flaw = "not supported" if key is None else "does not support subscript"
     if (version := source.get("apiVersion", "v1")) != "v1":
         text = f"error converting fieldPath: unsupported pod version: {version}"
-        errors.append(invalid(place, field, text))
+        errors.append(invalid(field_path, field, text))
     elif not known:
         text = f"error converting fieldPath: field label {flaw}: {field}"
-        errors.append(invalid(place, field, text))
+        errors.append(invalid(field_path, field, text))
     elif key is not None:
         lowered = key.lower() if name == "metadata.annotations" else key
         if problem := validation.qualified_name_error(lowered):
             errors.append(invalid(path, key, problem))
     elif field not in allowed and field != "spec.host":
-        errors.append(not_supported(place, field, allowed))
+        errors.append(not_supported(field_path, field, allowed))
 
 
 def _split(field: str) -> tuple[str, str | None]:
-    """Split ``metadata.labels['key']`` into field and key; without a key the latter is none."""
+    """Split ``metadata.labels['key']`` into field and key; ``None`` without a key."""
     name, bracket, rest = field.partition("['")
     return (name, rest[:-2]) if name and bracket and rest.endswith("']") else (field, None)
 

@@ -1,4 +1,4 @@
-"""The checks of volumes, and of where containers mount them."""
+"""Validation of volumes and volume mounts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,7 @@ from ..errors.fields import (
     required,
     too_long,
 )
+from .enums import ACCESS_MODES, PULL_POLICIES
 from .value_sources import validate_file_source
 
 Json = dict[str, Any]
@@ -28,8 +29,6 @@ _HOST_PATHS = (
     "FileOrCreate",
     "Socket",
 )
-_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
-_PULL = ("Always", "IfNotPresent", "Never")
 _PROPAGATION = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE = ("Disabled", "Enabled", "IfPossible")
 _MODE_LIMIT = 0o777
@@ -38,7 +37,7 @@ _MAX_DRIVER_LENGTH = 63
 
 
 def validate_source(volume: Json, path: str, errors: list[FieldError]) -> None:
-    """Check the source of a volume: the first that it names; more are an error."""
+    """Validate the source of a volume: at most one may be set."""
     kinds = [kind for kind in _CHECKS if kind in volume]
     kinds += sorted(volume.keys() - {"name", *kinds})
     if kinds and (check := _CHECKS.get(kinds[0])):
@@ -48,7 +47,7 @@ def validate_source(volume: Json, path: str, errors: list[FieldError]) -> None:
 
 
 def path_errors(text: str) -> list[str]:
-    """Say what is wrong with a path that must stay below where it starts."""
+    """Return the errors of a path that must stay below its root."""
     problems = ["must be a relative path"] if text.startswith("/") else []
     if ".." in text.split("/"):
         problems.append("must not contain '..'")
@@ -62,12 +61,12 @@ def _validate_empty_dir(source: Json, path: str, errors: list[FieldError]) -> No
 
 
 def _validate_host_path(source: Json, path: str, errors: list[FieldError]) -> None:
-    folder = source.get("path")
-    if not folder:
+    host_path = source.get("path")
+    if not host_path:
         errors.append(required(f"{path}.path"))
         return
-    if ".." in folder.split("/"):
-        errors.append(invalid(f"{path}.path", folder, "must not contain '..'"))
+    if ".." in host_path.split("/"):
+        errors.append(invalid(f"{path}.path", host_path, "must not contain '..'"))
     if (kind := source.get("type", "")) not in _HOST_PATHS:
         errors.append(not_supported(f"{path}.type", kind, _HOST_PATHS))
 
@@ -88,15 +87,15 @@ def _validate_config_map(source: Json, path: str, errors: list[FieldError]) -> N
 
 def _validate_items(source: Json, path: str, errors: list[FieldError]) -> None:
     for index, item in enumerate(source.get("items", ())):
-        place = f"{path}.items[{index}]"
+        field_path = f"{path}.items[{index}]"
         if not item.get("key"):
-            errors.append(required(f"{place}.key"))
-        _validate_file(item, place, errors)
-        _validate_mode(item, "mode", place, errors)
+            errors.append(required(f"{field_path}.key"))
+        _validate_file(item, field_path, errors)
+        _validate_mode(item, "mode", field_path, errors)
 
 
 def _validate_file(item: Json, path: str, errors: list[FieldError]) -> None:
-    """Check the path of a file that a volume is to hold."""
+    """Validate the path of a projected file."""
     target = item.get("path")
     if not target:
         errors.append(required(f"{path}.path"))
@@ -114,13 +113,13 @@ def _validate_mode(source: Json, key: str, path: str, errors: list[FieldError]) 
 
 
 def _validate_nfs(source: Json, path: str, errors: list[FieldError]) -> None:
-    folder = source.get("path", "")
+    host_path = source.get("path", "")
     if not source.get("server"):
         errors.append(required(f"{path}.server"))
-    if not folder:
+    if not host_path:
         errors.append(required(f"{path}.path"))
-    if not folder.startswith("/"):
-        errors.append(invalid(f"{path}.path", folder, "must be an absolute path"))
+    if not host_path.startswith("/"):
+        errors.append(invalid(f"{path}.path", host_path, "must be an absolute path"))
 
 
 def _validate_pvc(source: Json, path: str, errors: list[FieldError]) -> None:
@@ -143,25 +142,25 @@ def _validate_downward_items(source: Json, path: str, errors: list[FieldError]) 
 def _validate_projected(volume: Json, path: str, errors: list[FieldError]) -> None:
     _validate_mode(volume, "defaultMode", path, errors)
     for index, source in enumerate(volume.get("sources") or ()):
-        place = f"{path}.sources[{index}]"
+        field_path = f"{path}.sources[{index}]"
         for kind in ("secret", "configMap"):
             if kind in source:
                 if not source[kind].get("name"):
-                    errors.append(required(f"{place}.{kind}.name"))
-                _validate_items(source[kind], f"{place}.{kind}", errors)
+                    errors.append(required(f"{field_path}.{kind}.name"))
+                _validate_items(source[kind], f"{field_path}.{kind}", errors)
         if "downwardAPI" in source:
-            _validate_downward_items(source["downwardAPI"], f"{place}.downwardAPI", errors)
+            _validate_downward_items(source["downwardAPI"], f"{field_path}.downwardAPI", errors)
         if "serviceAccountToken" in source:
             token = source["serviceAccountToken"]
             if not token.get("path"):
                 errors.append(required(f"{path}.path"))
             if token.get("expirationSeconds", _MIN_TOKEN_SECONDS) < _MIN_TOKEN_SECONDS:
                 text = "may not specify a duration less than 10 minutes"
-                field = f"{place}.serviceAccountToken.expirationSeconds"
+                field = f"{field_path}.serviceAccountToken.expirationSeconds"
                 errors.append(invalid(field, token["expirationSeconds"], text))
         if len(source) > 1:
             text = "may not specify more than 1 volume type per source"
-            errors.append(forbidden(place, text))
+            errors.append(forbidden(field_path, text))
 
 
 def _validate_csi(source: Json, path: str, errors: list[FieldError]) -> None:
@@ -176,29 +175,29 @@ def _validate_csi(source: Json, path: str, errors: list[FieldError]) -> None:
 
 
 def _validate_ephemeral(source: Json, path: str, errors: list[FieldError]) -> None:
-    place = f"{path}.volumeClaimTemplate"
+    field_path = f"{path}.volumeClaimTemplate"
     if "volumeClaimTemplate" not in source:
-        errors.append(required(place))
+        errors.append(required(field_path))
         return
     spec = source["volumeClaimTemplate"].get("spec", {})
     modes = spec.get("accessModes", ())
     if not modes:
         text = "at least 1 access mode is required"
-        errors.append(required(f"{place}.spec.accessModes", text))
+        errors.append(required(f"{field_path}.spec.accessModes", text))
     errors += [
-        not_supported(f"{place}.spec.accessModes", mode, _ACCESS_MODES)
+        not_supported(f"{field_path}.spec.accessModes", mode, ACCESS_MODES)
         for mode in modes
-        if mode not in _ACCESS_MODES
+        if mode not in ACCESS_MODES
     ]
     if "storage" not in spec.get("resources", {}).get("requests", {}):
-        errors.append(required(f"{place}.spec.resources[storage]"))
+        errors.append(required(f"{field_path}.spec.resources[storage]"))
 
 
 def _validate_image(source: Json, path: str, errors: list[FieldError]) -> None:
     if not source.get("reference"):
         errors.append(required(f"{path}.reference"))
-    if (policy := source.get("pullPolicy", "Always")) not in _PULL:
-        errors.append(not_supported(f"{path}.pullPolicy", policy, _PULL))
+    if (policy := source.get("pullPolicy", "Always")) not in PULL_POLICIES:
+        errors.append(not_supported(f"{path}.pullPolicy", policy, PULL_POLICIES))
 
 
 _CHECKS: dict[str, Check] = {
@@ -214,14 +213,14 @@ _CHECKS: dict[str, Check] = {
     "ephemeral": _validate_ephemeral,
     "image": _validate_image,
 }
-"""By source, in the order in which they are looked for."""
+"""By source, in the order of validation."""
 
 
 def validate_mounts(
     container: Json, path: str, volumes: dict[str, Json], errors: list[FieldError]
 ) -> None:
-    """Check what of *volumes* a container mounts, and where."""
-    places = set()
+    """Validate the volume mounts of a container."""
+    mount_paths = set()
     for index, mount in enumerate(container["volumeMounts"]):
         name, target = mount.get("name", ""), mount.get("mountPath")
         if not name:
@@ -230,9 +229,9 @@ def validate_mounts(
             errors.append(not_found(f"{path}[{index}].name", name))
         if not target:
             errors.append(required(f"{path}[{index}].mountPath"))
-        elif target in places:
+        elif target in mount_paths:
             errors.append(invalid(f"{path}[{index}].mountPath", target, "must be unique"))
-        places.add(target)
+        mount_paths.add(target)
         for key in ("subPath", "subPathExpr"):
             below = mount.get(key, "")
             errors += [invalid(f"{path}.{key}", below, text) for text in path_errors(below)]

@@ -1,8 +1,8 @@
-"""Defaults and checks of the kinds that make pods: apps and batch."""
+"""Defaults and validation of the workload kinds: apps and batch."""
 
 from typing import Any
 
-from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
+from ..errors.fields import IMMUTABLE, NOT_NEGATIVE, FieldError, invalid, not_supported, required
 from .pod_defaults import default_template
 from .pod_validation import validate_template
 from .scheduling_validation import validate_selector
@@ -11,12 +11,11 @@ Json = dict[str, Any]
 
 _UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
-_NOT_NEGATIVE = "must be greater than or equal to 0"
 _COUNTS = ("replicas", "minReadySeconds", "revisionHistoryLimit", "parallelism", "completions")
 
 
 def default_deployment(obj: Json) -> None:
-    """Complete a Deployment."""
+    """Default a Deployment."""
     spec = obj.setdefault("spec", {})
     default_template(spec.get("template", {}))
     spec.setdefault("replicas", 1)
@@ -30,14 +29,14 @@ def default_deployment(obj: Json) -> None:
 
 
 def default_replicas(obj: Json) -> None:
-    """Complete a ReplicaSet."""
+    """Default a ReplicaSet."""
     spec = obj.setdefault("spec", {})
     default_template(spec.get("template", {}))
     spec.setdefault("replicas", 1)
 
 
 def default_replication_controller(obj: Json) -> None:
-    """Complete a ReplicationController, whose selector and labels come from its template."""
+    """Default a ReplicationController, whose selector and labels are those of its template."""
     default_replicas(obj)
     labels = obj["spec"].get("template", {}).get("metadata", {}).get("labels")
     if labels:
@@ -46,7 +45,7 @@ def default_replication_controller(obj: Json) -> None:
 
 
 def default_stateful_set(obj: Json) -> None:
-    """Complete a StatefulSet."""
+    """Default a StatefulSet."""
     default_replicas(obj)
     spec = obj["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")
@@ -64,7 +63,7 @@ def default_stateful_set(obj: Json) -> None:
 
 
 def default_daemon_set(obj: Json) -> None:
-    """Complete a DaemonSet."""
+    """Default a DaemonSet."""
     spec = obj.setdefault("spec", {})
     default_template(spec.get("template", {}))
     strategy = spec.setdefault("updateStrategy", {})
@@ -76,12 +75,12 @@ def default_daemon_set(obj: Json) -> None:
 
 
 def default_job(obj: Json) -> None:
-    """Complete a batch Job."""
+    """Default a batch Job."""
     default_job_spec(obj.setdefault("spec", {}))
 
 
 def default_job_spec(spec: Json) -> None:
-    """Complete what a Job and the template of a CronJob have in common."""
+    """Default the fields that a Job and the template of a CronJob have in common."""
     default_template(spec.get("template", {}))
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = spec["parallelism"] = 1
@@ -89,13 +88,15 @@ def default_job_spec(spec: Json) -> None:
     spec.setdefault("backoffLimit", 2**31 - 1 if "backoffLimitPerIndex" in spec else 6)
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
-    late = "podFailurePolicy" in spec
-    spec.setdefault("podReplacementPolicy", "Failed" if late else "TerminatingOrFailed")
+    has_failure_policy = "podFailurePolicy" in spec
+    spec.setdefault(
+        "podReplacementPolicy", "Failed" if has_failure_policy else "TerminatingOrFailed"
+    )
     spec.setdefault("manualSelector", False)
 
 
 def prepare_job_for_create(obj: Json) -> None:
-    """Give a Job a selector of its own, by its uid, and the labels that it selects by."""
+    """Set the generated selector of a Job, by its uid, and the labels that it matches."""
     spec, metadata = obj["spec"], obj["metadata"]
     template = spec.get("template")
     if spec.get("manualSelector") or template is None:
@@ -110,7 +111,7 @@ def prepare_job_for_create(obj: Json) -> None:
 
 
 def default_cron_job(obj: Json) -> None:
-    """Complete a CronJob."""
+    """Default a CronJob."""
     spec = obj.setdefault("spec", {})
     default_job_template(spec.get("jobTemplate", {}).get("spec", {}))
     spec.setdefault("concurrencyPolicy", "Allow")
@@ -120,12 +121,12 @@ def default_cron_job(obj: Json) -> None:
 
 
 def default_job_template(spec: Json) -> None:
-    """Complete the Job of a CronJob: only its pods; the rest is for the Job that is made."""
+    """Default the pods of a CronJob's Job template; the rest is defaulted when a Job is created."""
     default_template(spec.get("template", {}))
 
 
 def validate_workload(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a kind that keeps pods of one template running."""
+    """Validate a kind that keeps pods of one template running."""
     spec = obj.get("spec", {})
     errors = _validate_counts(spec)
     template = spec.get("template", {})
@@ -137,14 +138,14 @@ def validate_workload(obj: Json, old: Json | None) -> list[FieldError]:
         errors += validate_template(template, "spec.template")
         policy = template.get("spec", {}).get("restartPolicy", "Always")
         if policy != "Always":
-            place = "spec.template.spec.restartPolicy"
-            errors.append(not_supported(place, policy, ("Always",)))
+            field_path = "spec.template.spec.restartPolicy"
+            errors.append(not_supported(field_path, policy, ("Always",)))
     return errors
 
 
 def _validate_counts(spec: Json) -> list[FieldError]:
     return [
-        invalid(f"spec.{key}", spec[key], _NOT_NEGATIVE) for key in _COUNTS if spec.get(key, 0) < 0
+        invalid(f"spec.{key}", spec[key], NOT_NEGATIVE) for key in _COUNTS if spec.get(key, 0) < 0
     ]
 
 
@@ -162,7 +163,7 @@ def _validate_selector(spec: Json, template: Json) -> list[FieldError]:
 
 
 def validate_job(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a batch Job."""
+    """Validate a batch Job."""
     spec = obj.get("spec", {})
     errors = _validate_counts(spec)
     if old is not None:
@@ -181,7 +182,7 @@ def _validate_job_update(spec: Json, old: Json) -> list[FieldError]:
     fixed = ["selector", "completionMode"]
     if spec.get("completionMode") != "Indexed":
         fixed.append("completions")
-    # A suspended job's pods can still be placed elsewhere: queueing systems live by that.
+    # The scheduling constraints of a suspended Job may change: job queueing systems depend on it.
     if not old.get("suspend"):
         fixed.append("template")
     return [
@@ -192,7 +193,7 @@ def _validate_job_update(spec: Json, old: Json) -> list[FieldError]:
 
 
 def validate_cron_job(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a CronJob."""
+    """Validate a CronJob."""
     spec = obj.get("spec", {})
     errors = [] if spec.get("schedule") else [required("spec.schedule")]
     policies = ("Allow", "Forbid", "Replace")

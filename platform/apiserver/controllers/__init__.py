@@ -1,1 +1,1 @@
-"""The server's own controllers: garbage, namespaces, definitions, old events."""
+"""The server's own controllers: garbage, namespaces, definitions, Event expiry and others."""

@@ -1,7 +1,7 @@
-"""The server's own controllers, as far as they are alike.
+"""Base class of the server's own controllers.
 
-They live in the server's process, see every committed change at once and write by the same rules
-as everybody. Each has a queue of keys, and one worker unless its keys wait for the disk a lot.
+They run in the server's process, observe every committed change at once and write by the same
+rules as users. Each has a work queue, and one worker unless its reconciles often wait for the disk.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ...model.names import Resource
 from ..discovery.catalog import Catalog
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
 from ..verbs.deletes import Deleter
 from ..verbs.writes import UpdateFunc, Writer, WriteRequest, WriteResult
@@ -23,23 +23,23 @@ from ..verbs.writes import UpdateFunc, Writer, WriteRequest, WriteResult
 log = logging.getLogger(__name__)
 
 _RESYNC_DELAY = 1.0
-"""Seconds after which a controller that missed a change looks at everything."""
+"""Seconds after which a controller that missed a change enqueues everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """What keepers read and write with."""
+    """What controllers read and write with."""
 
     writer: Writer
     deleter: Deleter
     catalog: Catalog
 
     def resource_store(self, resource: Resource) -> ResourceStore:
-        """The shelf of a built-in resource."""
+        """Return the store of a built-in resource."""
         return self.writer.store.resource_store(self.catalog.require(resource))
 
     def create(self, resource: Resource, namespace: str, obj: Json) -> WriteResult:
-        """Make an object of a built-in resource."""
+        """Create an object of a built-in resource."""
         target = ObjectPath(namespace=namespace)
         return self.writer.create(
             WriteRequest(kind=self.catalog.require(resource), object_path=target), obj
@@ -48,12 +48,12 @@ class ControllerContext:
     def update_unchecked(
         self, kind: KindInfo, key: tuple[str, str], change: UpdateFunc
     ) -> WriteResult:
-        """Change an object as it is, its status and finalizers too."""
+        """Change a stored object without checks, its status and finalizers included."""
         return self.writer.update_unchecked(internal_request(kind, key), change)
 
 
 class Controller(ABC):
-    """A controller inside the server."""
+    """A controller of the server."""
 
     name: str
     workers = 1
@@ -64,18 +64,18 @@ class Controller(ABC):
 
     @abstractmethod
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Look at a committed change; only queues keys."""
+        """Observe a committed change; only enqueues keys."""
 
     @abstractmethod
     async def reconcile(self, key: str) -> float | None:
-        """Bring what *key* names nearer to what it should be."""
+        """Reconcile one key; return the delay of a requeue, if any."""
 
     @abstractmethod
     def enqueue_all(self) -> None:
-        """Queue whatever may need a look after a restart."""
+        """Enqueue every key that may need work after a restart."""
 
     def handle_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Look at a committed change; one that cannot be understood is made up for by a restart."""
+        """Observe a committed change; after an error, enqueue everything."""
         try:
             self.on_event(resource_store, event)
         except Exception:
@@ -87,21 +87,21 @@ class Controller(ABC):
         try:
             self.enqueue_all()
         except Exception:
-            log.exception("cannot take in what is stored", extra={"controller": self.name})
+            log.exception("cannot enqueue stored objects", extra={"controller": self.name})
             asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         await supervise(self.name, lambda: run_workers(self.queue, self.reconcile))
 
 
 def internal_request(kind: KindInfo, key: tuple[str, str]) -> WriteRequest:
-    """A call of our own about one object."""
+    """Return the controllers' own request for one object."""
     return WriteRequest(kind=kind, object_path=ObjectPath(namespace=key[0], name=key[1]))
 
 
 def without_finalizer(obj: Json, finalizer: str) -> Json:
-    """*obj* without one of its finalizers."""
+    """Return *obj* without *finalizer*."""
     metadata = dict(obj["metadata"])
     metadata["finalizers"] = [n for n in metadata.get("finalizers") or () if n != finalizer]
     if not metadata["finalizers"]:

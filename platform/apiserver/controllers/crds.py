@@ -1,4 +1,4 @@
-"""Custom resource definitions come to life, and take their objects with them when they go."""
+"""Custom resource definitions: establish, serve and terminate them."""
 
 from ...model import names
 from ..custom.crds import CLEANUP_FINALIZER, is_established, reconciled_status, terminating_status
@@ -6,18 +6,18 @@ from ..custom.kinds import custom_kinds
 from ..http import offload
 from ..http.requests import Json
 from ..kinds.info import KindInfo
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
 from .base import Controller, ControllerContext, internal_request, without_finalizer
 
 _INLINE_COMPILE_SIZE = 8 * 1024
-"""Bytes of a definition that is compiled at once: its patterns are, since it was checked."""
+"""Bytes of a definition up to which it is compiled on the event loop, its patterns being cached."""
 
 
 class CrdController(Controller):
-    """Serves what definitions describe; the key is the definition's name."""
+    """Serves the kinds of custom resource definitions; the key is a definition's name."""
 
     name = "definitions"
 
@@ -26,21 +26,21 @@ class CrdController(Controller):
         self._kind = context.catalog.require(names.CRDS)
         self._crds = context.resource_store(names.CRDS)
         self._compiled: dict[str, Json] = {}
-        """The ``spec`` of each definition that is served."""
+        """``spec`` of each served definition."""
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Queue definitions that change, or whose last object may be gone."""
+        """Enqueue definitions that change, or whose last object may be deleted."""
         if resource_store is self._crds:
             self.queue.add(event.entry.name)
             if event.type == DELETED:
-                # A name may be free for another definition now.
+                # A name may be available for another definition now.
                 for entry in resource_store.entries():
                     self.queue.add(entry.name)
         elif resource_store.kind.custom and event.type == DELETED and not len(resource_store):
             self.queue.add(_crd_name(resource_store))
 
     def enqueue_all(self) -> None:
-        """Serve what was established before; queue everything."""
+        """Serve definitions established before, and enqueue all."""
         for entry in self._crds.ordered():
             obj = entry.parse()
             if is_established(obj):
@@ -51,7 +51,7 @@ class CrdController(Controller):
             self.queue.add(entry.name)
 
     async def reconcile(self, key: str) -> float | None:
-        """Serve a definition, or end it."""
+        """Serve or terminate a definition."""
         entry = self._crds.latest("", key)
         if entry is None:
             self._unserve(key)
@@ -66,7 +66,7 @@ class CrdController(Controller):
         others = [each.parse() for each in self._crds.latest_entries()]
         status = reconciled_status(obj, others, now())
         if is_established({"status": status}):
-            # Whoever waits for Established uses the kinds at once.
+            # Clients that wait for Established use the kinds immediately.
             await self._compile(entry, obj)
         written = self.context.update_unchecked(
             self._kind, entry.key, lambda current: {**current, "status": status}
@@ -100,20 +100,20 @@ class CrdController(Controller):
         kinds = self.context.catalog.crd_kinds(entry.name)
         if not kinds:
             return 0
-        shelf = self.context.writer.store.resource_store(kinds[0])
-        going = [each for each in shelf.latest_entries() if not each.deleting]
+        resource_store = self.context.writer.store.resource_store(kinds[0])
+        going = [each for each in resource_store.latest_entries() if not each.deleting]
         await self.context.deleter.delete_each(
             internal_request(kinds[0], ("", "")), going, DeleteOptions()
         )
-        return len(shelf)
+        return len(resource_store)
 
     def _serve(self, name: str, kinds: list[KindInfo]) -> None:
         self.context.catalog.add_crd(name, tuple(kinds))
-        registry = self.context.writer.store
+        store = self.context.writer.store
         for kind in kinds:
-            shelf = registry.resource_store(kind)
+            resource_store = store.resource_store(kind)
             if kind.storage_version == kind.resource.version:
-                shelf.kind = kind
+                resource_store.kind = kind
 
     def _unserve(self, name: str) -> None:
         self._compiled.pop(name, None)

@@ -1,7 +1,7 @@
 """The disruption controller: counts the pods under each PodDisruptionBudget.
 
-It keeps ``status`` as kube-controller-manager does; an eviction takes one from what it allows
-(`verbs.disruption_budgets`).
+It maintains ``status`` as kube-controller-manager does; an eviction decrements the allowed
+disruptions (`verbs.disruption_budgets`).
 """
 
 import math
@@ -11,34 +11,34 @@ from typing import NamedTuple
 
 from ...model import names, times
 from ..http.requests import Json
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.disruption_budgets import SYNC_FAILED, selector_of, with_condition
 from ..verbs.scale import desired_replicas
 from .base import Controller, ControllerContext
 
 DELETION_TIMEOUT = timedelta(minutes=2)
-"""An eviction after which the pod is still there for so long has failed."""
+"""Seconds after which an eviction whose pod still exists has failed."""
 
 BATCH_DELAY = 0.1
-"""Seconds that changes of pods are gathered for one count."""
+"""Seconds over which pod changes are batched into one count."""
 
 
 class _ExpectedCountError(Exception):
-    """It cannot be said how many pods there should be."""
+    """The expected number of pods cannot be determined."""
 
 
 class _PodInfo(NamedTuple):
-    """What of a pod matters."""
+    """Fields of a pod that are counted."""
 
     rv: int
     ready: bool
     owner: Mapping[str, str]
-    """The reference to its controller; empty without one."""
+    """Reference to its controller; empty without one."""
 
 
 class DisruptionController(Controller):
-    """Keeps the status of budgets; the key is namespace and name."""
+    """Maintains the status of budgets; the key is namespace and name."""
 
     name = "disruption"
 
@@ -50,7 +50,7 @@ class DisruptionController(Controller):
         self._pod_infos: dict[tuple[str, str], _PodInfo] = {}
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Queue a budget that changed, and those of a pod that did."""
+        """Enqueue a changed budget, and the budgets of a changed pod."""
         entry = event.entry
         if resource_store is self._budgets:
             self.queue.add("/".join(entry.key))
@@ -58,24 +58,24 @@ class DisruptionController(Controller):
             if event.type == DELETED:
                 self._pod_infos.pop(entry.key, None)
             for budget in self._budgets.by_namespace.get(entry.namespace, {}).values():
-                wanted, old = selector_of(budget), event.previous
-                if wanted.matches(entry.labels) or (old and wanted.matches(old.labels)):
+                selector, old = selector_of(budget), event.previous
+                if selector.matches(entry.labels) or (old and selector.matches(old.labels)):
                     self.queue.add_after("/".join(budget.key), BATCH_DELAY)
 
     def enqueue_all(self) -> None:
-        """Queue all budgets."""
+        """Enqueue all budgets."""
         for entry in self._budgets.entries():
             self.queue.add("/".join(entry.key))
 
     async def reconcile(self, key: str) -> float | None:
-        """Count the pods of one budget."""
+        """Update the status of one budget."""
         namespace, _, name = key.partition("/")
         entry = self._budgets.latest(namespace, name)
         if entry is None:
             return None
-        wanted = selector_of(entry)
+        selector = selector_of(entry)
         pods = [
-            pod for pod in self._pods.latest_entries_in(namespace) if wanted.matches(pod.labels)
+            pod for pod in self._pods.latest_entries_in(namespace) if selector.matches(pod.labels)
         ]
         now = datetime.now(UTC)
         recheck: list[datetime] = []
@@ -91,7 +91,7 @@ class DisruptionController(Controller):
     def _status(
         self, budget: Json, pods: list[StoredObject], now: datetime
     ) -> tuple[Json, list[datetime]]:
-        """The status that a budget should have, and when its failed evictions are over."""
+        """Return the desired status of a budget, and when its next failed eviction expires."""
         old: Json = budget.get("status") or {}
         disrupted = _disrupted_pods(old, pods, now)
         base = {**old, "observedGeneration": budget["metadata"].get("generation", 0)}
@@ -102,7 +102,7 @@ class DisruptionController(Controller):
         try:
             expected, desired = self._expected_counts(budget.get("spec") or {}, pods)
         except _ExpectedCountError as error:
-            # As in a real cluster the generation is not taken for observed.
+            # As in kube-controller-manager, observedGeneration is not updated here.
             failed = {**old, "disruptionsAllowed": 0}
             return with_condition(failed, SYNC_FAILED, str(error)), waits
         healthy = sum(
@@ -120,7 +120,7 @@ class DisruptionController(Controller):
         return with_condition(base, "SufficientPods" if allowed else "InsufficientPods"), waits
 
     def _expected_counts(self, spec: Json, pods: list[StoredObject]) -> tuple[int, int]:
-        """How many pods there should be, and how many of them healthy."""
+        """Return how many pods are expected, and how many of them must be healthy."""
         most, least = spec.get("maxUnavailable"), spec.get("minAvailable")
         if most is not None:
             expected = self._expected_scale(pods)
@@ -131,7 +131,7 @@ class DisruptionController(Controller):
         return len(pods), int(least or 0)
 
     def _expected_scale(self, pods: list[StoredObject]) -> int:
-        """How many pods the controllers of *pods* want together."""
+        """Return the total replicas of the controllers of *pods*."""
         owners = {}
         for pod in pods:
             owner = self._pod_info(pod).owner
@@ -155,7 +155,7 @@ class DisruptionController(Controller):
         raise _ExpectedCountError(f'found no controllers for pod "{pod.name}"')
 
     def _pod_info(self, pod: StoredObject) -> _PodInfo:
-        """What of *pod* matters; read anew only where it changed."""
+        """Return the counted fields of *pod*; cached while it is unchanged."""
         known = self._pod_infos.get(pod.key)
         if known is None or known.rv != pod.rv:
             known = self._pod_infos[pod.key] = _build_pod_info(pod)
@@ -172,7 +172,7 @@ def _build_pod_info(pod: StoredObject) -> _PodInfo:
 
 
 def _disrupted_pods(status: Json, pods: list[StoredObject], now: datetime) -> dict[str, str]:
-    """The evictions that are under way: their pods are there still, and may go at any moment."""
+    """Return the evictions in progress: their pods still exist."""
     there = {pod.name for pod in pods if not pod.deleting}
     return {
         name: when
@@ -182,7 +182,7 @@ def _disrupted_pods(status: Json, pods: list[StoredObject], now: datetime) -> di
 
 
 def _scaled_value(value: int | str, total: int) -> int:
-    """A number, or a percentage of *whole*, rounded up."""
+    """Return a number, or a percentage of *total*, rounded up."""
     if isinstance(value, str):
         return math.ceil(int(value.rstrip("%")) * total / 100)
     return value

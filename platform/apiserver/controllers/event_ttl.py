@@ -1,9 +1,9 @@
-"""Events are kept for an hour after they were last written."""
+"""Deletes Events an hour after their last write."""
 
 from collections import deque
 
 from ...model import names
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE
 from ..storage.stored_objects import DELETED, WatchEvent
 from ..verbs.options import DeleteOptions
@@ -14,13 +14,13 @@ EVENT_TTL = 3600.0
 """Seconds."""
 
 SWEEP_INTERVAL = 60.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 _KEY = "events"
 
 
 class EventTtlController(Controller):
-    """Removes old events; there is one key."""
+    """Deletes expired Events; has a single key."""
 
     name = "events"
 
@@ -30,24 +30,24 @@ class EventTtlController(Controller):
         self._written: deque[tuple[float, tuple[str, str], int]] = deque()
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Note when an event was written."""
+        """Record when an Event was written."""
         if resource_store is self._events and event.type != DELETED:
             moment = self.queue.clock.monotonic()
             self._written.append((moment, event.entry.key, event.rv))
 
     def enqueue_all(self) -> None:
-        """Give stored events another hour: their age here is not known."""
+        """Keep stored Events for another hour: the time of their last write is unknown."""
         moment = self.queue.clock.monotonic()
         for entry in sorted(self._events.entries(), key=lambda each: each.rv):
             self._written.append((moment, entry.key, entry.rv))
         self.queue.add(_KEY)
 
     async def reconcile(self, key: str) -> float | None:
-        """Delete what is too old."""
+        """Delete expired Events."""
         limit = self.queue.clock.monotonic() - EVENT_TTL
         while self._written and self._written[0][0] <= limit:
             deletions: list[WriteResult] = []
-            # Each is looked at when it is deleted: it may be written again at any time.
+            # Checked again at deletion: it may have been written in between.
             while (
                 self._written
                 and self._written[0][0] <= limit

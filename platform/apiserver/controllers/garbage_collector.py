@@ -1,7 +1,7 @@
-"""The garbage collector: objects go when all their owners are gone.
+"""The garbage collector: deletes objects whose owners no longer exist.
 
-It knows every object by uid and every dependent by its owners' uids, from the committed changes
-themselves, so its picture is never older than what anybody else could have read.
+Its graph, objects by uid and dependents by owner uid, is built from the committed changes
+themselves, so it is never older than what a client could have read.
 """
 
 from collections import Counter
@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 from ..errors.status import StatusError
 from ..http.requests import Json
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, slices
 from ..storage.stored_objects import DELETED, OwnerRef, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import FOREGROUND, ORPHAN, WriteResult
 from .base import Controller, ControllerContext, internal_request, without_finalizer
 
-_DELETED_OWNER_PREFIX = "gone|"
-"""Before the uid of an owner that is gone: the key under which its dependents are looked at."""
+_DELETED_OWNER_PREFIX = "deleted|"
+"""Prefix of the uid of a deleted owner: the key under which its dependents are reconciled."""
 
 _IGNORED_RESOURCES = frozenset({("", "events")})
 
 
 class ObjectKey(NamedTuple):
-    """Where an object is kept."""
+    """Resource, namespace and name of an object."""
 
     group: str
     plural: str
@@ -33,12 +33,12 @@ class ObjectKey(NamedTuple):
 
     @property
     def queue_key(self) -> str:
-        """The queue's key."""
+        """The object's key in the work queue."""
         return "|".join(self)
 
 
 class GarbageCollector(Controller):
-    """Deletes what nobody owns any more; the key is where the object is."""
+    """Deletes objects whose owners are all deleted; the key is an object or a deleted owner."""
 
     name = "garbage"
     workers = 16
@@ -47,51 +47,51 @@ class GarbageCollector(Controller):
         super().__init__(context)
         self._object_keys: dict[str, ObjectKey] = {}
         self._dependents: dict[str, dict[ObjectKey, bool]] = {}
-        """By owner; whether the dependent holds up the end of an owner that waits for it."""
+        """Dependents by owner uid; each with whether it blocks the owner's deletion."""
 
         self._blocking_counts: Counter[str] = Counter()
-        """How many dependents of an owner do."""
+        """Number of blocking dependents by owner uid."""
 
         self._resource_stores: dict[tuple[str, str], ResourceStore] = {}
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Keep the picture, and queue whom the change may concern."""
+        """Update the graph, and enqueue the keys that the change may concern."""
         resource = resource_store.resource
         if (resource.group, resource.plural) in _IGNORED_RESOURCES:
             return
         self._resource_stores[resource.group, resource.plural] = resource_store
         entry, previous = event.entry, event.previous
-        spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+        object_key = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
         if previous is not None and previous.owners != entry.owners:
-            self._unlink(spot, previous)
+            self._unlink(object_key, previous)
             for owner in previous.owners:
                 self._enqueue_unblocked_owner(owner)
         if event.type == DELETED:
-            self._unlink(spot, entry)
+            self._unlink(object_key, entry)
             self._object_keys.pop(entry.uid, None)
             if entry.uid in self._dependents:
                 self.queue.add(_DELETED_OWNER_PREFIX + entry.uid)
             for owner in entry.owners:
                 self._enqueue_unblocked_owner(owner)
             return
-        self._link(spot, entry)
+        self._link(object_key, entry)
         if entry.deleting or (previous is None and entry.owners) or _owners_changed(event):
-            self.queue.add(spot.queue_key)
+            self.queue.add(object_key.queue_key)
 
     def enqueue_all(self) -> None:
-        """Take in everything that is stored, instead of what was known before."""
+        """Rebuild the graph from the stored objects."""
         for known in (self._object_keys, self._dependents, self._blocking_counts):
             known.clear()
-        for shelf in self.context.writer.store.resource_stores():
-            resource = shelf.resource
+        for resource_store in self.context.writer.store.resource_stores():
+            resource = resource_store.resource
             if (resource.group, resource.plural) in _IGNORED_RESOURCES:
                 continue
-            self._resource_stores[resource.group, resource.plural] = shelf
-            for entry in shelf.entries():
-                spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
-                self._link(spot, entry)
+            self._resource_stores[resource.group, resource.plural] = resource_store
+            for entry in resource_store.entries():
+                object_key = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+                self._link(object_key, entry)
                 if entry.owners or entry.deleting:
-                    self.queue.add(spot.queue_key)
+                    self.queue.add(object_key.queue_key)
 
     def _link(self, object_key: ObjectKey, entry: StoredObject) -> None:
         self._object_keys[entry.uid] = object_key
@@ -111,26 +111,28 @@ class GarbageCollector(Controller):
                     del self._dependents[owner.uid], self._blocking_counts[owner.uid]
 
     def _enqueue_unblocked_owner(self, owner: OwnerRef) -> None:
-        """Queue an owner that nothing holds up any more."""
-        spot = self._object_keys.get(owner.uid)
-        if spot is not None and not self._blocking_counts.get(owner.uid):
-            self.queue.add(spot.queue_key)
+        """Enqueue an owner without blocking dependents."""
+        object_key = self._object_keys.get(owner.uid)
+        if object_key is not None and not self._blocking_counts.get(owner.uid):
+            self.queue.add(object_key.queue_key)
 
     async def reconcile(self, key: str) -> float | None:
-        """Release, keep or delete one object, or all dependents of one that is gone."""
+        """Release, keep or delete one object, or all dependents of a deleted owner."""
         if key.startswith(_DELETED_OWNER_PREFIX):
             await self._delete_dependents(key.removeprefix(_DELETED_OWNER_PREFIX))
             return None
-        spot = ObjectKey(*key.split("|"))
-        shelf = self._resource_stores.get((spot.group, spot.plural))
-        entry = shelf.latest(spot.namespace, spot.name) if shelf else None
-        if shelf is None or entry is None:
+        object_key = ObjectKey(*key.split("|"))
+        resource_store = self._resource_stores.get((object_key.group, object_key.plural))
+        entry = (
+            resource_store.latest(object_key.namespace, object_key.name) if resource_store else None
+        )
+        if resource_store is None or entry is None:
             return None
         try:
             if entry.deleting:
-                await self._finish_deletion(shelf, entry)
+                await self._finish_deletion(resource_store, entry)
             elif entry.owners:
-                written = self._check_owners(shelf, entry)
+                written = self._check_owners(resource_store, entry)
                 if written is not None:
                     await written.committed()
         except StatusError as error:
@@ -142,10 +144,10 @@ class GarbageCollector(Controller):
     def _check_owners(
         self, resource_store: ResourceStore, entry: StoredObject
     ) -> WriteResult | None:
-        """Delete the object if no owner is left; else forget the owners that are gone."""
+        """Delete the object if no owner is left; else remove references to deleted owners."""
         absent, waiting, solid = self._classify_references(resource_store, entry)
         if solid:
-            # One of them lives on: the object stays, but holds up no one's end.
+            # A solid owner remains: the object stays, but blocks no owner's deletion.
             leaving = {owner.uid for owner in (*absent, *waiting)}
             if not leaving:
                 return None
@@ -164,14 +166,14 @@ class GarbageCollector(Controller):
     def _classify_references(
         self, resource_store: ResourceStore, entry: StoredObject
     ) -> tuple[list[OwnerRef], list[OwnerRef], list[OwnerRef]]:
-        """Owners that are gone, that wait for their dependents to go, and that are here to stay."""
+        """Return the dangling owners, those waiting for dependents deletion, and the solid ones."""
         absent, waiting, solid = [], [], []
         for owner in entry.owners:
             found = self._find_owner(resource_store, entry, owner)
             if found is None:
                 absent.append(owner)
             elif found == "misplaced":
-                # A cluster-wide object cannot have a namespaced owner: take no side.
+                # A cluster-scoped object cannot have a namespaced owner: treat it as neither.
                 solid.append(owner)
             elif found == "waiting":
                 waiting.append(owner)
@@ -182,16 +184,16 @@ class GarbageCollector(Controller):
     def _find_owner(
         self, resource_store: ResourceStore, entry: StoredObject, owner: OwnerRef
     ) -> str | None:
-        spot = self._object_keys.get(owner.uid)
-        if spot is None:
+        object_key = self._object_keys.get(owner.uid)
+        if object_key is None:
             return None
-        holder = self._resource_stores.get((spot.group, spot.plural))
-        found = holder.latest(spot.namespace, spot.name) if holder else None
-        if holder is None or found is None or found.uid != owner.uid:
+        owner_store = self._resource_stores.get((object_key.group, object_key.plural))
+        found = owner_store.latest(object_key.namespace, object_key.name) if owner_store else None
+        if owner_store is None or found is None or found.uid != owner.uid:
             return None
-        if spot.namespace and not resource_store.resource.namespaced:
+        if object_key.namespace and not resource_store.resource.namespaced:
             return "misplaced"
-        if spot.namespace and spot.namespace != entry.namespace:
+        if object_key.namespace and object_key.namespace != entry.namespace:
             return None
         if found.deleting and FOREGROUND in _finalizers(found):
             return "waiting"
@@ -224,7 +226,7 @@ class GarbageCollector(Controller):
         await self._for_each_dependent(uid, orphan)
 
     async def _delete_dependents(self, uid: str) -> None:
-        """Begin to delete what belongs to an owner alone, and let the rest go."""
+        """Delete the dependents that have no other owner, and release the others."""
 
         def delete(resource_store: ResourceStore, dependent: StoredObject) -> WriteResult | None:
             return None if dependent.deleting else self._check_owners(resource_store, dependent)
@@ -234,20 +236,20 @@ class GarbageCollector(Controller):
     async def _for_each_dependent(
         self, uid: str, work: Callable[[ResourceStore, StoredObject], WriteResult | None]
     ) -> None:
-        """Do something with each dependent of an owner, slice by slice."""
-        async for part in slices(list(self._dependents.get(uid, ())), PARSED_SLICE_SIZE):
+        """Apply *work* to each dependent of an owner, slice by slice."""
+        async for batch in slices(list(self._dependents.get(uid, ())), PARSED_SLICE_SIZE):
             writes = []
-            for spot in part:
-                shelf = self._resource_stores[spot.group, spot.plural]
-                dependent = shelf.latest(spot.namespace, spot.name)
+            for object_key in batch:
+                resource_store = self._resource_stores[object_key.group, object_key.plural]
+                dependent = resource_store.latest(object_key.namespace, object_key.name)
                 if dependent is None or all(owner.uid != uid for owner in dependent.owners):
                     continue
                 try:
-                    writes.append(work(shelf, dependent))
+                    writes.append(work(resource_store, dependent))
                 except StatusError as error:
                     if error.reason not in ("NotFound", "Conflict"):
                         raise
-                    self.queue.add(spot.queue_key)
+                    self.queue.add(object_key.queue_key)
             for written in writes:
                 if written is not None:
                     await written.committed()

@@ -1,4 +1,4 @@
-"""What every cluster has: its own namespaces, and the Service that leads to the API server."""
+"""System namespaces, and the ``kubernetes`` Service with the address of the API server."""
 
 import ipaddress
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from ...model import names
 from ...model.names import Resource
 from ..http.requests import Json
 from ..kinds.info import KindInfo
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import WatchEvent
 from .base import Controller, ControllerContext
 
@@ -19,14 +19,14 @@ _LOOPBACK = "127.0.0.1"
 
 
 class KubernetesServiceController(Controller):
-    """Makes these again when they are deleted or changed; the key is the namespace."""
+    """Restores these objects when they are deleted or changed; the key is a namespace."""
 
-    name = "standing"
+    name = "kubernetes-service"
 
     def __init__(
         self, context: ControllerContext, *, address: str, namespaces: Collection[str]
     ) -> None:
-        """Keep *namespaces*, and tell clients that the server is at *address*, ``host:port``."""
+        """Maintain *namespaces*, and publish *address* (``host:port``) in the Service."""
         super().__init__(context)
         self._names = namespaces
         self._namespaces = context.resource_store(names.NAMESPACES)
@@ -37,13 +37,13 @@ class KubernetesServiceController(Controller):
 
     @property
     def is_synced(self) -> bool:
-        """Whether the Service is there, which comes last."""
+        """Whether the Service exists; it is created last."""
         return (
             self.context.resource_store(names.SERVICES).get(SERVICE_NAMESPACE, SERVICE) is not None
         )
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Queue the namespace of what changes of these."""
+        """Enqueue the namespace of a change to one of these objects."""
         entry = event.entry
         if resource_store is self._namespaces and entry.name in self._names:
             self.queue.add(entry.name)
@@ -51,12 +51,12 @@ class KubernetesServiceController(Controller):
             self.queue.add(SERVICE_NAMESPACE)
 
     def enqueue_all(self) -> None:
-        """Queue all."""
+        """Enqueue all namespaces."""
         for name in self._names:
             self.queue.add(name)
 
     async def reconcile(self, key: str) -> float | None:
-        """Make or mend what is in one namespace."""
+        """Create or restore the objects of one namespace."""
         if self._namespaces.latest("", key) is None:
             await self.context.create(names.NAMESPACES, "", _named(key)).committed()
         if key == SERVICE_NAMESPACE:
@@ -77,7 +77,7 @@ class KubernetesServiceController(Controller):
 
 
 def _with_content(current: Json, desired: Json) -> Json:
-    """*current* with what *wanted* says beside its metadata; parts of the spec are kept."""
+    """Return *current* with the content of *desired*; its metadata and other spec fields stay."""
     changed = {key: value for key, value in desired.items() if key not in ("metadata", "spec")}
     if "spec" in desired:
         changed["spec"] = {**(current.get("spec") or {}), **desired["spec"]}
@@ -89,9 +89,9 @@ def _named(name: str, **labels: str) -> Json:
 
 
 def _service_objects(address: str) -> dict[Resource, Json]:
-    """The objects that lead to *address*.
+    """Return the objects that publish *address*.
 
-    There is no proxy: the Service's own address is the server's, so that it can be reached.
+    There is no service proxy: the Service's cluster IP is the server's own address.
     """
     host, _, number = address.rpartition(":")
     ip, port = _advertise_address(host.strip("[]")), int(number)
@@ -121,7 +121,7 @@ def _service_objects(address: str) -> dict[Resource, Json]:
 
 
 def _advertise_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address by which this machine reaches a server that listens at *host*."""
+    """Return the address at which this machine reaches a server listening on *host*."""
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Namespaces: what every new one gets, and how one ends."""
+"""Namespace life cycle: default objects, and deletion of content."""
 
 from ...model import names
 from ..http.requests import Json
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
@@ -15,7 +15,10 @@ _ACCOUNT = "default"
 
 
 class NamespaceController(Controller):
-    """Furnishes namespaces and clears them when they are deleted; the key is the name."""
+    """Creates default objects in namespaces, and deletes their content on termination.
+
+    The key is the name.
+    """
 
     name = "namespaces"
 
@@ -27,7 +30,7 @@ class NamespaceController(Controller):
         self._config_maps = context.resource_store(names.CONFIGMAPS)
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Queue namespaces that change, lose something, or whose fixtures change."""
+        """Enqueue namespaces that change, lose an object, or whose default objects change."""
         if resource_store is self._namespaces:
             self.queue.add(event.entry.name)
         elif resource_store is self._config_maps and event.entry.name == _ROOT_CA:
@@ -36,18 +39,18 @@ class NamespaceController(Controller):
             space = self._namespaces.get("", event.entry.namespace)
             if space is None:
                 return
-            # The last object of its resource is gone: the only progress that counts.
+            # Only the last object of a resource is progress that counts.
             emptied = space.name not in resource_store.by_namespace
             if (space.deleting and emptied) or event.entry.name == _ACCOUNT:
                 self.queue.add(space.name)
 
     def enqueue_all(self) -> None:
-        """Queue all namespaces."""
+        """Enqueue all namespaces."""
         for entry in self._namespaces.ordered():
             self.queue.add(entry.name)
 
     async def reconcile(self, key: str) -> float | None:
-        """Furnish or clear one namespace."""
+        """Create the default objects of a namespace, or finalize it."""
         entry = self._namespaces.latest("", key)
         if entry is None:
             return None
@@ -81,14 +84,18 @@ class NamespaceController(Controller):
         return {**config_map, "data": {_CA_FILE: self._ca}}
 
     async def _finalize(self, namespace: StoredObject) -> float | None:
-        remaining, kept = await self._delete_content(namespace.name)
+        remaining, kept = await self._delete_content(namespace)
+        if not self._is_current(namespace):
+            return None
         if remaining:
             conditions = _conditions(remaining, kept)
 
-            def told(obj: Json) -> Json:
+            def with_conditions(obj: Json) -> Json:
                 return _with_conditions(obj, conditions)
 
-            await self.context.update_unchecked(self._kind, namespace.key, told).committed()
+            await self.context.update_unchecked(
+                self._kind, namespace.key, with_conditions
+            ).committed()
             return None
         if FINALIZER in ((namespace.parse().get("spec") or {}).get("finalizers") or ()):
             await self.context.update_unchecked(
@@ -96,21 +103,31 @@ class NamespaceController(Controller):
             ).committed()
         return None
 
-    async def _delete_content(self, namespace: str) -> tuple[int, int]:
-        """Delete all that is left; returns how much that is, and how much finalizers keep."""
-        shelves = [
+    def _is_current(self, namespace: StoredObject) -> bool:
+        """Whether no client has finalized the namespace, and perhaps created it again."""
+        latest = self._namespaces.latest("", namespace.name)
+        return latest is not None and latest.uid == namespace.uid
+
+    async def _delete_content(self, namespace: StoredObject) -> tuple[int, int]:
+        """Delete the content; return how many objects remain, and how many have finalizers."""
+        resource_stores = [
             (kind, self.context.writer.store.resource_store(kind))
             for kind in self.context.catalog.stored_kinds()
             if kind.resource.namespaced
         ]
         kept = 0
-        for kind, shelf in shelves:
-            entries = list(shelf.by_namespace.get(namespace, {}).values())
+        for kind, resource_store in resource_stores:
+            if not self._is_current(namespace):
+                break
+            entries = list(resource_store.by_namespace.get(namespace.name, {}).values())
             kept += sum(entry.has_finalizers for entry in entries)
-            going = [entry for entry in entries if not entry.deleting]
-            call = internal_request(kind, (namespace, ""))
-            await self.context.deleter.delete_each(call, going, DeleteOptions())
-        remaining = sum(len(shelf.by_namespace.get(namespace, ())) for _, shelf in shelves)
+            active = [entry for entry in entries if not entry.deleting]
+            request = internal_request(kind, (namespace.name, ""))
+            await self.context.deleter.delete_each(request, active, DeleteOptions())
+        remaining = sum(
+            len(resource_store.by_namespace.get(namespace.name, ()))
+            for _, resource_store in resource_stores
+        )
         return remaining, kept
 
 

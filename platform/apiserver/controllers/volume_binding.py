@@ -1,4 +1,4 @@
-"""Which volume a claim is bound to, or why it waits; pure functions."""
+"""Decide which volume a claim is bound to, or why it stays pending. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,26 +28,26 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """Make a folder volume for the claim."""
+    """Provision a directory volume for the claim."""
 
     reclaim_policy: str = "Delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Leave the claim pending, and say why."""
+    """Leave the claim pending with this reason."""
 
     reason: str
     message: str
 
 
 def claim_ref(volume: Json) -> Json:
-    """What a volume says of the claim that it is for; empty if it is for any."""
+    """Return the claimRef of a volume; empty if it has none."""
     return volume["spec"].get("claimRef") or {}
 
 
 def is_bound_to(volume: Json, claim: Json) -> bool:
-    """Whether a volume is bound to a claim, or kept for it by name."""
+    """Return whether a volume is bound to a claim, or reserved for it by name."""
     meta, about = claim["metadata"], claim_ref(volume)
     if (about.get("namespace"), about.get("name")) != (meta["namespace"], meta["name"]):
         return False
@@ -55,7 +55,7 @@ def is_bound_to(volume: Json, claim: Json) -> bool:
 
 
 def default_class(classes: Iterable[Json]) -> str:
-    """The name of the newest class that calls itself the default; ``""`` without one."""
+    """Return the name of the newest default class; ``""`` without one."""
     chosen = [
         (each["metadata"].get("creationTimestamp", ""), each["metadata"]["name"])
         for each in classes
@@ -67,13 +67,15 @@ def default_class(classes: Iterable[Json]) -> str:
 def decide(
     claim: Json, volumes: Mapping[str, Json], classes: Mapping[str, Json]
 ) -> Bind | Provision | Wait:
-    """Decide about a claim that is not bound; its class must be filled in."""
+    """Decide on an unbound claim, whose class is set already."""
     spec = claim["spec"]
     if spec.get("volumeMode") == "Block":
-        return Wait("ProvisioningFailed", "block devices are not supported: a volume is a folder")
-    wanted = spec.get("volumeName")
-    if wanted:
-        return _decide_for_named_volume(claim, wanted, volumes.get(wanted))
+        return Wait(
+            "ProvisioningFailed", "block devices are not supported: a volume is a directory"
+        )
+    requested = spec.get("volumeName")
+    if requested:
+        return _decide_for_named_volume(claim, requested, volumes.get(requested))
     fitting = [each for each in volumes.values() if _mismatch_reason(claim, each) is None]
     kept = [each for each in fitting if is_bound_to(each, claim)]
     free = [each for each in fitting if not claim_ref(each) and _matches_selector(spec, each)]
@@ -82,14 +84,14 @@ def decide(
     return _decide_provisioning(spec, classes)
 
 
-def _decide_for_named_volume(claim: Json, wanted: str, volume: Json | None) -> Bind | Wait:
+def _decide_for_named_volume(claim: Json, requested: str, volume: Json | None) -> Bind | Wait:
     if volume is None:
-        return Wait("FailedBinding", f'volume "{wanted}" not found')
+        return Wait("FailedBinding", f'volume "{requested}" not found')
     if claim_ref(volume) and not is_bound_to(volume, claim):
-        return Wait("FailedBinding", f'volume "{wanted}" already bound to a different claim.')
+        return Wait("FailedBinding", f'volume "{requested}" already bound to a different claim.')
     problem = _mismatch_reason(claim, volume)
     if problem is not None:
-        text = f'Cannot bind to requested volume "{wanted}": {problem}'
+        text = f'Cannot bind to requested volume "{requested}": {problem}'
         return Wait("VolumeMismatch", text)
     return Bind(volume)
 
@@ -116,7 +118,7 @@ def _decide_provisioning(spec: Json, classes: Mapping[str, Json]) -> Provision |
 
 
 def _unsupported_class(chosen: Json) -> str:
-    """What a class asks for that a folder cannot give."""
+    """Return which parameter of a class a directory volume does not support."""
     name = chosen["metadata"]["name"]
     if chosen.get("volumeBindingMode") == "WaitForFirstConsumer":
         return (
@@ -125,36 +127,38 @@ def _unsupported_class(chosen: Json) -> str:
         )
     for key in ("parameters", "mountOptions", "allowedTopologies"):
         if chosen.get(key):
-            return f'storage class "{name}" has {key}, which a folder cannot have'
+            return f'storage class "{name}" has {key}, which directory volumes do not support'
     return ""
 
 
 def _unsupported_claim(spec: Json) -> str:
-    """What a claim asks for that a new folder cannot give."""
+    """Return which field of a claim a directory volume does not support."""
     for key in ("selector", "dataSource", "dataSourceRef", "volumeAttributesClassName"):
         if spec.get(key):
-            return f"spec.{key} is not supported for a new folder"
+            return f"spec.{key} is not supported for a new directory volume"
     if "ReadWriteOncePod" in spec.get("accessModes", ()):
-        return "the access mode ReadWriteOncePod is not supported: a folder has any number of users"
+        return (
+            "the access mode ReadWriteOncePod is not supported: a directory has any number of users"
+        )
     return ""
 
 
 def _mismatch_reason(claim: Json, volume: Json) -> str | None:
-    """Why a volume cannot serve a claim."""
-    wanted, offered = claim["spec"], volume["spec"]
+    """Return why a volume does not match a claim, if it does not."""
+    requested, offered = claim["spec"], volume["spec"]
     if "deletionTimestamp" in volume["metadata"]:
         return "it is being deleted"
-    request = wanted["resources"]["requests"]["storage"]
+    request = requested["resources"]["requests"]["storage"]
     if _size(volume) < quantity.parse(request):
         return "requested PV is too small"
-    if wanted.get("storageClassName", "") != offered.get("storageClassName", ""):
+    if requested.get("storageClassName", "") != offered.get("storageClassName", ""):
         return "storageClassName does not match"
-    if wanted.get("volumeMode") != offered.get("volumeMode"):
+    if requested.get("volumeMode") != offered.get("volumeMode"):
         return "incompatible volumeMode"
-    if not set(wanted["accessModes"]) <= set(offered["accessModes"]):
+    if not set(requested["accessModes"]) <= set(offered["accessModes"]):
         return "incompatible accessMode"
     key = "volumeAttributesClassName"
-    return None if wanted.get(key) == offered.get(key) else f"{key} does not match"
+    return None if requested.get(key) == offered.get(key) else f"{key} does not match"
 
 
 def _size(volume: Json) -> quantity.Quantity:
@@ -164,5 +168,5 @@ def _size(volume: Json) -> quantity.Quantity:
 def _matches_selector(spec: Json, volume: Json) -> bool:
     if spec.get("selector") is None:
         return True
-    wanted = from_label_selector(msgspec.convert(spec["selector"], LabelSelector))
-    return wanted.matches(volume["metadata"].get("labels") or {})
+    selector = from_label_selector(msgspec.convert(spec["selector"], LabelSelector))
+    return selector.matches(volume["metadata"].get("labels") or {})

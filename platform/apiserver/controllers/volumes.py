@@ -1,8 +1,8 @@
-"""The volume controller: binds claims to volumes, and makes folder volumes for those without.
+"""The volume controller: binds claims to volumes, and provisions directory volumes.
 
 A binding is written to the volume first and to the claim last; a crash in between leaves a volume
-that names its claim, from which the next start goes on. Folders are kept by the agents, by the
-claim's uid, so that binding moves no files.
+with a claimRef, from which the next start continues. Agents keep the directories by claim uid, so
+that binding moves no files.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 from ...model import names, times
 from ..errors.status import StatusError
-from ..storage.object_store import ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
@@ -42,17 +42,17 @@ class PersistentVolumeController(Controller):
         self._volumes = context.resource_store(names.PERSISTENTVOLUMES)
         self._classes = context.resource_store(names.STORAGECLASSES)
         self._waiting: set[str] = set()
-        """Keys of claims that a new volume or class may help."""
+        """Keys of claims that a new volume or class may unblock."""
         self._volumes_by_claim_uid: dict[str, str] = {}
-        """Names of volumes by the uids of the claims that they name."""
+        """Names of volumes by the uids in their claimRef."""
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
-        """Queue what changed, and what may wait for it."""
+        """Enqueue what changed, and claims that may wait for it."""
         entry = event.entry
         if resource_store is self._claims:
             self.queue.add(_claim_key(entry.namespace, entry.name))
-            if held := self._volumes_by_claim_uid.get(entry.uid):
-                self.queue.add(f"volume/{held}")
+            if volume_name := self._volumes_by_claim_uid.get(entry.uid):
+                self.queue.add(f"volume/{volume_name}")
         elif resource_store is self._volumes:
             self._enqueue_volume(entry, deleted=event.type == DELETED)
             self._enqueue_waiting()
@@ -60,7 +60,7 @@ class PersistentVolumeController(Controller):
             self._enqueue_waiting()
 
     def enqueue_all(self) -> None:
-        """Queue everything."""
+        """Enqueue all claims and volumes."""
         for entry in self._volumes.entries():
             self._enqueue_volume(entry)
         for entry in self._claims.entries():
@@ -81,7 +81,7 @@ class PersistentVolumeController(Controller):
             self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
-        """Bind a claim, or give a volume its phase."""
+        """Bind a claim, or set the phase of a volume."""
         kind, _, rest = key.partition("/")
         if kind == "volume":
             await self._sync_volume(rest)
@@ -104,32 +104,32 @@ class PersistentVolumeController(Controller):
                 await self._mark_lost(claim)
             return
         classes = {each.name: each.parse() for each in self._classes.latest_entries()}
-        if phase == "Bound":  # by an agent of an older version, which made a folder for any claim
+        if phase == "Bound":  # by an old agent, which created a directory for any claim
             await self._provision(claim, Provision())
             return
         if "storageClassName" not in claim["spec"]:
             claim["spec"]["storageClassName"] = volume_binding.default_class(classes.values())
         volumes = {each.name: each.parse() for each in self._volumes.latest_entries()}
-        verdict = volume_binding.decide(claim, volumes, classes)
-        if isinstance(verdict, Bind):
-            await self._bind(claim, verdict.volume)
-        elif isinstance(verdict, Provision):
-            await self._provision(claim, verdict)
+        decision = volume_binding.decide(claim, volumes, classes)
+        if isinstance(decision, Bind):
+            await self._bind(claim, decision.volume)
+        elif isinstance(decision, Provision):
+            await self._provision(claim, decision)
         else:
             self._waiting.add(key)
-            await self._record_event(claim, verdict)
+            await self._record_event(claim, decision)
 
     async def _provision(self, claim: Json, provision: Provision) -> None:
-        made = _dir_volume(claim, provision)
-        name = made["metadata"]["name"]
+        volume = _dir_volume(claim, provision)
+        name = volume["metadata"]["name"]
         if self._volumes.latest("", name) is None:
-            await self.context.create(names.PERSISTENTVOLUMES, "", made).committed()
+            await self.context.create(names.PERSISTENTVOLUMES, "", volume).committed()
         found = self._volumes.latest("", name)
         if found is not None:
             await self._bind(claim, found.parse())
 
     async def _bind(self, claim: Json, volume: Json) -> None:
-        """Write the binding to both, the claim last."""
+        """Write the binding to volume and claim, the claim last."""
         name = volume["metadata"]["name"]
 
         def bound_volume(current: Json) -> Json:
@@ -162,10 +162,10 @@ class PersistentVolumeController(Controller):
             )
 
     async def _record_event(self, claim: Json, result: Wait) -> None:
-        """Say in an event why a claim waits, each reason once an hour."""
+        """Record why a claim waits, each reason once an hour."""
         meta, moment = claim["metadata"], now()
-        said = f"{meta['uid']} {result.reason} {result.message}"
-        name = f"{meta['name'][:200]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+        text = f"{meta['uid']} {result.reason} {result.message}"
+        name = f"{meta['name'][:200]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if self.context.resource_store(names.EVENTS).latest(meta["namespace"], name) is not None:
             return
         event = {
@@ -186,7 +186,7 @@ class PersistentVolumeController(Controller):
         try:
             await self.context.create(names.EVENTS, meta["namespace"], event).committed()
         except StatusError as error:
-            if error.code != 403:  # the namespace is ending
+            if error.code != 403:  # the namespace is terminating
                 raise
 
     # Volumes.
@@ -207,7 +207,7 @@ class PersistentVolumeController(Controller):
         await self._reclaim(volume)
 
     async def _reclaim(self, volume: Json) -> None:
-        """Do with a volume whose claim is gone what its policy says."""
+        """Apply the reclaim policy of a volume whose claim is deleted."""
         spec, name = volume["spec"], volume["metadata"]["name"]
         policy = spec.get("persistentVolumeReclaimPolicy")
         if policy == "Retain":
@@ -217,7 +217,7 @@ class PersistentVolumeController(Controller):
             await self.context.deleter.delete(call, DeleteOptions()).committed()
         else:
             source = ", ".join(sorted(spec.keys() - _NON_SOURCE_FIELDS))
-            text = f"cannot {str(policy).lower()} a volume of type {source}: do it by hand"
+            text = f"cannot {str(policy).lower()} a volume of type {source}: do it manually"
             await self._set_phase(volume, "Failed", text)
 
     async def _set_phase(self, volume: Json, phase: str, message: str = "") -> None:
@@ -236,8 +236,8 @@ def _with_phase(volume: Json, phase: str, message: str = "") -> Json:
     status = volume["status"]
     if status.get("phase") == phase and status.get("message", "") == message:
         return volume
-    said = {"phase": phase, "lastPhaseTransitionTime": now()}
-    return {**volume, "status": {**said, "message": message} if message else said}
+    status = {"phase": phase, "lastPhaseTransitionTime": now()}
+    return {**volume, "status": {**status, "message": message} if message else status}
 
 
 def _claim_reference(claim: Json) -> Json:
@@ -253,7 +253,7 @@ def _claim_reference(claim: Json) -> Json:
 
 def _dir_volume(claim: Json, provision: Provision) -> Json:
     spec, uid = claim["spec"], claim["metadata"]["uid"]
-    made = {
+    spec = {
         "accessModes": spec["accessModes"],
         "capacity": {"storage": spec["resources"]["requests"]["storage"]},
         "claimRef": _claim_reference(claim),
@@ -262,9 +262,9 @@ def _dir_volume(claim: Json, provision: Provision) -> Json:
         "volumeMode": "Filesystem",
     }
     if chosen := spec.get("storageClassName"):
-        made["storageClassName"] = chosen
+        spec["storageClassName"] = chosen
     annotations = {volume_binding.PROVISIONED_BY: names.DIR_PROVISIONER}
-    return {"metadata": {"name": f"pvc-{uid}", "annotations": annotations}, "spec": made}
+    return {"metadata": {"name": f"pvc-{uid}", "annotations": annotations}, "spec": spec}
 
 
 def _with_volume(current: Json, claim: Json, volume: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Custom resource definitions as objects: their defaults, their checks, their status."""
+"""Custom resource definitions: defaults, validation and status."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _IMMUTABLE = (("group",), ("scope",), ("names", "plural"), ("names", "kind"))
 
 
 def default_crd(crd: Json) -> None:
-    """Fill in names and the conversion strategy that were left out."""
+    """Set default names and the conversion strategy."""
     spec = crd.get("spec")
     if not isinstance(spec, dict):
         return
@@ -30,7 +30,7 @@ def default_crd(crd: Json) -> None:
 
 
 def initial_status(crd: Json) -> Json:
-    """Return the status that a new definition starts with."""
+    """Return the status of a new definition."""
     versions = crd.get("spec", {}).get("versions") or ()
     return {
         "conditions": [],
@@ -40,9 +40,9 @@ def initial_status(crd: Json) -> Json:
 
 
 def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
-    """Check a definition, and with *old* also the update from it; metadata apart from its name.
+    """Validate a definition, and with *old* the update from it; of metadata only the name.
 
-    The schemas that it holds are checked too: structural, and every default a valid value.
+    Includes its schemas: they must be structural, and every default a valid value.
     """
     spec = crd.get("spec") or {}
     names = spec.get("names") or {}
@@ -104,13 +104,13 @@ def _validate_version(version: Json, path: str, *, alone: bool) -> list[FieldErr
             text = "may only be set when validations.schema is included"
             errors.append(invalid("spec.selectableFields", "", text))
     else:
-        place = "spec.validation" if alone else f"{path}.schema"
-        errors += schema_errors(schema, f"{place}.openAPIV3Schema")
+        field_path = "spec.validation" if alone else f"{path}.schema"
+        errors += schema_errors(schema, f"{field_path}.openAPIV3Schema")
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
         errors += _validate_column(column, f"{path}.additionalPrinterColumns[{index}]")
     for index, field in enumerate(version.get("selectableFields") or ()):
-        place = f"{path}.selectableFields[{index}].jsonPath"
-        errors += _validate_path(field.get("jsonPath", ""), place)
+        field_path = f"{path}.selectableFields[{index}].jsonPath"
+        errors += _validate_path(field.get("jsonPath", ""), field_path)
     scale = (version.get("subresources") or {}).get("scale")
     if scale is not None:
         for key in ("specReplicasPath", "statusReplicasPath"):
@@ -156,16 +156,16 @@ def _validate_immutable(spec: Json, old: Json) -> list[FieldError]:
 
 
 def is_established(crd: Json) -> bool:
-    """Say whether the kinds of *crd* are to be served."""
+    """Return whether the kinds of *crd* are to be served."""
     conditions = (crd.get("status") or {}).get("conditions") or []
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
 def reconciled_status(crd: Json, others: Iterable[Json], now: str) -> Json:
-    """Return the status that *crd* should have among all *others*: names, then establishment.
+    """Return the desired status of *crd*, given all definitions: names, then Established.
 
-    *others* may contain *crd* itself; *now* is the time for conditions that change. The result
-    equals the old status if nothing is to be changed.
+    *others* may contain *crd*; *now* is the transition time of changed conditions. The result
+    equals the old status if nothing changes.
     """
     spec, old = crd["spec"], crd.get("status") or {}
     accepted, (reason, text) = _accept_names(crd, others)
@@ -194,17 +194,17 @@ def reconciled_status(crd: Json, others: Iterable[Json], now: str) -> Json:
 
 
 def terminating_status(crd: Json, now: str, *, in_progress: bool = False) -> Json:
-    """Return the status of a definition that is being deleted."""
+    """Return the status of a terminating definition."""
     status: Json = dict(crd.get("status") or {})
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     if in_progress:
-        told = ("InstanceDeletionInProgress", "CustomResource deletion is in progress")
+        reason = ("InstanceDeletionInProgress", "CustomResource deletion is in progress")
     else:
-        told = (
+        reason = (
             "InstanceDeletionPending",
             "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
         )
-    _set_condition(conditions, ("Terminating", True, *told), now)
+    _set_condition(conditions, ("Terminating", True, *reason), now)
     return {**status, "conditions": list(conditions.values())}
 
 
@@ -225,7 +225,7 @@ def _set_condition(
 
 
 def _accept_names(crd: Json, others: Iterable[Json]) -> tuple[Json, tuple[str, str]]:
-    """Return the names that are free, and the first conflict as (reason, message)."""
+    """Return the accepted names, and the first conflict as (reason, message)."""
     names, group = crd["spec"]["names"], crd["spec"]["group"]
     taken: set[str] = set()
     kinds: set[str] = set()
@@ -271,12 +271,12 @@ def served_versions(spec: Mapping[str, Any]) -> list[Json]:
 
 
 def version_rank(name: str) -> tuple[int, int, int, str]:
-    """Return a key by which versions sort in the order of preference."""
+    """Return a sort key: preferred versions sort first."""
     number, stage = name.removeprefix("v"), 0
     minor = "0"
-    for word, rank in (("beta", 1), ("alpha", 2)):
-        if word in number:
-            (number, _, minor), stage = number.partition(word), rank
+    for prefix, rank in (("beta", 1), ("alpha", 2)):
+        if prefix in number:
+            (number, _, minor), stage = number.partition(prefix), rank
     if not name.startswith("v") or not number.isdecimal() or not (minor or "0").isdecimal():
         return (3, 0, 0, name)
     return (stage, -int(number), -int(minor or "0"), name)

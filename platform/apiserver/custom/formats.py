@@ -1,4 +1,4 @@
-"""The ``format`` words of schemas: what a text must look like to be a date, an address, …"""
+"""Checks of the ``format`` of strings in schemas: dates, addresses and others."""
 
 import base64
 import ipaddress
@@ -22,7 +22,7 @@ def _is_uri(text: str) -> bool:
 
 
 def _reads(read: Callable[[str], object]) -> Callable[[str], bool]:
-    """Make a check of a reader that raises ValueError."""
+    """Return a check that *read* does not raise ValueError."""
 
     def check(text: str) -> bool:
         try:
@@ -49,4 +49,4 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "uuid": lambda text: bool(_UUID.fullmatch(text)),
     "mac": lambda text: bool(_MAC.fullmatch(text)),
 }
-"""Checks of texts by format; formats that are not here, such as ``password``, say nothing."""
+"""Checks by format; other formats, such as ``password``, have no effect."""

@@ -1,4 +1,4 @@
-"""Regular expressions of schemas: RE2 syntax, matched in time linear in the text."""
+"""Regular expressions of schemas: RE2 syntax, matched in linear time."""
 
 import functools
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import re2
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
-# Where the groups are does not matter, and finding them takes half of the time.
+# Positions of groups are not needed, and finding them takes half of the time.
 _OPTIONS.never_capture = True
 
 _MAX_CACHED_LENGTH, _CACHE_SIZE = 64, 128
-"""Characters of a text, and how many texts a pattern remembers: quantities and names recur, and a
-call of RE2 costs 7 µs."""
+"""Maximum characters of cached strings, and strings cached per pattern: quantities and names
+recur, and a call of RE2 takes 7 µs."""
 
 _GO_ERRORS = {
     "bad repetition operator": "invalid nested repetition operator",
@@ -26,23 +26,23 @@ _GO_ERRORS = {
     "pattern too large - compile failed": "expression too large",
     "trailing \\": "trailing backslash at end of expression",
 }
-"""What Go says in place of RE2's own words, where they differ."""
+"""Go's error texts by RE2's, where they differ."""
 
 
 def program_size(pattern: str) -> int:
-    """Steps that matching one character may take at worst; see :func:`compile_go`.
+    """Return the maximum steps to match one character; see :func:`compile_go`.
 
     Raises:
-        ValueError: the pattern is no regular expression.
+        ValueError: the pattern is not a regular expression.
     """
     return int(_compile(pattern).programsize)
 
 
 def compile_go(pattern: str) -> Callable[[str], object]:
-    """Compile a Go pattern to a search: true if it is found anywhere in a text.
+    """Compile a Go pattern to a search: true if it matches anywhere in a string.
 
     Raises:
-        ValueError: the pattern is no regular expression; the message is Go's.
+        ValueError: the pattern is not a regular expression; the message is Go's.
     """
     search: Callable[[str], object] = _compile(pattern).search
 
@@ -59,11 +59,11 @@ def compile_go(pattern: str) -> Callable[[str], object]:
 @functools.lru_cache(maxsize=1024)
 def _compile(pattern: str) -> Any:
     if "\\C" in pattern.replace("\\\\", ""):
-        # RE2 matches single bytes by it, Go does not know it.
+        # RE2 matches a single byte by it; Go does not support it.
         raise ValueError("error parsing regexp: invalid escape sequence: `\\C`")
     try:
         return re2.compile(pattern, _OPTIONS)
     except re2.error as error:
         code, _, expression = error.args[0].decode(errors="replace").partition(": ")
-        words = _GO_ERRORS.get(code, code)
-        raise ValueError(f"error parsing regexp: {words}: `{expression}`") from error
+        reason = _GO_ERRORS.get(code, code)
+        raise ValueError(f"error parsing regexp: {reason}: `{expression}`") from error

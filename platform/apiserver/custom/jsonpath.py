@@ -1,6 +1,6 @@
-"""The small part of JSONPath that printer columns and other paths of definitions use.
+"""The subset of JSONPath for printer columns and other paths in definitions.
 
-Fields (``.spec.replicas``, ``['a.b']``), indices (``[0]``, ``[-1]``), all entries (``[*]``) and
+Fields (``.spec.replicas``, ``['a.b']``), indices (``[0]``, ``[-1]``), wildcards (``[*]``) and
 filters that compare one field (``[?(@.type=="Ready")]``).
 """
 
@@ -14,9 +14,9 @@ import msgspec
 Step = Callable[[Any], Iterator[Any]]
 
 _MAX_LENGTH = 8192
-"""Characters of a path."""
+"""Maximum characters of a path."""
 
-# No two neighbours may match the same signs: the time to fail must not grow with their product.
+# Adjacent groups must not match the same characters: failing must take linear time.
 _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\]\\])+)"""
     r"""|\[\s*(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\s*\]"""
@@ -28,10 +28,10 @@ _STEP = re.compile(
 
 
 def find(path: str, obj: Any) -> list[Any]:
-    """Return all values at *path*; none if a part of it is missing.
+    """Return all values at *path*; none if a field is missing.
 
     Raises:
-        ValueError: the path is none that we can follow.
+        ValueError: the path is not supported.
     """
     values: Iterable[Any] = (obj,)
     for step in _compile(path):
@@ -43,7 +43,7 @@ def fields(path: str) -> tuple[str, ...]:
     """Return the field names of a simple path such as ``.spec.replicas``.
 
     Raises:
-        ValueError: the path has other steps than fields.
+        ValueError: the path has steps other than fields.
     """
     names = []
     for match in _steps(path):
@@ -122,5 +122,5 @@ def _text(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Write a found object or list the way columns show it."""
+    """Encode an object or list as printer columns show it."""
     return msgspec.json.encode(value).decode()

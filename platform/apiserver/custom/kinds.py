@@ -1,4 +1,4 @@
-"""From a custom resource definition to the kinds that it makes the server know."""
+"""Build kinds from a custom resource definition."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 from ...model import validation
 from ...model.names import Resource
 from ..errors.fields import FieldError, MalformedError, invalid
-from ..kinds.info import CUSTOM_VERBS, Column, KindInfo, Subresource
+from ..kinds.info import CUSTOM_VERBS, Column, KindInfo, Subresource, common_subresources
 from ..kinds.metadata import validate_metadata
 from ..kinds.typed_json import decode_metadata
 from . import jsonpath
@@ -17,7 +17,6 @@ from .schema import StructuralSchema
 
 __all__ = ["custom_kinds", "validate_crd"]
 
-_READ_WRITE = ("get", "patch", "update")
 _AGE = Column(name="Age", type="date", json_path=".metadata.creationTimestamp")
 _BLOCKING = frozenset(
     {
@@ -37,7 +36,7 @@ _UNCHECKED = FieldError(
 
 
 class CustomResourceStrategy:
-    """The rules of one version of a custom kind."""
+    """Strategy of one version of a custom kind."""
 
     def __init__(
         self, resource: Resource, schema: StructuralSchema, replicas: tuple[str, ...]
@@ -56,17 +55,17 @@ class CustomResourceStrategy:
         return unknown + self._schema.prune(obj)
 
     def default(self, obj: dict[str, Any]) -> None:
-        """Fill in the defaults of the schema."""
+        """Set the defaults of the schema."""
         self._schema.default(obj)
 
     def prepare_for_create(self, obj: dict[str, Any]) -> None:
-        """Leave a new object as it is: a custom kind has no first status."""
+        """Do nothing: a custom kind has no initial status."""
 
     def prepare_for_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
-        """Leave an updated object as it is: nothing outlives its removal."""
+        """Do nothing: no field is kept if an update removes it."""
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[FieldError]:
-        """Check kind, metadata, schema and the number of replicas."""
+        """Validate kind, metadata, schema and replicas."""
         errors = []
         if obj.get("kind") != self._resource.kind:
             errors.append(invalid("kind", obj.get("kind"), f"must be {self._resource.kind}"))
@@ -97,12 +96,12 @@ class CustomResourceStrategy:
 
 
 def custom_kinds(crd: dict[str, Any]) -> list[KindInfo]:
-    """Describe the kind of *crd* once for each version that is served, preferred first.
+    """Return the kind of *crd* in each served version, preferred first.
 
     The definition must have passed :func:`validate_crd` and be defaulted.
 
     Raises:
-        MalformedError: the definition has no version to store.
+        MalformedError: the definition has no storage version.
     """
     spec = crd["spec"]
     stored = next((v["name"] for v in spec["versions"] if v.get("storage")), None)
@@ -120,8 +119,8 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
         names["kind"],
         namespaced=spec["scope"] == "Namespaced",
     )
-    parts = version.get("subresources") or {}
-    scale = parts.get("scale") or {}
+    subresources = version.get("subresources") or {}
+    scale = subresources.get("scale") or {}
     openapi = version["schema"]["openAPIV3Schema"]
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
     schema = _compile(msgspec.json.encode(openapi))
@@ -133,7 +132,7 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
         short_names=tuple(names.get("shortNames") or ()),
         categories=tuple(names.get("categories") or ()),
         verbs=CUSTOM_VERBS,
-        subresources=_subresources(resource, parts),
+        subresources=_subresources(resource, subresources),
         field_labels=_field_labels(version),
         update_needs_rv=True,
         custom=True,
@@ -152,15 +151,9 @@ def _compile(openapi: bytes) -> StructuralSchema:
     return StructuralSchema(msgspec.json.decode(openapi))
 
 
-def _subresources(resource: Resource, parts: dict[str, Any]) -> dict[str, Subresource]:
-    found = {}
-    if "status" in parts:
-        found["status"] = Subresource(
-            "status", resource.kind, _READ_WRITE, resource.group, resource.version
-        )
-    if "scale" in parts:
-        found["scale"] = Subresource("scale", "Scale", _READ_WRITE, "autoscaling")
-    return found
+def _subresources(resource: Resource, subresources: dict[str, Any]) -> dict[str, Subresource]:
+    common = common_subresources(resource)
+    return {name: subresource for name, subresource in common.items() if name in subresources}
 
 
 def _field_labels(version: dict[str, Any]) -> dict[str, tuple[tuple[str, ...], str]]:

@@ -1,8 +1,8 @@
-"""Structural schemas of custom kinds, compiled to closures: one a node and task.
+"""Structural schemas of custom kinds, compiled to closures: one per node and task.
 
-:func:`compile_schema` turns the OpenAPI of a definition into a :class:`StructuralSchema` that
-cleans, completes and checks objects. The checks of single values are in :mod:`.value_checks`;
-whether a schema is structural at all is judged in :mod:`.structural`.
+:func:`compile_schema` compiles the OpenAPI of a definition to a :class:`StructuralSchema`, which
+prunes, defaults and validates objects. Single values are validated in :mod:`.value_validation`;
+whether a schema is structural is checked in :mod:`.structural`.
 """
 
 import copy
@@ -11,20 +11,19 @@ from typing import Any
 
 from ..errors.fields import FieldError, required
 from ..kinds import go_types
+from ..kinds.info import OFFLOAD_THRESHOLD
+from ..kinds.metadata import TYPE_META
 from .go_regex import program_size
 from .structural import structural_errors
 from .value_validation import MISSING, Check, value_checks
 
 Schema = Mapping[str, Any]
 Prune = Callable[[Any], list[str] | None]
-"""Removes what the schema does not know, in place; returns the paths below the value."""
+"""Removes unknown fields in place; returns their paths below the value."""
 
 Default = Callable[[Any], None]
-"""Fills in what is missing below the value, in place."""
+"""Sets defaults below the value, in place."""
 
-_HEAD = ("apiVersion", "kind")
-
-_OFFLOAD_THRESHOLD = 64 * 1024
 _STEPS = 4_000_000
 """Steps of matching patterns that take some 25 ms."""
 
@@ -32,36 +31,36 @@ __all__ = ["FieldError", "StructuralSchema", "compile_schema", "schema_errors"]
 
 
 class StructuralSchema:
-    """A compiled schema. Objects are plain JSON dicts and are changed in place."""
+    """A compiled schema. Objects are plain JSON dicts, modified in place."""
 
     def __init__(self, openapi: Schema) -> None:
         self._prune = _pruner(openapi, embedded=True) or _prune_nothing
         self._default = _defaulter(openapi)
         self._check = _checker(openapi)
         self.has_rules = _has_rules(openapi)
-        """Whether the schema holds rules in CEL."""
+        """Whether the schema has rules in CEL."""
 
-        self.offload_threshold = min(_OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
-        """Bytes from which on checking an object may take too long for the event loop."""
+        self.offload_threshold = min(OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
+        """Bytes of an object from which validation may take too long for the event loop."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
-        """Remove unknown fields, and nulls where none may be; return the paths of the unknown."""
+        """Remove unknown fields, and nulls if not nullable; return the unknown paths."""
         return sorted(self._prune(obj) or ())
 
     def default(self, obj: dict[str, Any]) -> None:
-        """Fill in defaults."""
+        """Set defaults."""
         if self._default:
             self._default(obj)
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
-        """Check *obj*; what was wrong in *old* already and did not change is tolerated."""
+        """Validate *obj*; errors of unchanged values in *old* are tolerated."""
         errors: list[FieldError] = []
         self._check(obj, "", errors, MISSING if old is None else old)
         return errors
 
 
 def compile_schema(openapi: Schema) -> StructuralSchema:
-    """Compile the schema of a whole object.
+    """Compile the schema of an object.
 
     Raises:
         ValueError: the schema is not structural; the message names the path.
@@ -72,7 +71,7 @@ def compile_schema(openapi: Schema) -> StructuralSchema:
 
 
 def schema_errors(openapi: Schema, path: str) -> list[FieldError]:
-    """Return what is wrong with a schema itself: not structural, or a default that does not fit."""
+    """Return the errors of a schema: not structural, or with invalid defaults."""
     return structural_errors(openapi, path) or _default_errors(openapi, path)
 
 
@@ -101,19 +100,19 @@ def _has_rules(schema: Schema) -> bool:
 
 
 def _matching_steps(schema: Schema) -> int:
-    """Steps that one character of an object may cost in patterns, at worst."""
+    """Return the maximum pattern steps per character of an object."""
     here = [schema["not"]] if schema.get("not") else []
     for junctor in ("allOf", "anyOf", "oneOf"):
         here += schema.get(junctor) or ()
     below = [*schema.get("properties", {}).values(), schema.get("items")]
     below.append(schema.get("additionalProperties"))
     deeper = max((_matching_steps(node) for node in below if isinstance(node, dict)), default=0)
-    # Branches look at the same value as the node itself.
+    # Branches validate the same value as the node.
     own = program_size(schema["pattern"]) if schema.get("pattern") else 0
     return max(own, deeper) + sum(map(_matching_steps, here))
 
 
-# Pruning.
+# Pruning
 
 
 def _prune_nothing(value: Any) -> list[str] | None:
@@ -121,7 +120,7 @@ def _prune_nothing(value: Any) -> list[str] | None:
 
 
 def _pruner(schema: Schema, *, embedded: bool = False) -> Prune | None:
-    """Make the pruner of a node, or ``None`` where everything is kept."""
+    """Return the pruner of a node, ``None`` if it keeps everything."""
     if "items" in schema:
         return _list_pruner(_pruner(schema["items"]))
     additional = schema.get("additionalProperties")
@@ -184,18 +183,18 @@ def _object_pruner(schema: Schema, *, embedded: bool) -> Prune:
         if type(value) is not dict:
             return None
         unknown: list[str] = []
-        gone = []
+        dropped = []
         for key, item in value.items():
             field = fields.get(key, other)
             if field is None:
-                gone.append(key)
+                dropped.append(key)
                 unknown.append(key)
             elif item is None:
                 if field[0]:
-                    gone.append(key)
+                    dropped.append(key)
             elif field[1] and (found := field[1](item)):
                 unknown += [key + _joint(path) for path in found]
-        for key in gone:
+        for key in dropped:
             del value[key]
         return unknown
 
@@ -203,13 +202,13 @@ def _object_pruner(schema: Schema, *, embedded: bool) -> Prune:
 
 
 def _known_fields(schema: Schema, *, embedded: bool) -> dict[str, tuple[bool, Prune | None]]:
-    """Tell for each field whether a null in it is dropped, and how its value is pruned."""
+    """Return for each field whether a null is dropped, and the pruner of its value."""
     fields: dict[str, tuple[bool, Prune | None]] = {
         key: (not node.get("nullable", False), _pruner(node))
         for key, node in schema.get("properties", {}).items()
     }
     if embedded:
-        head: dict[str, tuple[bool, Prune | None]] = dict.fromkeys(_HEAD, (False, None))
+        head: dict[str, tuple[bool, Prune | None]] = dict.fromkeys(TYPE_META, (False, None))
         fields |= {**head, "metadata": (False, _prune_metadata)}
     return fields
 
@@ -224,11 +223,11 @@ def _prune_metadata(value: Any) -> list[str] | None:
     return unknown
 
 
-# Defaulting.
+# Defaulting
 
 
 def _defaulter(schema: Schema) -> Default | None:
-    """Make the defaulter of a node, or ``None`` if there is no default below it."""
+    """Return the defaulter of a node, ``None`` if there is no default below it."""
     if "items" in schema:
         below = _defaulter(schema["items"])
         return _each(below) if below else None
@@ -238,7 +237,9 @@ def _defaulter(schema: Schema) -> Default | None:
         return _each(below) if below else None
     properties = schema.get("properties", {})
     values = [(key, node["default"]) for key, node in properties.items() if "default" in node]
-    inner = [(key, made) for key, node in properties.items() if (made := _defaulter(node))]
+    inner = [
+        (key, defaulter) for key, node in properties.items() if (defaulter := _defaulter(node))
+    ]
     if not values and not inner:
         return None
 
@@ -264,11 +265,11 @@ def _each(below: Default) -> Default:
     return default_each
 
 
-# Checking.
+# Validation
 
 
 def _checker(schema: Schema) -> Check:
-    """Make the check of a node and of all below it."""
+    """Return the check of a node and of everything below it."""
     of_type, junctors, checks = value_checks(schema, _checker)
     if keys := schema.get("required"):
         checks.append(_requires(tuple(keys)))
@@ -306,7 +307,7 @@ def _requires(keys: tuple[str, ...]) -> Check:
 
 
 def _requires_head(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
-    errors += [required(_join(path, key)) for key in _HEAD if not value.get(key)]
+    errors += [required(_join(path, key)) for key in TYPE_META if not value.get(key)]
 
 
 def _join(path: str, key: str) -> str:
@@ -357,7 +358,7 @@ def _items_check(below: Check, schema: Schema) -> Check:
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if type(value) is not list:
             return
-        # Only entries that can be told apart have a past.
+        # Only items with an identity have an old value.
         before = (
             {_identity(item, keys): item for item in old if type(item) is dict}
             if keys and type(old) is list

@@ -1,7 +1,7 @@
-"""Whether the schema of a custom kind is structural.
+"""Check whether the schema of a custom kind is structural.
 
-That is: every node has a type, branches of junctors only narrow what the node declares, and
-nothing is in it that could not be pruned, defaulted and checked node by node.
+That is: every node has a type, branches of logical junctors only restrict what the node declares,
+and every keyword can be pruned, defaulted and validated node by node.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _UNSUPPORTED = (
 
 
 def structural_errors(schema: Schema, path: str) -> list[FieldError]:
-    """Return what keeps *schema* from being structural; *path* is that of the schema itself."""
+    """Return the errors that keep *schema* from being structural, which is at *path*."""
     errors: list[FieldError] = []
     if schema.get("type") != "object":
         if schema.get("type"):
@@ -45,7 +45,7 @@ def structural_errors(schema: Schema, path: str) -> list[FieldError]:
 
 
 def _walk(schema: Schema, path: str, errors: list[FieldError]) -> None:
-    """Check one node and all below it."""
+    """Check one node and everything below it."""
     errors += [
         forbidden(f"{path}.{key}", f"{key} is not supported")
         for key in _UNSUPPORTED
@@ -59,8 +59,8 @@ def _walk(schema: Schema, path: str, errors: list[FieldError]) -> None:
     _validate_list_type(schema, path, errors)
     for name, branches in _branches(schema):
         for index, branch in enumerate(branches):
-            place = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
-            _walk_logical(branch, schema, place, errors)
+            field_path = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
+            _walk_logical(branch, schema, field_path, errors)
     _walk_children(schema, path, errors)
 
 
@@ -76,17 +76,19 @@ def _walk_children(schema: Schema, path: str, errors: list[FieldError]) -> None:
         text = "additionalProperties and properties are mutual exclusive"
         errors.append(forbidden(f"{path}.additionalProperties", text))
     for key, node in properties.items():
-        place = f"{path}.properties[{key}]"
-        _require_type(node, place, "must not be empty for specified object fields", errors)
-        _walk(node, place, errors)
+        field_path = f"{path}.properties[{key}]"
+        _require_type(node, field_path, "must not be empty for specified object fields", errors)
+        _walk(node, field_path, errors)
     if isinstance(additional, dict):
-        place = f"{path}.additionalProperties"
-        _require_type(additional, place, "must not be empty for specified object fields", errors)
-        _walk(additional, place, errors)
+        field_path = f"{path}.additionalProperties"
+        _require_type(
+            additional, field_path, "must not be empty for specified object fields", errors
+        )
+        _walk(additional, field_path, errors)
     if isinstance(items := schema.get("items"), dict):
-        place = f"{path}.items"
-        _require_type(items, place, "must not be empty for specified array items", errors)
-        _walk(items, place, errors)
+        field_path = f"{path}.items"
+        _require_type(items, field_path, "must not be empty for specified array items", errors)
+        _walk(items, field_path, errors)
 
 
 def _require_type(node: Schema, path: str, text: str, errors: list[FieldError]) -> None:
@@ -165,8 +167,8 @@ def _validate_map_keys(schema: Schema, path: str, errors: list[FieldError]) -> N
 
 
 def _walk_logical(node: Schema, typed: Schema, path: str, errors: list[FieldError]) -> None:
-    """Check a branch of a junctor: it may only narrow what *typed*, the node itself, declares."""
-    # Of all typed branches only the two of int-or-string are allowed.
+    """Check a branch of a junctor: it may only restrict what *typed*, the node, declares."""
+    # The only typed branches allowed are the two of int-or-string.
     allowed = ("type",) if typed.get("x-kubernetes-int-or-string") else ()
     errors += [
         forbidden(f"{path}.{key}", "must be empty to be structural")
@@ -175,15 +177,15 @@ def _walk_logical(node: Schema, typed: Schema, path: str, errors: list[FieldErro
     ]
     properties = typed.get("properties", {})
     for key, child in node.get("properties", {}).items():
-        place = f"{path}.properties[{key}]"
+        field_path = f"{path}.properties[{key}]"
         if key in properties:
-            _walk_logical(child, properties[key], place, errors)
+            _walk_logical(child, properties[key], field_path, errors)
         elif not isinstance(typed.get("additionalProperties"), dict):
-            outer = place.replace(".allOf", "").replace(".anyOf", "").replace(".oneOf", "")
-            errors.append(required(place, f"because it is defined in {outer}"))
+            outer = field_path.replace(".allOf", "").replace(".anyOf", "").replace(".oneOf", "")
+            errors.append(required(field_path, f"because it is defined in {outer}"))
     if isinstance(node.get("items"), dict):
         _walk_logical(node["items"], typed.get("items") or {}, f"{path}.items", errors)
     for name, branches in _branches(node):
         for index, branch in enumerate(branches):
-            place = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
-            _walk_logical(branch, typed, place, errors)
+            field_path = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
+            _walk_logical(branch, typed, field_path, errors)

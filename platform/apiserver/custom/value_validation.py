@@ -1,6 +1,6 @@
-"""The checks that a schema can ask of one value, each made once and called for every value.
+"""Checks of single values, each compiled once per schema node and called for every value.
 
-The words are those of kube-apiserver, because clients show them and some tests look for them.
+Messages are kube-apiserver's, because clients show them and some tests match them.
 """
 
 import math
@@ -22,10 +22,10 @@ from .formats import FORMATS
 from .go_regex import compile_go
 
 MISSING: Any = object()
-"""In place of an old value where there was none."""
+"""Used instead of an old value if there was none."""
 
 Check = Callable[[Any, str, list[FieldError], Any], None]
-"""Called with value, path, the errors so far and the old value; adds to the errors."""
+"""Called with value, path, the errors so far and the old value; appends to the errors."""
 
 Compile = Callable[[Mapping[str, Any]], Check]
 
@@ -50,18 +50,18 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 class ValueChecks(NamedTuple):
-    """The checks of a node itself."""
+    """Checks of a node without its children."""
 
     of_type: Check
     logical: list[Check]
     of_value: list[Check]
-    """For values of the right type alone."""
+    """For values of the right type only."""
 
 
 def value_checks(schema: Mapping[str, Any], compile_node: Compile) -> ValueChecks:
-    """Make the checks of a node itself."""
-    makers = (_enum, _bounds, _lengths, _pattern, _format, _sizes, _uniqueness)
-    of_value = [made for make in makers if (made := make(schema))]
+    """Compile the checks of a node without its children."""
+    factories = (_enum, _bounds, _lengths, _pattern, _format, _sizes, _uniqueness)
+    of_value = [check for factory in factories if (check := factory(schema))]
     return ValueChecks(_type_check(schema), _logical_checks(schema, compile_node), of_value)
 
 
@@ -87,7 +87,7 @@ def _type_check(schema: Mapping[str, Any]) -> Check:
 
 
 def _of_type(path: str, value: Any, name: str, *, number: str = "float64") -> FieldError:
-    # What does not fit an integer is a float; how that is called differs from place to place.
+    # A number that is no integer is a float, whose name in messages varies.
     given = number if _is_number(value) and not _is_whole(value) else _GO_NAMES[type(value)]
     return wrong_type(path, given, f'{_where(path)} must be of type {name}: "{given}"')
 
@@ -102,7 +102,7 @@ def _int_or_string(value: Any, path: str, errors: list[FieldError], old: Any) ->
 
 
 def _is_whole(value: Any) -> bool:
-    """Say whether a value is an integer to Go, which reads what 64 bits do not hold as a float."""
+    """Return whether a value is an integer to Go, which decodes numbers beyond int64 as float."""
     if type(value) is float:
         return value.is_integer() and abs(value) < 2**53
     return type(value) is int and -(2**63) <= value < 2**63
@@ -231,7 +231,7 @@ def _sizes(schema: Mapping[str, Any]) -> Check | None:
 
 
 def _uniqueness(schema: Mapping[str, Any]) -> Check | None:
-    """Check that the entries of a set, or the keys of a list that is a map, are unique."""
+    """Check that the items of a set, or the keys of a map list, are unique."""
     kind = schema.get("x-kubernetes-list-type")
     keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
     if kind not in ("set", "map"):
@@ -256,16 +256,16 @@ def _uniqueness(schema: Mapping[str, Any]) -> Check | None:
 
 
 def _logical_checks(schema: Mapping[str, Any], compile_node: Compile) -> list[Check]:
-    makers = (("anyOf", _any_of), ("oneOf", _one_of), ("allOf", _all_of))
-    made = [
-        make([compile_node(branch) for branch in schema[name]])
-        for name, make in makers
+    factories = (("anyOf", _any_of), ("oneOf", _one_of), ("allOf", _all_of))
+    checks = [
+        factory([compile_node(branch) for branch in schema[name]])
+        for name, factory in factories
         if schema.get(name)
     ]
     if schema.get("x-kubernetes-int-or-string") and schema.get("anyOf") == _INT_OR_STRING:
-        # What the type allows, these branches allow: quantities are many, so spare them.
-        made[0] = _unless_int_or_string(made[0])
-    return [*made, _not(compile_node(schema["not"]))] if "not" in schema else made
+        # The branches allow what the type allows: skip them, because quantities are frequent.
+        checks[0] = _unless_int_or_string(checks[0])
+    return [*checks, _not(compile_node(schema["not"]))] if "not" in schema else checks
 
 
 def _unless_int_or_string(rest: Check) -> Check:
@@ -277,7 +277,7 @@ def _unless_int_or_string(rest: Check) -> Check:
 
 
 def _results(branches: list[Check], value: Any, path: str) -> list[list[FieldError]]:
-    """What each branch complains about."""
+    """Collect the errors of each branch."""
     results: list[list[FieldError]] = []
     for branch in branches:
         found: list[FieldError] = []
@@ -329,5 +329,5 @@ def _not(branch: Check) -> Check:
 
 
 def _of_whole(text: str) -> FieldError:
-    """A complaint that names its field only in its text."""
+    """Return an error that names its field only in the text."""
     return FieldError("FieldValueInvalid", "<nil>", f'Invalid value: "": {text}')

@@ -1,1 +1,1 @@
-"""Which kinds are served, and the documents that tell clients."""
+"""Served kinds, and the discovery and OpenAPI documents."""

@@ -1,4 +1,4 @@
-"""Which kinds are served right now: the built-in ones and those of the definitions."""
+"""The served kinds: built-in ones and those of custom resource definitions."""
 
 import hashlib
 
@@ -15,7 +15,7 @@ Path = tuple[str, str, str]
 
 
 class Catalog:
-    """The kinds by the paths under which they are served, and the documents that list them."""
+    """Kinds by group, version and plural, and the documents that list them."""
 
     def __init__(self) -> None:
         self._built_in = {_path(kind): kind for kind in BUILT_IN}
@@ -23,28 +23,28 @@ class Catalog:
         self._by_path: dict[Path, KindInfo] = {}
         self._documents: dict[str, tuple[bytes, str]] = {}
         self.terminating_crds: set[str] = set()
-        """Definitions that are on their way out: their kinds take no new objects."""
+        """Terminating definitions: their kinds accept no new objects."""
 
         self._refresh()
 
     def get(self, group: str, version: str, plural: str) -> KindInfo | None:
-        """The kind served under a path."""
+        """Return the kind of a group, version and plural, if served."""
         return self._by_path.get((group, version, plural))
 
     def require(self, resource: Resource) -> KindInfo:
-        """The kind of a resource that is always there.
+        """Return the kind of a built-in resource.
 
         Raises:
-            KeyError: it is not.
+            KeyError: it is not built in.
         """
         return self._by_path[resource.group, resource.version, resource.plural]
 
     def kinds(self) -> list[KindInfo]:
-        """All kinds, in the order in which clients are told."""
+        """Return all kinds in the order of discovery."""
         return list(self._by_path.values())
 
     def stored_kinds(self) -> list[KindInfo]:
-        """One kind for each resource that holds objects: custom kinds in their stored version."""
+        """Return one kind per stored resource: custom kinds in their storage version."""
         found = {}
         for kind in self._by_path.values():
             resource = kind.resource
@@ -56,45 +56,45 @@ class Catalog:
         return list(found.values())
 
     def add_crd(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
-        """Serve the kinds of the definition *name* instead of what it described before."""
+        """Serve *kinds* for the definition *name*, instead of its previous ones."""
         self._custom[name] = kinds
         self._refresh()
 
     def remove_crd(self, name: str) -> tuple[KindInfo, ...]:
-        """Serve no longer what the definition *name* described; returns what that was."""
-        gone = self._custom.pop(name, ())
+        """Stop serving the kinds of the definition *name*; return them."""
+        removed = self._custom.pop(name, ())
         self._refresh()
-        return gone
+        return removed
 
     def crd_kinds(self, name: str) -> tuple[KindInfo, ...]:
-        """What is served because of the definition *name*."""
+        """Return the served kinds of the definition *name*."""
         return self._custom.get(name, ())
 
     def _refresh(self) -> None:
         self._by_path = dict(self._built_in)
         for kinds in self._custom.values():
             for kind in kinds:
-                # A definition cannot take a built-in kind's place.
+                # A definition cannot replace a built-in kind.
                 self._by_path.setdefault(_path(kind), kind)
         self._documents.clear()
 
     def document(self, path: str, *, aggregated: bool, address: str) -> tuple[bytes, str] | None:
-        """A discovery document as JSON and its entity tag; ``None`` if there is none there."""
+        """Return a discovery document as JSON with its entity tag; ``None`` if not found."""
         key = f"{path}?{aggregated}"
         found = self._documents.get(key)
         if found is None:
-            made = self._build_document(path, aggregated, address)
-            if made is None:
+            document = self._build_document(path, aggregated, address)
+            if document is None:
                 return None
-            body = msgspec.json.encode(made) + b"\n"
+            body = msgspec.json.encode(document) + b"\n"
             found = body, f'"{hashlib.sha512(body).hexdigest()[:64].upper()}"'
             self._documents[key] = found
         return found
 
     def _build_document(self, path: str, aggregated: bool, address: str) -> Json | None:
         kinds = self.kinds()
-        parts = path.strip("/").split("/")
-        match parts:
+        segments = path.strip("/").split("/")
+        match segments:
             case ["api" | "apis" as root] if aggregated:
                 return documents.aggregated(kinds, core=root == "api")
             case ["api"]:
@@ -109,8 +109,8 @@ class Catalog:
                 return documents.resource_list(kinds, f"{group}/{version}")
             case ["openapi", "v3"]:
                 return openapi.index(kinds)
-            case ["openapi", "v3", *place]:
-                return openapi.document("/".join(place), kinds)
+            case ["openapi", "v3", *group_version]:
+                return openapi.document("/".join(group_version), kinds)
         return None
 
 

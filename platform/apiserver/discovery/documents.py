@@ -1,4 +1,4 @@
-"""The documents by which clients learn what is served, in their new and their old form."""
+"""Discovery documents, aggregated and legacy."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ from ..kinds.info import KindInfo, Subresource
 Json = dict[str, Any]
 
 AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""Content type of the answers of :func:`aggregated`."""
+"""Content type of :func:`aggregated`."""
 
 
 def aggregated(kinds: Sequence[KindInfo], *, core: bool) -> Json:
-    """List everything under ``/api`` (*core*) or ``/apis`` in one document."""
+    """Return the aggregated discovery of ``/api`` (*core*) or ``/apis``."""
     items = [
         {
             "metadata": {"name": group} if group else {},
@@ -38,7 +38,7 @@ def aggregated(kinds: Sequence[KindInfo], *, core: bool) -> Json:
 
 
 def api_versions(address: str) -> Json:
-    """Answer ``/api``; *address* is the ``host:port`` of this server."""
+    """Return ``/api``; *address* is the ``host:port`` of this server."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -47,7 +47,7 @@ def api_versions(address: str) -> Json:
 
 
 def group_list(kinds: Sequence[KindInfo]) -> Json:
-    """Answer ``/apis``."""
+    """Return ``/apis``."""
     groups = [
         _group(group, versions) for group, versions in _by_group_version(kinds).items() if group
     ]
@@ -55,7 +55,7 @@ def group_list(kinds: Sequence[KindInfo]) -> Json:
 
 
 def group(kinds: Sequence[KindInfo], name: str) -> Json | None:
-    """Answer ``/apis/<name>``; ``None`` if nothing is served there."""
+    """Return ``/apis/<name>``; ``None`` if the group is not served."""
     versions = _by_group_version(kinds).get(name)
     if not versions or not name:
         return None
@@ -63,7 +63,7 @@ def group(kinds: Sequence[KindInfo], name: str) -> Json | None:
 
 
 def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:
-    """Answer ``/api/v1`` or ``/apis/<group>/<version>``; ``None`` if nothing is served there."""
+    """Return ``/api/v1`` or ``/apis/<group>/<version>``; ``None`` if it is not served."""
     members = [kind for kind in kinds if kind.resource.api_version == api_version]
     if not members:
         return None
@@ -73,7 +73,7 @@ def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:
 
 
 def _by_group_version(kinds: Iterable[KindInfo]) -> dict[str, dict[str, list[KindInfo]]]:
-    """Sort kinds by group and version, both in order of their first appearance."""
+    """Group kinds by group and version, both in order of first appearance."""
     groups: dict[str, dict[str, list[KindInfo]]] = {}
     for kind in kinds:
         versions = groups.setdefault(kind.resource.group, {})
@@ -102,11 +102,11 @@ def _aggregated_resource(kind: KindInfo) -> Json:
     if kind.subresources:
         entry["subresources"] = [
             {
-                "subresource": part.name,
-                "responseKind": _kind_of(part.group, part.version, part.kind),
-                "verbs": list(part.verbs),
+                "subresource": subresource.name,
+                "responseKind": _kind_of(subresource.group, subresource.version, subresource.kind),
+                "verbs": list(subresource.verbs),
             }
-            for part in kind.subresources.values()
+            for subresource in kind.subresources.values()
         ]
     return entry
 
@@ -130,25 +130,25 @@ def _api_resources(kind: KindInfo) -> list[Json]:
         entry["categories"] = list(kind.categories)
     if "get" in kind.verbs:
         entry["storageVersionHash"] = _storage_hash(kind)
-    return [entry, *(_subresource(kind, part) for part in kind.subresources.values())]
+    return [entry, *(_subresource(kind, subresource) for subresource in kind.subresources.values())]
 
 
-def _subresource(kind: KindInfo, part: Subresource) -> Json:
+def _subresource(kind: KindInfo, subresource: Subresource) -> Json:
     resource = kind.resource
     entry: Json = {
-        "name": f"{resource.plural}/{part.name}",
+        "name": f"{resource.plural}/{subresource.name}",
         "singularName": "",
         "namespaced": resource.namespaced,
-        "kind": part.kind,
-        "verbs": list(part.verbs),
+        "kind": subresource.kind,
+        "verbs": list(subresource.verbs),
     }
-    if (part.group, part.version) != (resource.group, resource.version):
-        entry |= {"group": part.group, "version": part.version}
+    if (subresource.group, subresource.version) != (resource.group, resource.version):
+        entry |= {"group": subresource.group, "version": subresource.version}
     return entry
 
 
 def _storage_hash(kind: KindInfo) -> str:
-    """Name the stored form opaquely: clients only compare it."""
+    """Return an opaque hash of the storage version: clients only compare it."""
     resource = kind.resource
     version = kind.storage_version or resource.version
     text = f"{resource.group}/{version}/{resource.kind}"

@@ -1,8 +1,8 @@
-"""OpenAPI v3: one document a group and version, and the index of them.
+"""OpenAPI v3: one document per group and version, and their index.
 
-kubectl reads from it whether PATCH knows ``fieldValidation``, which kinds take strategic merges
-and by which keys their lists are merged, and what ``explain`` shows. The documents depend on
-nothing but the kinds, so that their hashes can be cached for ever.
+kubectl reads from it whether PATCH supports ``fieldValidation``, which kinds support strategic
+merge, by which keys their lists are merged, and what ``explain`` shows. The documents depend only
+on the kinds, so they are cached by hash without expiry.
 """
 
 import functools
@@ -14,6 +14,7 @@ import msgspec
 
 from ..kinds.go_types import component
 from ..kinds.info import KindInfo
+from ..media_types import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, YAML
 from .openapi_schemas import (
     components,
     group_version_kind,
@@ -23,18 +24,9 @@ from .openapi_schemas import (
 
 Json = dict[str, Any]
 
-_JSON = "application/json"
-_YAML = "application/yaml"
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
-_STRATEGIC = "application/strategic-merge-patch+json"
-_PATCHES = (
-    "application/json-patch+json",
-    "application/merge-patch+json",
-)
-
 
 def index(kinds: Sequence[KindInfo]) -> Json:
-    """Return ``/openapi/v3``: the address of each document, with the hash of its content."""
+    """Return ``/openapi/v3``: the URL of each document, with the hash of its content."""
     paths = {}
     for root in dict.fromkeys(_root(kind) for kind in kinds):
         content = encoded(root, kinds)
@@ -44,16 +36,16 @@ def index(kinds: Sequence[KindInfo]) -> Json:
 
 
 def document(group_version: str, kinds: Sequence[KindInfo]) -> Json | None:
-    """Return the document of *group_version*; ``None`` if nothing is served there.
+    """Return the document of *group_version*; ``None`` if it is not served.
 
-    *group_version* is written as in its path: ``api/v1``, ``apis/apps/v1``.
+    *group_version* is as in its path: ``api/v1``, ``apis/apps/v1``.
     """
     members = tuple(kind for kind in kinds if _root(kind) == group_version)
     return _document(members) if members else None
 
 
 def encoded(group_version: str, kinds: Sequence[KindInfo]) -> bytes:
-    """Return the document as JSON; empty if nothing is served there."""
+    """Return the document as JSON; empty if it is not served."""
     members = tuple(kind for kind in kinds if _root(kind) == group_version)
     return _encoded(members) if members else b""
 
@@ -81,7 +73,7 @@ def _document(members: tuple[KindInfo, ...]) -> Json:
 
 
 def _paths(kind: KindInfo) -> Json:
-    """Return the addresses of one kind with what can be done there."""
+    """Return the paths of one kind with their operations."""
     resource = kind.resource
     base = f"/{_root(kind)}/"
     home = f"{base}namespaces/{{namespace}}/" if resource.namespaced else base
@@ -94,14 +86,14 @@ def _paths(kind: KindInfo) -> Json:
             [_operation(kind, verb) for verb in collection], namespaced=resource.namespaced
         )
     single = [verb for verb in ("get", "update", "patch", "delete") if verb in kind.verbs]
-    place = f"{home}{resource.plural}/{{name}}"
+    item_path = f"{home}{resource.plural}/{{name}}"
     if single:
-        found[place] = _item(
+        found[item_path] = _item(
             [_operation(kind, verb) for verb in single], namespaced=resource.namespaced, named=True
         )
-    for part in kind.subresources.values():
-        operations = [_operation(kind, verb, part.name) for verb in part.verbs]
-        found[f"{place}/{part.name}"] = _item(
+    for subresource in kind.subresources.values():
+        operations = [_operation(kind, verb, subresource.name) for verb in subresource.verbs]
+        found[f"{item_path}/{subresource.name}"] = _item(
             operations, namespaced=resource.namespaced, named=True
         )
     return found
@@ -132,8 +124,8 @@ def _query(name: str, kind: str = "string") -> Json:
     return {"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": True}}
 
 
-def _operation(kind: KindInfo, verb: str, part: str = "") -> Json:
-    resource, subresource = kind.resource, kind.subresources.get(part)
+def _operation(kind: KindInfo, verb: str, subresource_name: str = "") -> Json:
+    resource, subresource = kind.resource, kind.subresources.get(subresource_name)
     gvk = group_version_kind(resource)
     schema = reference(kind_component(kind))
     if subresource is not None and subresource.kind != resource.kind:
@@ -147,7 +139,7 @@ def _operation(kind: KindInfo, verb: str, part: str = "") -> Json:
         "verb": verb,
         "tags": [f"{resource.group or 'core'}_{resource.version}"],
         "parameters": _parameters(verb),
-        "responses": {"200": {"description": "OK", "content": _content((_JSON, _YAML), schema)}},
+        "responses": {"200": {"description": "OK", "content": _content((JSON, YAML), schema)}},
         "x-kubernetes-action": _ACTIONS.get(verb, verb),
         "x-kubernetes-group-version-kind": gvk,
     }
@@ -157,9 +149,9 @@ def _operation(kind: KindInfo, verb: str, part: str = "") -> Json:
 
 def _parameters(verb: str) -> list[Json]:
     if verb == "list":
-        words = ("labelSelector", "fieldSelector", "continue", "resourceVersion")
+        parameters = ("labelSelector", "fieldSelector", "continue", "resourceVersion")
         more = [_query("limit", "integer"), _query("watch", "boolean")]
-        return [*map(_query, words), *more]
+        return [*map(_query, parameters), *more]
     if verb in ("delete", "deletecollection"):
         return [
             _query("dryRun"),
@@ -173,15 +165,15 @@ def _parameters(verb: str) -> list[Json]:
 
 
 def _body(kind: KindInfo, verb: str, schema: Json) -> Json | None:
-    # Custom kinds have neither a protobuf form nor keys to merge lists by.
+    # Custom kinds have neither protobuf nor merge keys.
     if verb in ("create", "update"):
-        types = [_JSON, _YAML] + [_PROTOBUF] * (not kind.custom)
+        types = [JSON, YAML] + [PROTOBUF] * (not kind.custom)
         return {"required": True, "content": _content(types, schema)}
     if verb == "patch":
-        types = [*_PATCHES] + [_STRATEGIC] * (not kind.custom)
+        types = [JSON_PATCH, MERGE_PATCH] + [STRATEGIC_PATCH] * (not kind.custom)
         return {"required": True, "content": _content(types, {"type": "object"})}
     if verb == "delete":
-        return {"content": _content((_JSON,), reference(component("meta.DeleteOptions")))}
+        return {"content": _content((JSON,), reference(component("meta.DeleteOptions")))}
     return None
 
 

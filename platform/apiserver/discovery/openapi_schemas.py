@@ -1,4 +1,4 @@
-"""The schemas of kinds as OpenAPI v3 shows them: of built-in types, those that Kubernetes has."""
+"""OpenAPI v3 schemas of kinds; those of built-in types are Kubernetes' own."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ _PREFIX = "#/components/schemas/"
 
 
 def group_version_kind(resource: Resource) -> Json:
-    """Return what tells a reader of the document which kind something is about."""
+    """Return the ``x-kubernetes-group-version-kind`` of a resource."""
     return {"group": resource.group, "kind": resource.kind, "version": resource.version}
 
 
@@ -24,7 +24,7 @@ def reference(name: str) -> Json:
 
 
 def kind_component(kind: KindInfo) -> str:
-    """Return the component name of a kind; custom ones are named by their group reversed."""
+    """Return the component name of a kind; a custom kind's has its group reversed."""
     resource = kind.resource
     if not kind.custom:
         return go_types.component(go_types.message_name(resource.api_version, resource.kind))
@@ -33,9 +33,9 @@ def kind_component(kind: KindInfo) -> str:
 
 
 def components(kinds: Iterable[KindInfo], more: Iterable[str] = ()) -> Json:
-    """Return all schemas that *kinds* need, their lists among them, sorted by name.
+    """Return all schemas that *kinds* need, with those of their lists, sorted by name.
 
-    *more* are messages that are wanted besides.
+    *more* are the names of further messages.
     """
     found: Json = {}
     for message in ("meta.ListMeta", go_types.OBJECT_META, *more):
@@ -48,14 +48,18 @@ def components(kinds: Iterable[KindInfo], more: Iterable[str] = ()) -> Json:
         else:
             _add(name, found)
             _add(f"{name}List", found)
-        for part in kind.subresources.values():
-            version = f"{part.group}/{part.version}" if part.group else part.version
-            _add(go_types.component(go_types.name_of(version, part.kind)), found)
+        for subresource in kind.subresources.values():
+            version = (
+                f"{subresource.group}/{subresource.version}"
+                if subresource.group
+                else subresource.version
+            )
+            _add(go_types.component(go_types.name_of(version, subresource.kind)), found)
     return dict(sorted(found.items()))
 
 
 def _add(name: str, found: Json) -> None:
-    """Add a component and all that it refers to; reviews have no lists."""
+    """Add a component and everything that it refers to; reviews have no lists."""
     if name in found or name not in go_types.schemas():
         return
     found[name] = go_types.schemas()[name]
@@ -73,8 +77,8 @@ def _walk(schema: Any) -> Iterator[str]:
         for item in schema:
             yield from _walk(item)
     elif isinstance(schema, dict):
-        if isinstance(said := schema.get("$ref"), str):
-            yield said.removeprefix(_PREFIX)
+        if isinstance(reference := schema.get("$ref"), str):
+            yield reference.removeprefix(_PREFIX)
         for item in schema.values():
             yield from _walk(item)
 

@@ -1,1 +1,1 @@
-"""What is refused, and why: one field of an object, or a whole request."""
+"""Errors of single fields and of whole requests."""

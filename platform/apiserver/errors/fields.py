@@ -1,7 +1,7 @@
-"""What is wrong with a field of an object, in the words that Kubernetes uses for it.
+"""Field errors, with the messages of Kubernetes' ``field.Error``.
 
-Every check of objects returns a list of :class:`FieldError`; the HTTP side turns that into the
-causes of a 422 answer.
+Validation returns a list of :class:`FieldError`; the HTTP layer converts it to the causes of a
+422 response.
 """
 
 from collections.abc import Iterable
@@ -11,79 +11,80 @@ import msgspec
 
 
 class FieldError(NamedTuple):
-    """One complaint about one field."""
+    """One error of one field."""
 
     reason: str
-    """``FieldValueRequired`` and its like: the machine-readable cause."""
+    """Machine-readable cause, e.g. ``FieldValueRequired``."""
 
     field: str
     """Path of the field, e.g. ``spec.containers[0].image``."""
 
     detail: str
-    """What is wrong, without the path: the ``message`` of a status cause."""
+    """The error without the path: the ``message`` of a status cause."""
 
     @property
     def message(self) -> str:
-        """Path and detail in one line, as it stands in the message of the whole answer."""
+        """Path and detail in one line, as in the message of the response."""
         return f"{self.field}: {self.detail}"
 
 
 class MalformedError(Exception):
-    """The body is no object of this kind at all: 400, before any field is looked at closely."""
+    """The body cannot be decoded as an object of its kind: 400."""
 
 
 def quote(value: Any) -> str:
-    """Write *value* the way error texts quote it: text in quotes, all else as JSON."""
+    """Format *value* for error messages: strings in quotes, other values as JSON."""
     return msgspec.json.encode(value).decode()
 
 
 def required(path: str, detail: str = "") -> FieldError:
-    """A field that must be there is missing."""
+    """A required field is missing."""
     text = f"Required value: {detail}" if detail else "Required value"
     return FieldError("FieldValueRequired", path, text)
 
 
 def invalid(path: str, value: Any, detail: str) -> FieldError:
-    """A field has a value that it may not have."""
+    """A field has an invalid value."""
     return FieldError("FieldValueInvalid", path, f"Invalid value: {quote(value)}: {detail}")
 
 
 def wrong_type(path: str, value: Any, detail: str) -> FieldError:
-    """A field has a value of another type."""
+    """A field has a value of a wrong type."""
     return FieldError("FieldValueTypeInvalid", path, f"Invalid value: {quote(value)}: {detail}")
 
 
 def not_supported(path: str, value: Any, allowed: Iterable[str]) -> FieldError:
-    """A field has a value outside a fixed set."""
+    """A field has a value that is not in the fixed set."""
     names = ", ".join(quote(name) for name in allowed)
     text = f"Unsupported value: {quote(value)}: supported values: {names}"
     return FieldError("FieldValueNotSupported", path, text)
 
 
 def forbidden(path: str, detail: str) -> FieldError:
-    """A field may not be set, or not be changed, here."""
+    """A field may not be set, or not be changed."""
     return FieldError("FieldValueForbidden", path, f"Forbidden: {detail}")
 
 
 def duplicate(path: str, value: Any) -> FieldError:
-    """An entry of a list repeats an earlier one."""
+    """A list item repeats an earlier one."""
     return FieldError("FieldValueDuplicate", path, f"Duplicate value: {quote(value)}")
 
 
 def not_found(path: str, value: Any) -> FieldError:
-    """A field names something that does not exist."""
+    """A field refers to something that does not exist."""
     return FieldError("FieldValueNotFound", path, f"Not found: {quote(value)}")
 
 
 def too_long(path: str, limit: int) -> FieldError:
-    """A text is longer than *limit* bytes."""
+    """A string is longer than *limit* bytes."""
     return FieldError("FieldValueTooLong", path, f"Too long: may not be more than {limit} bytes")
 
 
 def too_many(path: str, count: int, limit: int) -> FieldError:
-    """A list or map has more than *limit* entries."""
+    """A list or map has more than *limit* items."""
     text = f"Too many: {count}: must have at most {limit} items"
     return FieldError("FieldValueTooMany", path, text)
 
 
 IMMUTABLE = "field is immutable"
+NOT_NEGATIVE = "must be greater than or equal to 0"

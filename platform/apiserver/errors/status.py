@@ -1,6 +1,6 @@
-"""Refusals: what went wrong, as the ``Status`` object that Kubernetes clients read.
+"""Errors of requests, as ``Status`` objects.
 
-Handlers raise :class:`StatusError`; the HTTP side turns it into an answer in one place.
+Handlers raise :class:`StatusError`; :mod:`..app` converts it to a response.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from .fields import FieldError
 
 
 class StatusError(Exception):
-    """A request that is refused; carries everything that the ``Status`` body needs."""
+    """An error response; has everything that the ``Status`` body needs."""
 
     def __init__(
         self, code: int, reason: str, message: str, *, details: dict[str, Any] | None = None
@@ -24,15 +24,15 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.metadata: dict[str, Any] = {}
-        """List metadata that goes with the refusal, e.g. a new ``continue`` token."""
+        """List metadata of the response, e.g. a new ``continue`` token."""
 
     @property
     def retry_after(self) -> int | None:
-        """Seconds after which the client may try again, if that makes sense."""
+        """Seconds after which the client may retry, if that is useful."""
         return (self.details or {}).get("retryAfterSeconds")
 
     def status(self) -> dict[str, Any]:
-        """The ``Status`` object."""
+        """Return the ``Status`` object."""
         body: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -48,35 +48,35 @@ class StatusError(Exception):
         return body
 
     def body(self) -> bytes:
-        """The ``Status`` object as JSON."""
+        """Return the ``Status`` object as JSON."""
         return msgspec.json.encode(self.status())
 
 
 def qualified(resource: Resource) -> str:
-    """``plural.group``, or the plural alone in the core group: how messages name a resource."""
+    """Return ``plural.group``, or the plural in the core group, as messages name a resource."""
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 def details_of(resource: Resource, name: str, *, kind: str = "") -> dict[str, Any]:
-    """The ``details`` that name one object; *kind* is the plural unless given."""
+    """Return the ``details`` of one object; *kind* defaults to the plural."""
     details = {"name": name, "group": resource.group, "kind": kind or resource.plural}
     return {key: value for key, value in details.items() if value}
 
 
 def bad_request(message: str) -> StatusError:
-    """400: the request itself is wrong."""
+    """400: the request is malformed."""
     return StatusError(400, "BadRequest", message)
 
 
 def unauthorized() -> StatusError:
-    """401: nobody we know."""
+    """401: no valid credentials."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
 def forbidden(
     resource: Resource, name: str, reason: str, *, causes: Sequence[dict[str, str]] = ()
 ) -> StatusError:
-    """403: the object exists or could exist, but this may not be done to it."""
+    """403: the operation is not allowed on this object."""
     details = details_of(resource, name)
     if causes:
         details["causes"] = list(causes)
@@ -85,7 +85,7 @@ def forbidden(
 
 
 def impersonation_unsupported(user: str, header: str) -> StatusError:
-    """403: the client wants to be taken for another user."""
+    """403: impersonation is not supported."""
     text = (
         f'User "{user}" cannot impersonate: the embedded cluster does not support impersonation '
         f"(header {header.title()})"
@@ -94,53 +94,53 @@ def impersonation_unsupported(user: str, header: str) -> StatusError:
 
 
 def not_found(resource: Resource, name: str) -> StatusError:
-    """404: no such object."""
+    """404: object not found."""
     text = f'{qualified(resource)} "{name}" not found'
     return StatusError(404, "NotFound", text, details=details_of(resource, name))
 
 
 def path_not_found(resource: Resource | None = None, name: str = "") -> StatusError:
-    """404: no such resource at all, or no such part of an object."""
+    """404: resource or subresource not found."""
     details = details_of(resource, name) if resource else None
     text = "the server could not find the requested resource"
     return StatusError(404, "NotFound", text, details=details)
 
 
 def unsupported_subresource(resource: Resource, subresource: str) -> StatusError:
-    """501: a part of an object that a whole Kubernetes has and this server has not."""
+    """501: a subresource of Kubernetes that this server does not support."""
     text = f"the embedded cluster does not offer {subresource!r} of {resource.plural}"
     if resource.plural == "pods":
-        text += "; a pod's log is what it lets you see"
+        text += "; the only output that a pod has is its log"
     return StatusError(501, "NotImplemented", text)
 
 
 def method_not_allowed(resource: Resource | None = None) -> StatusError:
-    """405: the resource does not offer the verb."""
+    """405: the resource does not support the verb."""
     details = {"group": resource.group, "kind": resource.plural} if resource else None
     text = "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", text, details=details)
 
 
 def not_acceptable(accepted: Sequence[str]) -> StatusError:
-    """406: the client wants a form that we cannot produce."""
+    """406: no acceptable media type is supported."""
     text = f"only the following media types are accepted: {', '.join(accepted)}"
     return StatusError(406, "NotAcceptable", text)
 
 
 def already_exists(resource: Resource, name: str) -> StatusError:
-    """409: the name is taken."""
+    """409: the name is in use."""
     text = f'{qualified(resource)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, details=details_of(resource, name))
 
 
 def conflict(resource: Resource, name: str, reason: str, *, kind: str = "") -> StatusError:
-    """409: the object is not in the state that the client thinks."""
+    """409: the object is not in the expected state."""
     text = f'Operation cannot be fulfilled on {qualified(resource)} "{name}": {reason}'
     return StatusError(409, "Conflict", text, details=details_of(resource, name, kind=kind))
 
 
 def stale_write(resource: Resource, name: str) -> StatusError:
-    """409: somebody wrote in between."""
+    """409: the object was modified since the client read it."""
     why = (
         "the object has been modified; please apply your changes to the latest version and "
         "try again"
@@ -149,7 +149,7 @@ def stale_write(resource: Resource, name: str) -> StatusError:
 
 
 def expired(message: str) -> StatusError:
-    """410: that part of the past is forgotten."""
+    """410: the resource version has expired."""
     return StatusError(410, "Expired", message)
 
 
@@ -160,22 +160,22 @@ def too_large(limit: int) -> StatusError:
 
 
 def too_busy() -> StatusError:
-    """429: what the write depends on changes faster than it can be decided."""
+    """429: what the write depends on changes faster than the write can be planned."""
     text = "The object, or what it depends on, changes all the time, please try again later"
     return StatusError(429, "TooManyRequests", text, details={"retryAfterSeconds": 1})
 
 
 def unsupported_media(accepted: Sequence[str], reason: str = "") -> StatusError:
-    """415: a body in a form that we do not read; *why*, if it could be expected."""
-    said = reason or "the body of the request was in an unknown format"
-    text = f"{said} - accepted media types include: {', '.join(accepted)}"
+    """415: unsupported media type; *reason* if it is one that a client could expect."""
+    detail = reason or "the body of the request was in an unknown format"
+    text = f"{detail} - accepted media types include: {', '.join(accepted)}"
     return StatusError(415, "UnsupportedMediaType", text)
 
 
 def invalid(
     resource: Resource, name: str, errors: Sequence[FieldError], *, kind_name: str = ""
 ) -> StatusError:
-    """422: fields of the object are wrong; *said* names it otherwise than by its kind."""
+    """422: fields are invalid; *kind_name* replaces the kind in the message."""
     messages = [error.message for error in errors]
     text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     kind_name = kind_name or resource.kind
@@ -188,12 +188,12 @@ def invalid(
 
 
 def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
-    """422: options of a request (``ListOptions``, ``PatchOptions``, …) are wrong."""
+    """422: invalid options of a request (``ListOptions``, ``PatchOptions``, …)."""
     return invalid(Resource("meta.k8s.io", "v1", "", kind), "", errors)
 
 
 def version_too_large(requested: int, current: int) -> StatusError:
-    """504: the client has seen a future that we have not reached."""
+    """504: the requested resource version is not reached yet."""
     text = "Too large resource version"
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": text}],
@@ -204,20 +204,20 @@ def version_too_large(requested: int, current: int) -> StatusError:
 
 
 def cannot_store(reason: str) -> StatusError:
-    """500: the disk refused the write, and nothing of it happened."""
+    """500: the disk write failed, and nothing is stored."""
     return StatusError(500, "InternalError", f"cannot store: {reason}")
 
 
 def disk_full() -> StatusError:
-    """507: likewise, for want of space."""
+    """507: the disk is full, and nothing is stored."""
     return StatusError(507, "InternalError", "cannot store: disk full")
 
 
 def outcome_unknown(reason: str) -> StatusError:
-    """504: the write may have happened or not."""
-    return StatusError(504, "Timeout", f"cannot tell whether the write was stored: {reason}")
+    """504: unknown whether the write is stored."""
+    return StatusError(504, "Timeout", f"cannot determine whether the write was stored: {reason}")
 
 
 def internal(message: str) -> StatusError:
-    """500: ours to answer for."""
+    """500: an internal error."""
     return StatusError(500, "InternalError", f"Internal error occurred: {message}")

@@ -1,1 +1,1 @@
-"""HTTP and what is Kubernetes about it: paths, users, forms of bodies."""
+"""HTTP layer: connections, paths, authentication, encodings of bodies."""

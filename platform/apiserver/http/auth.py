@@ -1,4 +1,4 @@
-"""Who is asking: bearer tokens."""
+"""Authentication by bearer token."""
 
 import hashlib
 import hmac
@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ANONYMOUS_PATHS = ("/healthz", "/livez", "/readyz", "/version")
-"""What anybody may read: whether the server is well, and what it is."""
+"""Paths of health and version, readable without a token."""
 
 _CACHE_SIZE = 100
-"""Headers to remember; one token can be written with any number of blanks."""
+"""Headers to cache; one token can be written with any number of spaces."""
 
 AUTHENTICATED_GROUP = "system:authenticated"
+
+COMPONENTS_GROUP = "batholith:components"
+"""Group of the embedded cluster's components."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Somebody known."""
+    """An authenticated user."""
 
     name: str
     uid: str = ""
@@ -25,7 +28,7 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_user_info(self) -> dict[str, Any]:
-        """As reviews report it."""
+        """Return the UserInfo of reviews."""
         groups = [
             *self.groups,
             *(() if AUTHENTICATED_GROUP in self.groups else (AUTHENTICATED_GROUP,)),
@@ -37,27 +40,27 @@ class User:
 
 ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))
 APISERVER_USER = User(name="system:apiserver", groups=("system:masters",))
-"""Our own controllers."""
+"""The server's own controllers."""
 
 
 class Authenticator:
-    """Knows the bearer tokens."""
+    """Maps bearer tokens to users."""
 
     def __init__(self, tokens: Mapping[str, User]) -> None:
         self._header_cache: dict[str, User] = {}
-        """Headers that proved right: all further requests of a client bring the same."""
-        # Looking up digests and comparing them in full tells a guesser nothing by its timing.
+        """Valid headers: all further requests of a client have the same."""
+        # Looking up digests and comparing them in full gives nothing away by timing.
         self._users = {_digest(token): (token, user) for token, user in tokens.items()}
 
     def authenticate_token(self, token: str) -> User | None:
-        """Whose token it is, if anybody's."""
+        """Return the user of *token*, if it is known."""
         known = self._users.get(_digest(token))
         if known is None:
             return None
         return known[1] if hmac.compare_digest(known[0].encode(), token.encode()) else None
 
     def authenticate_header(self, authorization: str) -> User | None:
-        """The user of an ``Authorization`` header."""
+        """Return the user of an ``Authorization`` header."""
         user = self._header_cache.get(authorization)
         if user is not None:
             return user
@@ -69,11 +72,11 @@ class Authenticator:
 
 
 def impersonation_header(headers: Mapping[str, str]) -> str:
-    """The first header by which the client asks to be taken for another user; empty if none.
+    """Return the name of the first impersonation header; empty if there is none.
 
-    *headers* are by lower-case name.
+    *headers* have lowercase names.
     """
-    for name in headers:  # asked for each request: a generator costs as much again
+    for name in headers:  # runs for each request: a generator expression costs as much again
         if name.startswith("impersonate-"):
             return name
     return ""
@@ -84,5 +87,5 @@ def _digest(token: str) -> bytes:
 
 
 def allows_anonymous(path: str) -> bool:
-    """Whether *path* may be read without a token."""
+    """Return whether *path* may be read without a token."""
     return path in ANONYMOUS_PATHS or path.startswith(("/healthz/", "/livez/", "/readyz/"))

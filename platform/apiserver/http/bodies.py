@@ -1,4 +1,4 @@
-"""Bodies of requests, read: from whichever form into the objects of JSON."""
+"""Decode request bodies of all media types into JSON objects."""
 
 import json
 import math
@@ -9,25 +9,26 @@ from typing import Any
 import msgspec
 
 from ..errors.status import StatusError, bad_request, unsupported_media
-from ..kinds.info import KindInfo
+from ..kinds.info import OFFLOAD_THRESHOLD, KindInfo
+from ..media_types import JSON, PROTOBUF, YAML
 from . import offload, protobuf, yaml_process
 from .negotiation import ACCEPTED
-from .requests import JSON, PROTOBUF, YAML, Json, Request
+from .requests import Json, Request
 from .yaml_process import MAX_DEPTH, MAX_VALUES
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def media_type(request: Request) -> str:
-    """The form of a request's body."""
+    """Return the media type of a request's body."""
     return request.headers.get("content-type", "").partition(";")[0].strip() or JSON
 
 
 async def convert_large_yaml(request: Request) -> None:
-    """Turn a large body from YAML into JSON, by a process of its own.
+    """Convert a large YAML body to JSON in a separate process.
 
     Raises:
-        StatusError: 400, it cannot be read.
+        StatusError: 400, it cannot be decoded.
     """
     if media_type(request) == YAML and len(request.body) > offload.YAML_OFFLOAD_THRESHOLD:
         request.body = await offload.yaml_to_json(request.body)
@@ -35,17 +36,17 @@ async def convert_large_yaml(request: Request) -> None:
 
 
 async def decode_ahead(request: Request, *, kind: KindInfo | None = None) -> None:
-    """Decode a large body in a thread; the next :func:`decode_body` takes it as it is.
+    """Decode a large body in a thread; the next :func:`decode_body` returns the result.
 
     Raises:
         StatusError: 400, 413 or 415.
     """
-    if len(request.body) > offload.OFFLOAD_THRESHOLD:
+    if len(request.body) > OFFLOAD_THRESHOLD:
         request.decoded = await offload.run_in_thread(lambda: decode_body(request, kind=kind))
 
 
 def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
-    """The object in a request's body, whichever form it has.
+    """Return the object in a request's body, decoded by its media type.
 
     Raises:
         StatusError: 400, 413 or 415.
@@ -67,10 +68,10 @@ def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
 
 
 def get_object(obj: Json, key: str) -> Json:
-    """The object under *key*, empty if there is none.
+    """Return the object under *key*, empty if it is absent.
 
     Raises:
-        StatusError: 400, something else is there.
+        StatusError: 400, the value is not an object.
     """
     found = obj.get(key) or {}
     if not isinstance(found, dict):
@@ -79,7 +80,7 @@ def get_object(obj: Json, key: str) -> Json:
 
 
 def _number(text: str) -> float:
-    """Read a number as Go does: ``1.0`` and ``1e3`` are integers, and are stored as such."""
+    """Parse a number as Go does: ``1.0`` and ``1e3`` are integers, and are stored as such."""
     number = float(text)
     if math.isinf(number):
         raise ValueError("Number out of range")
@@ -90,10 +91,10 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
 
 
 def parse_json(body: bytes) -> Any:
-    """Read JSON.
+    """Decode JSON.
 
     Raises:
-        StatusError: 400; 413 for more values than a body may hold.
+        StatusError: 400; 413, the body has too many values.
     """
     opened = body.count(b"{") + body.count(b"[")
     if opened + body.count(b",") > MAX_VALUES:
@@ -110,7 +111,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def _count_values(body: bytes) -> None:
-    """Count the values of a JSON document without making them.
+    """Count the values of a JSON document without decoding it.
 
     Raises:
         StatusError: 413, there are too many.
@@ -130,7 +131,7 @@ def _separators(body: bytes, start: int, end: int) -> int:
 
 
 def check_depth_and_size(value: Any) -> None:
-    """Refuse what is nested too deep, or holds too much, to be handled in time.
+    """Reject a value that is nested too deep, or too large, to be handled in time.
 
     Raises:
         StatusError: 400 or 413.
@@ -189,14 +190,14 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def duplicate_fields(body: bytes) -> list[str]:
-    """Paths of the keys that an object of a JSON document has twice: plain decoding hides them."""
+    """Return the paths of duplicate keys in a JSON document; plain decoding hides them."""
     found: list[str] = []
     _find_duplicates(json.loads(body, object_pairs_hook=_Pairs), "", found)
     return found
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The members of a JSON object, as they were sent."""
+    """The members of a JSON object in their original order, duplicates included."""
 
 
 def _find_duplicates(value: Any, path: str, found: list[str]) -> None:

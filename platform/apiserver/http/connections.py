@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one connection: requests in, answers out, one after the other.
+"""HTTP/1.1 on one connection: requests are handled in order, one at a time.
 
-An answer is written in one piece, so it costs one TLS record and one system call. Each connection
-has one task, which lives as long as the connection does.
+A response is written at once, so it costs one TLS record and one system call. Each connection
+has one task, which lives as long as the connection.
 """
 
 import asyncio
@@ -22,17 +22,18 @@ from ...httpserver.limits import Limits
 from ...httpserver.listener import LimitedConnection, Listener, Phase, explain
 from ...httpserver.metrics import ListenerMetrics
 from ..errors.status import StatusError, too_large
+from ..media_types import JSON
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_SIZE = 3 * 1024 * 1024
-"""Bytes that a request may send."""
+"""Maximum bytes of a request body."""
 
 MAX_HEADER_SIZE = 64 * 1024
-"""Bytes that may come before a request's body."""
+"""Maximum bytes before a request's body."""
 
 _MAX_PIPELINED = 4
-"""Requests that may wait behind the one that is being answered."""
+"""Requests queued behind the one being handled."""
 
 _REASONS = {400: "BadRequest", 408: "Timeout", 429: "TooManyRequests"}
 _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
@@ -50,7 +51,7 @@ class AbortHandlerError(Exception):
 
 
 class HttpRequest(msgspec.Struct):
-    """One request as it came."""
+    """One received request."""
 
     method: str = ""
     path: str = ""
@@ -58,38 +59,38 @@ class HttpRequest(msgspec.Struct):
 
     query: bytes = b""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """By lower-case name."""
+    """Names are lowercase."""
 
     body: bytes = b""
     too_large: bool = False
-    """The body was longer than BODY_LIMIT, and is not here."""
+    """The body exceeds ``MAX_BODY_SIZE``, and is not stored."""
 
     keep_alive: bool = True
     accepts_chunked: bool = True
-    """Whether the client understands an answer in chunks."""
+    """Whether the client accepts a chunked response."""
 
 
 class HttpResponse(msgspec.Struct):
-    """An answer: *body* at once, or *stream* piece by piece until it ends."""
+    """A response: *body* at once, or the chunks of *stream*."""
 
     status: int
     headers: bytes
-    """Header lines, each with its line end; length and date are added."""
+    """Header lines, each with its line end; Content-Length and Date are added."""
 
     body: bytes = b""
     stream: AsyncGenerator[bytes] | None = None
 
 
 RequestHandler = Callable[[HttpRequest], Awaitable[HttpResponse]]
-"""Answers a request; must raise nothing but AbortHandlerError."""
+"""Handles a request; must raise nothing but AbortHandlerError."""
 
 
 CredentialCheck = Callable[[HttpRequest], bool]
-"""Whether a request, whose body has not come yet, brings credentials that are good."""
+"""Returns whether a request, whose body is not received yet, has valid credentials."""
 
 
 class Connections(Listener):
-    """All connections of a server."""
+    """The connections of one listener."""
 
     def __init__(
         self,
@@ -107,18 +108,18 @@ class Connections(Listener):
         self._date = b""
 
     def create_connection(self) -> "Connection":
-        """The protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return Connection(self)
 
     def error_content(self, status: int) -> tuple[str, bytes]:
-        """A ``Status`` object."""
+        """Return a ``Status`` object."""
         error = too_large(MAX_BODY_SIZE)
         if status != error.code:
             error = StatusError(status, _REASONS.get(status, ""), explain(status))
-        return "application/json", error.body() + b"\n"
+        return JSON, error.body() + b"\n"
 
     def date(self) -> bytes:
-        """The ``Date`` header."""
+        """Return the ``Date`` header."""
         second = int(time.time())
         if second != self._date_second:
             self._date_second = second
@@ -126,16 +127,16 @@ class Connections(Listener):
         return self._date
 
     async def close(self, timeout: float) -> None:
-        """Let answers under way finish, for that many *seconds*, and hang up."""
+        """Finish responses in flight within *timeout* seconds, then close all connections."""
         self.stop()
         works = [each.start_shutdown() for each in self._open if isinstance(each, Connection)]
         running = [work for work in works if work is not None]
         if running:
-            _, late = await asyncio.wait(running, timeout=timeout)
-            for work in late:
+            _, pending = await asyncio.wait(running, timeout=timeout)
+            for work in pending:
                 work.cancel()
-            if late:
-                await asyncio.wait(late)
+            if pending:
+                await asyncio.wait(pending)
         self.abort_all()
 
 
@@ -155,15 +156,15 @@ class Connection(LimitedConnection):
         self._in_headers = False
         self._in_body = False
         self._discarding_body = False
-        """The body that comes is not wanted: its request is refused already."""
+        """Skip the body being received: its request is rejected already."""
         self._header_size = 0
         self._last_status = 0
-        """Of a refusal that ends the connection."""
+        """Status of a rejection that ends the connection."""
         self._ignoring_input = False
-        """What still comes is not read."""
+        """Discard further input."""
         self._queue: deque[HttpRequest] = deque()
         self._queued_bytes = 0
-        """Bytes of bodies in the queue."""
+        """Bytes of the bodies in the queue."""
         self._handling = False
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -173,13 +174,13 @@ class Connection(LimitedConnection):
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         super().connection_made(transport)
         if not self.listener.closed:
             self._task = self._loop.create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End; a request that is being decided is still carried out, a stream is not."""
+        """Stop; a request being handled still completes, a stream does not."""
         super().connection_lost(exc)
         self._closing = True
         _wake(self._waiter)
@@ -188,30 +189,30 @@ class Connection(LimitedConnection):
             self._task.cancel()
 
     def start_shutdown(self) -> "asyncio.Task[None] | None":
-        """Take no more requests; returns the task that ends when all is answered."""
+        """Accept no more requests; return the task that ends after the last response."""
         self._closing = True
         _wake(self._waiter)
         return self._task
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
+        """The client reads more slowly than responses are written."""
         super().pause_writing()
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The write buffer has drained."""
         super().resume_writing()
         _wake(self._writable)
         self._writable = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received data."""
         if self._ignoring_input:
             return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._ignoring_input = True  # what follows is of another protocol
+            self._ignoring_input = True  # the following bytes are of another protocol
         except HttpParserError:
             self.listener.count_rejection("malformed")
             self.reject(400)
@@ -223,13 +224,13 @@ class Connection(LimitedConnection):
                 self.reject(400)
                 return
         if self._queue and not (self._in_headers or self._in_body or self._handling):
-            # The usual case, a whole request; `since` does not matter while it is answered.
+            # Usually one complete request; the phase's start is irrelevant while it is handled.
             self.phase, self.deadline = Phase.RESPONDING, math.inf
         else:
             self._update_phase()
 
     def eof_received(self) -> None:
-        """Refuse a request whose rest will not come; nothing of it is carried out."""
+        """Reject a truncated request; it is not executed."""
         if self._ignoring_input or not (
             self._in_headers or (self._in_body and not self._discarding_body)
         ):
@@ -240,7 +241,7 @@ class Connection(LimitedConnection):
             self.transport.write(self.listener.rejection_response(400))
 
     def reject(self, status: int) -> None:
-        """Drop what has come of a request, and close after *status*, if any, is sent."""
+        """Drop a partly received request; send *status*, unless it is 0, and close."""
         self._last_status = status
         self._closing = self._ignoring_input = True
         self._in_headers = self._in_body = False
@@ -250,7 +251,7 @@ class Connection(LimitedConnection):
         _wake(self._waiter)
 
     def _update_phase(self) -> None:
-        """Begin the phase that the connection is in now, and tell how much it holds."""
+        """Update the phase of the connection and the size of its buffers."""
         if self._handling or self._queue:
             phase = Phase.RESPONDING
         elif self._in_headers:
@@ -258,52 +259,52 @@ class Connection(LimitedConnection):
         elif self._in_body:
             phase = Phase.BODY
         elif self.phase is Phase.HEADER:
-            return  # not even the first request has begun
+            return  # the first request has not started yet
         else:
             phase = Phase.IDLE
         if phase is not self.phase and self.phase is not Phase.CLOSING:
             self.enter_phase(phase)
-        held = 0
+        buffered = 0
         if self._in_headers or self._in_body or self._handling:
-            held = self._queued_bytes + (self._header_size if self._in_headers else 0)
+            buffered = self._queued_bytes + (self._header_size if self._in_headers else 0)
             if self._in_body and not self._discarding_body:
-                held += self._body_size
-        if held != self.buffered_bytes:
-            self.listener.set_buffered_bytes(self, held)
+                buffered += self._body_size
+        if buffered != self.buffered_bytes:
+            self.listener.set_buffered_bytes(self, buffered)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request starts."""
         self._incoming = HttpRequest()
         self._url, self._body_chunks, self._body_size = b"", [], 0
         self._in_headers, self._header_size = True, 0
 
     def on_url(self, piece: bytes) -> None:
-        """Part of the request's line."""
+        """Append to the request target."""
         self._url += piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Store one header."""
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """What comes now is the body."""
-        asked, parser = self._incoming, self._parser
+        """The headers are complete; the body follows."""
+        request, parser = self._incoming, self._parser
         self._in_headers = False
-        asked.method = parser.get_method().decode("ascii")
+        request.method = parser.get_method().decode("ascii")
         url = self._url
-        path, _, asked.query = url.partition(b"?")
+        path, _, request.query = url.partition(b"?")
         if not url.startswith(b"/"):
             parsed = parse_url(url)
-            path, asked.query = parsed.path or b"/", parsed.query or b""
-        asked.path = path.decode(errors="replace")
+            path, request.query = parsed.path or b"/", parsed.query or b""
+        request.path = path.decode(errors="replace")
         if b"%" in path:
-            asked.path = unquote(asked.path)
-        asked.accepts_chunked = parser.get_http_version() == "1.1"
-        asked.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
-        self._handle_headers(asked)
+            request.path = unquote(request.path)
+        request.accepts_chunked = parser.get_http_version() == "1.1"
+        request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        self._handle_headers(request)
 
     def _handle_headers(self, http_request: HttpRequest) -> None:
-        """Answer before the body comes, if it makes no difference, or leave the client to send."""
+        """Reject early, or let a client that waits for it send its body."""
         length = http_request.headers.get("content-length", "0")
         bodiless = length == "0" and "transfer-encoding" not in http_request.headers
         if bodiless and self.authenticated:
@@ -313,7 +314,7 @@ class Connection(LimitedConnection):
             self.authenticated = True
         if bodiless:
             return
-        if self._parser.should_upgrade():  # the parser would take the body for another protocol's
+        if self._parser.should_upgrade():  # the parser would not treat the body as this request's
             self.listener.count_rejection("malformed")
             self.reject(400)
             return
@@ -321,24 +322,24 @@ class Connection(LimitedConnection):
         http_request.too_large = int(length) > MAX_BODY_SIZE
         expects = http_request.headers.get("expect", "").lower() == "100-continue"
         if http_request.too_large or not known:
-            if expects:  # whether the body comes at all is the client's choice
+            if expects:  # the client may or may not send the body
                 http_request.keep_alive = False
             self._enqueue_without_body(http_request)
         elif expects:
             self.transport.write(_CONTINUE)
 
     def _enqueue_without_body(self, http_request: HttpRequest) -> None:
-        """Have a request answered without its body."""
+        """Queue a request without its body."""
         self._discarding_body = True
         self._body_chunks, self._body_size = [], 0
         self._enqueue(http_request)
 
     def on_body(self, piece: bytes) -> None:
-        """Part of the body."""
+        """Append to the body."""
         self._body_size += len(piece)
         if self._discarding_body:
             if self._body_size > 2 * MAX_BODY_SIZE and not self._ignoring_input:
-                self.reject(0)  # a client that does not stop is not waited for
+                self.reject(0)  # the client sends more than is worth reading
         elif self._body_size > MAX_BODY_SIZE:
             self._incoming.too_large = True
             self._enqueue_without_body(self._incoming)
@@ -346,7 +347,7 @@ class Connection(LimitedConnection):
             self._body_chunks.append(piece)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
         self._in_body = False
         if self._discarding_body or self._ignoring_input:
             self._discarding_body = False
@@ -365,12 +366,12 @@ class Connection(LimitedConnection):
 
     async def _serve(self) -> None:
         try:
-            while (asked := await self._next()) is not None:
+            while (request := await self._next()) is not None:
                 self._handling = True
-                reply = await self.listener.handler(asked)
-                await self._send(asked, reply)
+                response = await self.listener.handler(request)
+                await self._send(request, response)
                 self._handling = False
-                if not asked.keep_alive:
+                if not request.keep_alive:
                     break
                 self._update_phase()
         except AbortHandlerError:
@@ -382,7 +383,7 @@ class Connection(LimitedConnection):
         self._finish()
 
     def _finish(self) -> None:
-        """Close; a client that still sends gets a little time to read why."""
+        """Close; a client that still sends gets a little time to read the response."""
         if self._last_status:
             self.transport.write(self.listener.rejection_response(self._last_status))
         if self._last_status or self._in_body:
@@ -400,31 +401,31 @@ class Connection(LimitedConnection):
             self._waiter = None
         if len(self._queue) > _MAX_PIPELINED:
             self.transport.resume_reading()
-        asked = self._queue.popleft()
-        self._queued_bytes -= len(asked.body)
-        return asked
+        request = self._queue.popleft()
+        self._queued_bytes -= len(request.body)
+        return request
 
     async def _send(self, http_request: HttpRequest, http_response: HttpResponse) -> None:
-        parts = [_STATUS_LINES[http_response.status], self.listener.date(), http_response.headers]
+        chunks = [_STATUS_LINES[http_response.status], self.listener.date(), http_response.headers]
         if self._closing:
             http_request.keep_alive = False
         has_body = http_request.method != "HEAD" and http_response.status not in _BODILESS
         if http_response.stream is not None:
-            await self._stream(http_request, parts, http_response.stream)
+            await self._stream(http_request, chunks, http_response.stream)
             return
         if http_response.status not in _BODILESS:
-            parts.append(b"content-length: %d\r\n" % len(http_response.body))
-        parts.append(b"\r\n" if http_request.keep_alive else b"connection: close\r\n\r\n")
+            chunks.append(b"content-length: %d\r\n" % len(http_response.body))
+        chunks.append(b"\r\n" if http_request.keep_alive else b"connection: close\r\n\r\n")
         if has_body:
-            parts.append(http_response.body)
-        self.transport.write(b"".join(parts))
+            chunks.append(http_response.body)
+        self.transport.write(b"".join(chunks))
         if self._writable is not None:
             await self._writable
 
     async def _stream(
         self, http_request: HttpRequest, head: list[bytes], stream: AsyncGenerator[bytes]
     ) -> None:
-        """Send pieces until they end; cancelled when the client hangs up."""
+        """Send chunks until the stream ends; cancelled when the client disconnects."""
         if http_request.accepts_chunked:
             head.append(b"transfer-encoding: chunked\r\n")
         else:
@@ -450,7 +451,7 @@ class Connection(LimitedConnection):
         except AbortHandlerError:
             raise
         except Exception:
-            log.exception("a stream broke off")
+            log.exception("cannot continue a stream")
             http_request.keep_alive = False
             return
         finally:

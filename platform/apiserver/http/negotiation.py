@@ -1,10 +1,11 @@
-"""Forms of bodies: what clients may send, and the form in which they want the answer."""
+"""Content negotiation: media types of requests and responses."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors.status import not_acceptable
-from .requests import JSON, PROTOBUF, YAML, parse_query
+from ..media_types import JSON, PROTOBUF, YAML
+from .requests import parse_query
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
 STREAM_TYPES = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
@@ -12,7 +13,7 @@ STREAM_TYPES = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """How an answer is to look."""
+    """Format of a response."""
 
     as_kind: str = ""
     """``""`` for the objects themselves, else Table, PartialObjectMetadata or its List."""
@@ -21,7 +22,7 @@ class OutputFormat:
 
     @property
     def content_type(self) -> str:
-        """The answer's content type."""
+        """Content type of the response."""
         return YAML if self.yaml else JSON
 
 
@@ -31,10 +32,10 @@ _AS_KINDS = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataL
 
 @lru_cache(maxsize=512)
 def negotiate(accept: str, *, streaming: bool = False) -> OutputFormat:
-    """The first form of an ``Accept`` header that we can produce.
+    """Return the first supported format of an ``Accept`` header.
 
     Raises:
-        StatusError: 406, there is none.
+        StatusError: 406, no format is supported.
     """
     if not accept:
         return PLAIN_JSON
@@ -46,18 +47,18 @@ def negotiate(accept: str, *, streaming: bool = False) -> OutputFormat:
 
 
 def wants_pretty(query: bytes, user_agent: str) -> bool:
-    """Whether a person will read the answer: the client says so, or is a tool for people."""
-    said = parse_query(query).get("pretty") if b"pretty" in query else None
-    if said:
-        return said in ("1", "t", "T", "true", "TRUE", "True")
+    """Return whether to indent JSON: by the query, or for command-line clients."""
+    value = parse_query(query).get("pretty") if b"pretty" in query else None
+    if value:
+        return value in ("1", "t", "T", "true", "TRUE", "True")
     return user_agent.startswith(("curl", "Wget", "Mozilla/5.0"))
 
 
 def _clauses(accept: str) -> list[tuple[float, int, str, dict[str, str]]]:
     found = []
     for index, clause in enumerate(accept.split(",")):
-        media, *rest = (part.strip() for part in clause.split(";"))
-        parameters = dict(part.split("=", 1) for part in rest if "=" in part)
+        media, *rest = (parameter.strip() for parameter in clause.split(";"))
+        parameters = dict(parameter.split("=", 1) for parameter in rest if "=" in parameter)
         try:
             quality = float(parameters.pop("q", "1"))
         except ValueError:
@@ -80,5 +81,5 @@ def _output_format(media: str, parameters: dict[str, str]) -> OutputFormat | Non
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Whether the client asks for discovery in one document."""
+    """Return whether the client accepts aggregated discovery."""
     return "as=APIGroupDiscoveryList" in accept and "g=apidiscovery.k8s.io" in accept

@@ -1,7 +1,7 @@
-"""Work that takes too long for the event loop, which serves everybody.
+"""Run work off the event loop that takes too long for it.
 
-Python code runs in a thread: it gives the interpreter up every few milliseconds. YAML, which does
-not, is converted by a process of its own.
+Python code runs in a thread: the interpreter switches threads every few milliseconds. Conversion
+of YAML holds the interpreter lock, so it runs in a separate process.
 """
 
 import asyncio
@@ -15,14 +15,11 @@ from weakref import WeakKeyDictionary
 from ..errors.status import bad_request, internal
 from . import yaml_process
 
-OFFLOAD_THRESHOLD = 64 * 1024
-"""Bytes of a body from which on it is handled off the loop."""
-
 YAML_OFFLOAD_THRESHOLD = 8 * 1024
-"""The same for YAML, which takes some fifty times as long."""
+"""Bytes of YAML from which it is handled off the loop: it takes some fifty times as long."""
 
 _MAX_PROCESSES = 2
-"""Processes that convert YAML at a time."""
+"""Maximum processes that convert YAML concurrently."""
 
 _CHUNK = 256 * 1024
 _FAILED = "cannot convert YAML"
@@ -33,15 +30,15 @@ _slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = Weak
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Do *work* in a thread."""
+    """Run *work* in a thread."""
     return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 
 async def yaml_to_json(body: bytes) -> bytes:
-    """Turn YAML into JSON.
+    """Convert YAML to JSON.
 
     Raises:
-        StatusError: 400, it cannot be read.
+        StatusError: 400, it cannot be decoded.
     """
     async with _yaml_process("load") as process:
         out, problem = await process.communicate(body)
@@ -53,7 +50,7 @@ async def yaml_to_json(body: bytes) -> bytes:
 
 
 async def json_to_yaml(data: bytes) -> bytes:
-    """Turn JSON into YAML.
+    """Convert JSON to YAML.
 
     Raises:
         StatusError: 500.
@@ -65,26 +62,26 @@ async def json_to_yaml(data: bytes) -> bytes:
         return out
 
 
-async def yaml_items(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:
-    """The entries of a YAML list; *parts* are JSON objects, one a line.
+async def yaml_items(chunks: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the items of a YAML list; *chunks* are JSON objects, one per line.
 
     Raises:
         StatusError: 500.
     """
     async with _yaml_process("dump-items") as process:
-        given, told = process.stdin, process.stdout
-        if given is None or told is None:
+        input_, output = process.stdin, process.stdout
+        if input_ is None or output is None:
             raise internal(_FAILED)
 
         async def feed() -> None:
-            for part in parts:
-                given.write(part)
-                await given.drain()
-            given.close()
+            for chunk in chunks:
+                input_.write(chunk)
+                await input_.drain()
+            input_.close()
 
         feeding = asyncio.create_task(feed())
         try:
-            while piece := await told.read(_CHUNK):
+            while piece := await output.read(_CHUNK):
                 yield piece
             await feeding
         finally:

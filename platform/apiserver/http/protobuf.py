@@ -1,7 +1,7 @@
-"""Reading request bodies in protobuf, which client-go sends for built-in kinds.
+"""Decode request bodies in protobuf, which client-go sends for built-in kinds.
 
-Answers are always JSON: every such client accepts that. The decoder is driven by the table in
-:mod:`..kinds.go_types`; a message becomes the dict that its JSON form would have given.
+Responses are always JSON, which such clients accept. The decoder is driven by the table in
+:mod:`..kinds.go_types`; a message becomes the object that its JSON form would decode to.
 """
 
 import base64
@@ -21,18 +21,18 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Reader = Callable[[Any], Any]
-"""Turns the raw value of a field (an int or a slice of bytes) into its JSON form."""
+"""Converts the raw value of a field (an int or a slice of bytes) to its JSON form."""
 
 
 class ProtobufError(Exception):
-    """The body is no protobuf of a kind that we know."""
+    """The body is not protobuf of a known kind."""
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """Decode a request body with its envelope into an object with apiVersion and kind.
+    """Decode a request body into an object with apiVersion and kind.
 
     Raises:
-        ProtobufError: the bytes are broken, or of an unknown kind.
+        ProtobufError: the bytes are malformed, or of an unknown kind.
     """
     if not body.startswith(MAGIC):
         raise ProtobufError("provided data does not appear to be a protobuf message")
@@ -49,7 +49,7 @@ def _decode(data: memoryview) -> dict[str, Any]:
     raw = memoryview(b"")
     for number, value in _fields(data):
         if number == 1:
-            types = {part: _text(text) for part, text in _fields(value)}
+            types = {field: _text(text) for field, text in _fields(value)}
             api_version, kind = types.get(1, ""), types.get(2, "")
         elif number == 2:
             raw = value
@@ -103,7 +103,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 class _MessagePlan:
-    """How the fields of one message are read; made once, filled at first use."""
+    """Decoders of the fields of one message, created once, on first use."""
 
     def __init__(self, message: str) -> None:
         self.inlined: dict[int, str] = {}
@@ -145,9 +145,9 @@ def _map_entry(value_type: str) -> Reader:
     read = _reader(value_type)
 
     def entry(raw: memoryview) -> tuple[str, Any]:
-        parts = dict(_fields(raw))
+        fields = dict(_fields(raw))
         missing: Any = 0 if value_type in ("bool", "int32", "int64") else memoryview(b"")
-        return _text(parts.get(1, b"")), read(parts.get(2, missing))
+        return _text(fields.get(1, b"")), read(fields.get(2, missing))
 
     return entry
 
@@ -170,10 +170,12 @@ def _base64(raw: memoryview) -> str:
 
 
 def _timestamp(raw: memoryview) -> datetime | None:
-    parts = dict(_fields(raw))
-    if not parts:
+    fields = dict(_fields(raw))
+    if not fields:
         return None
-    return _EPOCH + timedelta(seconds=_int64(parts.get(1, 0)), microseconds=parts.get(2, 0) // 1000)
+    return _EPOCH + timedelta(
+        seconds=_int64(fields.get(1, 0)), microseconds=fields.get(2, 0) // 1000
+    )
 
 
 def _time(raw: memoryview) -> str | None:
@@ -195,8 +197,8 @@ def _first_text(raw: memoryview) -> str:
 
 
 def _int_or_string(raw: memoryview) -> int | str:
-    parts = dict(_fields(raw))
-    return _text(parts.get(3, b"")) if parts.get(1) else _int64(parts.get(2, 0))
+    fields = dict(_fields(raw))
+    return _text(fields.get(3, b"")) if fields.get(1) else _int64(fields.get(2, 0))
 
 
 def _json(raw: memoryview) -> Any:
@@ -209,8 +211,8 @@ def _schema(raw: memoryview) -> dict[str, Any]:
 
 
 def _schema_or_bool(raw: memoryview) -> Any:
-    parts = dict(_fields(raw))
-    return _schema(parts[2]) if 2 in parts else bool(parts.get(1))
+    fields = dict(_fields(raw))
+    return _schema(fields[2]) if 2 in fields else bool(fields.get(1))
 
 
 def _schema_or_array(raw: memoryview) -> Any:

@@ -1,6 +1,6 @@
-"""What comes in and what goes out, apart from HTTP itself.
+"""Requests and responses of the handlers, apart from HTTP framing.
 
-Structs, because each request makes one of each, and they are made in no time.
+Structs, which are fast to create: each request needs one of each.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -10,42 +10,38 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from ..errors.status import bad_request
+from ..media_types import JSON
 from .auth import User
-
-JSON = "application/json"
-YAML = "application/yaml"
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-TEXT = "text/plain; charset=utf-8"
 
 Json = dict[str, Any]
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """One request after authentication, its body already read."""
+    """One authenticated request with its body."""
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """Names are lowercase."""
     body: bytes = b""
     decoded: Json | None = None
-    """The object in the body, if it was read ahead."""
+    """The object in the body, if it was decoded ahead."""
 
     user: User
     warnings: list[str] = msgspec.field(default_factory=list)
-    """Said in ``Warning`` headers of the answer."""
+    """Texts of the response's ``Warning`` headers."""
 
     def bool_param(self, name: str) -> bool:
-        """A boolean parameter; once it is there, only *false* and *0* mean no."""
+        """Return a boolean parameter; if present, only *false* and *0* mean no."""
         value = self.query.get(name)
         return value is not None and value.lower() not in ("false", "0")
 
     def int_param(self, name: str) -> int | None:
-        """A whole number among the parameters.
+        """Return an integer parameter.
 
         Raises:
-            StatusError: 400, it is something else.
+            StatusError: 400, it is not an integer.
         """
         text = self.query.get(name, "")
         if not text:
@@ -58,7 +54,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 def parse_query(raw: bytes) -> dict[str, str]:
-    """The parameters of a URL; of several with one name the first counts."""
+    """Decode the parameters of a URL; the first of several with one name counts."""
     if not raw:
         return {}
     found: dict[str, str] = {}
@@ -68,7 +64,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """An answer: *body* at once, or *stream* piece by piece until it ends."""
+    """A response: *body* at once, or the chunks of *stream*."""
 
     status: int = 200
     body: bytes = b""
@@ -76,11 +72,11 @@ class Response(msgspec.Struct, kw_only=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes] | None = None
     is_watch: bool = False
-    """The stream goes on for as long as the client listens."""
+    """Whether the stream ends only when the client disconnects."""
 
 
 class ObjectPath(msgspec.Struct, frozen=True, kw_only=True):
-    """What the path of a request names."""
+    """Object or collection in the path of a request."""
 
     namespace: str = ""
     name: str = ""

@@ -1,4 +1,4 @@
-"""The reviews by which other processes ask whose a token is, and who may do what."""
+"""Reviews: token and access checks of other processes."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .auth import Authenticator, User
 from .requests import Json
 
 AUDIENCE = "https://kubernetes.default.svc"
-"""For whom our tokens are good: the server itself."""
+"""Audience of the tokens: the server itself."""
 
 _ALLOWED_REASON = "every user with a token may do everything"
 _ATTRIBUTES_CONFLICT = (
@@ -21,12 +21,12 @@ _ATTRIBUTES_CONFLICT = (
 def review(
     resource: Resource, obj: Json, *, namespace: str, user: User, authenticator: Authenticator
 ) -> Json:
-    """Answer a TokenReview, SelfSubjectReview or one of the access reviews.
+    """Handle a TokenReview, SelfSubjectReview or one of the access reviews.
 
-    Every question about access is answered yes; *namespace* is that of the request.
+    Every access is allowed; *namespace* is that of the request.
 
     Raises:
-        StatusError: 400 or 422, the question is incomplete.
+        StatusError: 400 or 422, the review is incomplete.
     """
     given = obj.get("spec")
     spec: Json = given if isinstance(given, dict) else {}
@@ -66,23 +66,23 @@ def _rules(spec: Json) -> Json:
 
 def _check_access(kind: str, spec: Json, namespace: str) -> list[FieldError]:
     errors = []
-    asked, other = (spec.get(f"{each}Attributes") for each in ("resource", "nonResource"))
-    if asked is None and other is None:
+    attributes, other = (spec.get(f"{each}Attributes") for each in ("resource", "nonResource"))
+    if attributes is None and other is None:
         errors.append(invalid_field("spec.resourceAttributes", None, _ATTRIBUTES_CONFLICT))
-    if asked is not None and other is not None:
+    if attributes is not None and other is not None:
         text = "cannot be specified in combination with resourceAttributes"
         errors.append(invalid_field("spec.nonResourceAttributes", other, text))
     if kind != "SelfSubjectAccessReview" and not (spec.get("user") or spec.get("groups")):
         text = "at least one of user or group must be specified"
         errors.append(invalid_field("spec.user", "", text))
     if kind == "LocalSubjectAccessReview":
-        errors += _check_local(asked, namespace)
+        errors += _check_local(attributes, namespace)
     return errors
 
 
 def _check_local(attributes: Any, namespace: str) -> list[FieldError]:
-    said = attributes.get("namespace", "") if isinstance(attributes, dict) else namespace
-    if said == namespace:
+    given = attributes.get("namespace", "") if isinstance(attributes, dict) else namespace
+    if given == namespace:
         return []
     text = "must match metadata.namespace"
-    return [invalid_field("spec.resourceAttributes.namespace", said, text)]
+    return [invalid_field("spec.resourceAttributes.namespace", given, text)]

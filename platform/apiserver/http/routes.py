@@ -1,4 +1,4 @@
-"""From a path to what it names."""
+"""Parse request paths."""
 
 from typing import NamedTuple
 
@@ -6,23 +6,23 @@ from .requests import ObjectPath
 
 
 class RequestInfo(NamedTuple):
-    """A path under ``/api`` or ``/apis`` that names a resource."""
+    """Resource and object in a path under ``/api`` or ``/apis``."""
 
     group: str
     version: str
     plural: str
     object_path: ObjectPath
     watch: bool = False
-    """It is one of the old paths that always watch."""
+    """Whether it is one of the deprecated ``/watch/`` paths."""
 
 
 def parse_path(path: str) -> RequestInfo | None:
-    """What *path* names: a collection, an object or a part of one; ``None`` if none of these."""
-    parts = path.strip("/").split("/")
-    if parts[0] == "api":
-        group, rest = "", parts[1:]
-    elif parts[0] == "apis":
-        group, rest = (parts[1], parts[2:]) if len(parts) > 1 else ("", [])
+    """Return the collection, object or subresource in *path*; ``None`` for other paths."""
+    segments = path.strip("/").split("/")
+    if segments[0] == "api":
+        group, rest = "", segments[1:]
+    elif segments[0] == "apis":
+        group, rest = (segments[1], segments[2:]) if len(segments) > 1 else ("", [])
     else:
         return None
     if len(rest) < 2:
@@ -38,16 +38,16 @@ def parse_path(path: str) -> RequestInfo | None:
     return RequestInfo(group, version, plural, target, watch)
 
 
-def _parse_resource(group: str, parts: list[str]) -> tuple[str, ObjectPath] | None:
+def _parse_resource(group: str, segments: list[str]) -> tuple[str, ObjectPath] | None:
     namespace = ""
-    # /namespaces/x and /namespaces/x/status are about the namespace, anything longer is in it.
+    # /namespaces/x and /namespaces/x/status mean the namespace, longer paths objects in it.
     if (
-        parts[0] == "namespaces"
-        and len(parts) > 2
-        and (group or parts[2] not in ("status", "finalize") or len(parts) > 3)
+        segments[0] == "namespaces"
+        and len(segments) > 2
+        and (group or segments[2] not in ("status", "finalize") or len(segments) > 3)
     ):
-        namespace, parts = parts[1], parts[2:]
-    if len(parts) > 3 or not all(parts):
+        namespace, segments = segments[1], segments[2:]
+    if len(segments) > 3 or not all(segments):
         return None
-    plural, name, subresource = (*parts, "", "")[:3]
+    plural, name, subresource = (*segments, "", "")[:3]
     return plural, ObjectPath(namespace=namespace, name=name, subresource=subresource)

@@ -1,8 +1,8 @@
-"""YAML to JSON and back: in the server for small bodies, else as a process of its own.
+"""Convert YAML to JSON and back: in the server for small bodies, else in a separate process.
 
-PyYAML takes a second for a megabyte and holds the interpreter meanwhile, so a large body must not
-be read in the server. ``python -m …yaml_process load`` reads YAML and writes JSON; ``dump`` does
-the opposite; ``dump-items`` reads a JSON object a line and writes the entries of a YAML list.
+PyYAML takes a second for a megabyte and holds the interpreter lock all the time, so a large body
+must not be converted in the server. ``python -m …yaml_process load`` converts YAML to JSON;
+``dump`` does the opposite; ``dump-items`` reads a JSON object per line and writes YAML list items.
 """
 
 import resource
@@ -13,10 +13,10 @@ import msgspec
 import yaml
 
 MAX_DEPTH = 200
-"""Levels of lists and mappings in one another that a body may have."""
+"""Maximum nesting of lists and mappings in a body."""
 
 MAX_VALUES = 100_000
-"""Values that a body may hold: the time to read one grows with these more than with its bytes."""
+"""Maximum values in a body: the time to parse it grows with these more than with its bytes."""
 
 _MEMORY = 2 * 2**30
 _CPU_SECONDS = 60
@@ -24,29 +24,29 @@ _loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 DECODE_ERRORS = (yaml.YAMLError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
-"""What :func:`to_json` may raise."""
+"""Errors that :func:`to_json` may raise."""
 
 
 def to_json(body: bytes) -> bytes:
-    """Turn YAML into JSON; what it raises is in ``DECODE_ERRORS``."""
+    """Convert YAML to JSON; raises ``DECODE_ERRORS``."""
     _check(body)
     return msgspec.json.encode(yaml.load(body, Loader=_loader))  # noqa: S506
 
 
 def _check(body: bytes) -> None:
-    """Refuse what a few bytes of YAML could bring a process down with.
+    """Reject YAML that could crash the process with a few bytes.
 
-    Deep nesting overflows the stack of the loader, which is C; aliases of aliases become
-    gigabytes of JSON. Reading events alone does neither.
+    Deep nesting overflows the stack of the loader, which is in C; nested aliases expand to
+    gigabytes of JSON. Reading the events alone has neither problem.
 
     Raises:
-        yaml.YAMLError: it is such a document, or none that can be read.
+        yaml.YAMLError: the document is rejected or malformed.
     """
     depth = values = 0
     for event in yaml.parse(body, Loader=_loader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not supported")
-        # A key is a node of its own.
+        # A key is a separate node.
         values += isinstance(event, yaml.NodeEvent)
         if values > 2 * MAX_VALUES:
             raise yaml.YAMLError(f"more than {MAX_VALUES} values")
@@ -59,7 +59,7 @@ def _check(body: bytes) -> None:
 
 
 def from_json(data: bytes) -> bytes:
-    """Turn JSON into YAML."""
+    """Convert JSON to YAML."""
     return _dump(msgspec.json.decode(data))
 
 
@@ -69,18 +69,18 @@ def _dump(value: Any) -> bytes:
 
 
 def main(command: str) -> int:
-    """Convert standard input to standard output; what is wrong with it goes to standard error."""
+    """Convert standard input to standard output; print errors to standard error."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
-    given, told = sys.stdin.buffer, sys.stdout.buffer
+    input_, output = sys.stdin.buffer, sys.stdout.buffer
     try:
         if command == "load":
-            told.write(to_json(given.read()))
+            output.write(to_json(input_.read()))
         elif command == "dump":
-            told.write(from_json(given.read()))
+            output.write(from_json(input_.read()))
         else:
-            for line in given:
-                told.write(_dump([msgspec.json.decode(line)]))
+            for line in input_:
+                output.write(_dump([msgspec.json.decode(line)]))
     except (*DECODE_ERRORS, MemoryError) as error:
         sys.stderr.write(str(error) or type(error).__name__)
         return 1

@@ -1,1 +1,1 @@
-"""What is known of a kind of object, and of the Go types behind the built-in ones."""
+"""Descriptions of kinds, and the Go types of the built-in ones."""

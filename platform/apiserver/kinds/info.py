@@ -1,7 +1,7 @@
-"""What the server knows about a kind of object.
+"""Descriptions of kinds.
 
-The description drives discovery, routing, selection, printing and checking. The built-in kinds
-are listed in :mod:`..builtin.kinds`; custom kinds get theirs from their definition, see
+A description drives discovery, routing, selection, printing and validation. The built-in kinds
+are listed in :mod:`..builtin.kinds`; custom kinds are built from their definition, see
 :mod:`..custom.kinds`.
 """
 
@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from ...model.names import Resource
 from ..errors.fields import FieldError
 
+OFFLOAD_THRESHOLD = 64 * 1024
+"""Bytes from which an object is handled off the event loop, unless its kind needs a lower limit."""
+
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 """The same verbs in the order in which kube-apiserver lists them for custom kinds."""
@@ -19,20 +22,29 @@ CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", 
 
 @dataclass(frozen=True, slots=True)
 class Subresource:
-    """A part of an object with an address of its own."""
+    """A subresource of a kind."""
 
     name: str
     kind: str
-    """Kind of the bodies that go over the wire; often not the object's own."""
+    """Kind of its request and response bodies; often not the object's own."""
 
     verbs: tuple[str, ...]
     group: str = ""
     version: str = "v1"
 
 
+def common_subresources(resource: Resource) -> dict[str, Subresource]:
+    """Return the subresources that many kinds have, by name."""
+    verbs = ("get", "patch", "update")
+    return {
+        "status": Subresource("status", resource.kind, verbs, resource.group, resource.version),
+        "scale": Subresource("scale", "Scale", verbs, "autoscaling"),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of the table that clients print, as a custom resource definition declares it."""
+    """A printer column, as a custom resource definition declares it."""
 
     name: str
     type: str = "string"
@@ -46,10 +58,10 @@ Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class RestStrategy(Protocol):
-    """How objects of one kind are cleaned, completed and checked."""
+    """How objects of one kind are pruned, defaulted and validated."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
-        """Remove fields that the kind does not have and return their paths.
+        """Remove unknown fields and return their paths.
 
         Raises:
             MalformedError: a field has a type that cannot be decoded.
@@ -57,25 +69,25 @@ class RestStrategy(Protocol):
         ...
 
     def default(self, obj: dict[str, Any]) -> None:
-        """Fill in what was left out."""
+        """Set defaults."""
         ...
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[FieldError]:
-        """Check *obj*, and with *old* also the change from it; metadata is included."""
+        """Validate *obj*, and with *old* the update from it; including the metadata."""
         ...
 
     def prepare_for_create(self, obj: dict[str, Any]) -> None:
-        """Set what a new object starts with beyond its defaults, e.g. its first phase."""
+        """Set initial values beyond the defaults, e.g. the first phase."""
         ...
 
     def prepare_for_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
-        """Put back into the updated *obj* what an update may leave out but never changes."""
+        """Restore fields in *obj* that an update may omit but not change."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KindInfo:
-    """All that the server needs to know to serve one kind in one version."""
+    """Description of one kind in one version."""
 
     resource: Resource
     strategy: RestStrategy
@@ -86,56 +98,56 @@ class KindInfo:
     verbs: tuple[str, ...] = VERBS
     subresources: Mapping[str, Subresource] = field(default_factory=dict)
     field_labels: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
-    """Field selectors beyond name and namespace: label to (path, value of a missing field)."""
+    """Field labels other than name and namespace: label to (path, value of a missing field)."""
 
     stored_labels: Mapping[str, str] = field(default_factory=dict)
-    """Those that have another name in the stored objects' kind, with that name."""
+    """Field labels with another name in the stored objects' kind, and that name."""
 
     update_needs_rv: bool = False
-    """Whether a PUT must carry ``metadata.resourceVersion``."""
+    """Whether a PUT must have ``metadata.resourceVersion``."""
 
     delete_returns_object: bool = False
-    """Whether a deletion that takes effect at once answers with the object."""
+    """Whether an immediate deletion returns the object."""
 
     custom: bool = False
     columns: tuple[Column, ...] = ()
-    """Printer columns of a custom kind; those of the built-in kinds are in :mod:`..printing`."""
+    """Printer columns of a custom kind; for built-in kinds see :mod:`..printing`."""
 
     openapi: Mapping[str, Any] | None = None
-    """Schema of a custom kind, as its definition gives it."""
+    """Schema of a custom kind, as in its definition."""
 
     scale_paths: Mapping[str, str] = field(default_factory=dict)
-    """Of a custom kind with ``/scale``: the JSON paths by their names in the definition."""
+    """For a custom kind with ``/scale``: the JSON paths by their names in the definition."""
 
     storage_version: str = ""
-    """Of a custom kind: the version that is stored; all others are served from it."""
+    """Storage version of a custom kind; all others are served from it."""
 
-    offload_threshold: int = 64 * 1024
-    """Bytes of a body from which on checking an object takes too long for the event loop."""
+    offload_threshold: int = OFFLOAD_THRESHOLD
+    """Bytes of a body from which validation takes too long for the event loop."""
 
     generation: str = "never"
-    """When ``metadata.generation`` counts on: ``spec`` changed, ``all`` but metadata and status
+    """When ``metadata.generation`` increases: ``spec`` changed, ``all`` but metadata and status
     changed, or ``never``."""
 
     status_on_create: bool = False
-    """Whether a create may bring a status: kubelets register their node with one."""
+    """Whether a create may set the status: kubelets register their node with one."""
 
     stored_as: Resource | None = None
-    """The resource that holds the objects when this one is a second view of them."""
+    """Resource that stores the objects, if this one is a second representation of them."""
 
     conversion: tuple[Convert, Convert] | None = None
-    """Of a second view: how an object is turned into its stored form, and back."""
+    """For a second representation: conversion of an object to its stored form, and back."""
 
     @property
     def has_status(self) -> bool:
-        """Whether status has an address of its own, so that it is ignored everywhere else."""
+        """Whether status is a subresource, so that main resource writes ignore it."""
         return "status" in self.subresources
 
     def field_value(self, obj: dict[str, Any], label: str) -> str | None:
-        """Return the value that *obj* has for the field selector *label*.
+        """Return the value of *obj* for the field selector *label*.
 
-        ``None`` says that the kind has no such label; a missing field is an empty text or the
-        zero value of its type.
+        ``None`` if the kind has no such label; the value of a missing field is an empty string or
+        the zero value of its type.
         """
         metadata = obj.get("metadata", {})
         if label == "metadata.name":
@@ -154,7 +166,7 @@ class KindInfo:
         return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
     def to_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """Return *obj* in the version in which it is kept; it may be changed."""
+        """Return *obj* in the storage version; may modify it."""
         if self.conversion is not None:
             return self.conversion[0](obj)
         resource = self.resource
@@ -163,14 +175,14 @@ class KindInfo:
         return obj
 
     def from_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """Return the stored *obj* in this version; it may be changed."""
+        """Return the stored *obj* in this version; may modify it."""
         if self.conversion is not None:
             return self.conversion[1](obj)
         obj["apiVersion"] = self.resource.api_version
         return obj
 
     def prepare(self, obj: dict[str, Any]) -> list[str]:
-        """Prune, then default *obj* in place; return the paths of the unknown fields.
+        """Prune and default *obj* in place; return the paths of unknown fields.
 
         Raises:
             MalformedError: the object cannot be decoded as this kind.
@@ -180,21 +192,21 @@ class KindInfo:
         return unknown
 
     def normalize_stored(self, stored: dict[str, Any]) -> None:
-        """Let an object that an older version of ours stored show what is written out today.
+        """Add always encoded fields to an object that an older version of Batholith stored.
 
-        Otherwise an update would seem to change what its writer never saw.
+        Otherwise an update would seem to change fields that its client never sent.
         """
         if not self.custom:
             self.strategy.prune(stored)
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
-        """Check a prepared object; with *old* the update from it."""
+        """Validate a prepared object; with *old* also the update from it."""
         return self.strategy.validate(obj, old)
 
     def before_create(self, obj: dict[str, Any]) -> None:
-        """Give a prepared new object its generation and its first status.
+        """Set the generation and the initial status of a prepared new object.
 
-        Its name and uid must be set: labels and selectors are made of them.
+        Its name and uid must be set: generated labels and selectors depend on them.
         """
         if self.has_status and not self.status_on_create:
             obj.pop("status", None)
@@ -203,7 +215,7 @@ class KindInfo:
         self.strategy.prepare_for_create(obj)
 
     def before_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
-        """Keep what a write of the main resource may not touch, and count the generation."""
+        """Keep what a write of the main resource may not change, and update the generation."""
         if self.has_status:
             _restore(obj, old, "status")
         _keep_metadata(obj["metadata"], old["metadata"])
@@ -211,13 +223,13 @@ class KindInfo:
         self.update_generation(obj, old)
 
     def update_generation(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
-        """Let the generation tell whether *obj* wants something else than *old* did."""
+        """Increase the generation if the desired state of *obj* differs from that of *old*."""
         generation = old["metadata"].get("generation", 0) + self._is_generation_change(obj, old)
         if generation:
             obj["metadata"]["generation"] = generation
 
     def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
-        """Keep everything that a write of ``/status`` may not touch."""
+        """Keep everything that a write of ``/status`` may not change."""
         for key in (*old, *obj):
             if key not in _STATUS_WRITE_FIELDS:
                 _restore(obj, old, key)
@@ -245,11 +257,11 @@ class KindInfo:
 
 
 _STATUS_WRITE_FIELDS = frozenset({"status", "metadata", "apiVersion", "kind"})
-"""What a write of ``/status`` brings along; the rest stays as it is."""
+"""Fields that a write of ``/status`` may change; all others are kept."""
 
 
 def _restore(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:
-    """Give *obj* the value that *old* has for *key*, or none."""
+    """Set *key* of *obj* to its value in *old*, or remove it."""
     if key in old:
         obj[key] = old[key]
     else:

@@ -1,4 +1,4 @@
-"""Checks of ``metadata``, the same for every kind."""
+"""Validation of ``metadata``, common to all kinds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,17 +6,18 @@ from typing import Any
 from ...model import validation
 from ..errors.fields import IMMUTABLE, FieldError, forbidden, invalid, required, too_long
 
+TYPE_META = ("apiVersion", "kind")
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 NameRule = Callable[[str], str]
-"""Returns what is wrong with a name, or ``""``."""
+"""Returns the error of a name, or ``""``."""
 
 ANNOTATION_LIMIT = 256 * 1024
-"""Bytes that all annotations of one object may take together."""
+"""Maximum bytes of all annotations of one object."""
 
 
 def validate_labels(labels: Any, path: str) -> list[FieldError]:
-    """Check keys and values of a map of labels."""
+    """Validate the keys and values of labels."""
     errors = []
     for key, value in (labels or {}).items():
         if problem := validation.qualified_name_error(key):
@@ -27,7 +28,7 @@ def validate_labels(labels: Any, path: str) -> list[FieldError]:
 
 
 def validate_annotations(annotations: Any, path: str) -> list[FieldError]:
-    """Check keys and the total size of a map of annotations."""
+    """Validate the keys and the total size of annotations."""
     errors = []
     size = 0
     for key, value in (annotations or {}).items():
@@ -46,7 +47,7 @@ def validate_metadata(
     namespaced: bool,
     old: dict[str, Any] | None = None,
 ) -> list[FieldError]:
-    """Check the metadata of an object; with *old*, also that what is fixed was not changed."""
+    """Validate the metadata of an object; with *old*, also that immutable fields are unchanged."""
     if metadata == old:
         return []
     errors = [*_validate_name(metadata, name_rule)]
@@ -68,7 +69,7 @@ def validate_metadata(
 def _validate_name(metadata: dict[str, Any], name_rule: NameRule) -> list[FieldError]:
     errors = []
     prefix = metadata.get("generateName")
-    # A dash may end the prefix because characters will follow it.
+    # A dash may end the prefix because more characters follow it.
     if prefix and (problem := name_rule(prefix.removesuffix("-") or "-")):
         errors.append(invalid("metadata.generateName", prefix, problem))
     name = metadata.get("name")
@@ -110,7 +111,7 @@ def _validate_finalizers(finalizers: list[str]) -> list[FieldError]:
 
 
 def validate_known_finalizers(finalizers: list[str]) -> list[FieldError]:
-    """Check that what is no domain's is one of Kubernetes' own; custom kinds are not so strict."""
+    """Check that an unqualified finalizer is one of Kubernetes' own; not for custom kinds."""
     return [
         invalid(
             f"metadata.finalizers[{index}]",

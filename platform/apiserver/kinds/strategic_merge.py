@@ -1,8 +1,8 @@
-"""Strategic merge: a merge patch that knows which lists are really maps.
+"""Strategic merge patch: a merge patch with list maps.
 
-Which list is merged by which key is part of the published schemas, see :mod:`.go_types`. The
-directives that a patch may hold: ``$patch`` (replace, delete, merge), ``$retainKeys``,
-``$setElementOrder/<list>`` and ``$deleteFromPrimitiveList/<list>``.
+The merge keys of lists are in the published schemas, see :mod:`.go_types`. Directives of a patch:
+``$patch`` (replace, delete, merge), ``$retainKeys``, ``$setElementOrder/<list>`` and
+``$deleteFromPrimitiveList/<list>``.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _ORDER = "$setElementOrder/"
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 
 PRIMITIVES = ""
-"""In place of a key: the list holds texts or numbers and is merged as a set."""
+"""Used instead of a merge key: the list holds strings or numbers and is merged as a set."""
 
 
 class PatchError(Exception):
@@ -37,7 +37,7 @@ def strategic_merge(resource: Resource, document: Json, patch: Any) -> Json:
     """Apply a strategic merge patch to an object of the built-in kind *resource*.
 
     Raises:
-        PatchError: the patch is no object, an entry lacks its merge key, or a directive is
+        PatchError: the patch is not an object, an item has no merge key, or a directive is
             unknown.
     """
     if not isinstance(patch, dict):
@@ -80,7 +80,7 @@ def _merge_map(message: str, document: Json, patch: Json) -> Json:
 
 
 def _merge_by_directive(message: str, merged: Json, patch: Json, directive: str) -> None:
-    """Order or thin out a list that the patch names in a directive, but not by itself."""
+    """Apply the directives of a list that the patch does not change otherwise."""
     key = directive.partition("/")[2]
     items = merged.get(key)
     if key not in patch and isinstance(items, list):
@@ -97,16 +97,16 @@ def _merge_field(message: str, key: str, old: Any, patch: Json) -> Any:
 
 
 def _type_of(message: str, key: str) -> str:
-    """Name the message in a field, or nothing where plain merging is right."""
+    """Return the message in a field, or ``""`` if it is merged without a type."""
     if message not in go_types.messages():
         return ""
     field = go_types.json_fields(message).get(key)
-    # Below a map by text the keys are data; its values are merged without a type.
+    # The keys of a map are data; its values are merged without a type.
     return field.type if field and field.shape != "map" else ""
 
 
 def _merge_key(message: str, key: str) -> str | None:
-    """Return the key by which the entries of a list are told apart; ``None``: it is replaced."""
+    """Return the merge key of a list; ``None`` if it is replaced."""
     schema = go_types.properties(message).get(key, {})
     if "merge" not in schema.get("x-kubernetes-patch-strategy", "").split(","):
         return None
@@ -121,9 +121,9 @@ def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any
     if merge_key is None:
         return old
     if merge_key == PRIMITIVES:
-        gone = patch.get(_DELETE_FROM + key) or []
-        kept = [item for item in old if item not in gone]
-        merged = {_id(item, ""): item for item in [*kept, *changes] if item not in gone}
+        removed = patch.get(_DELETE_FROM + key) or []
+        kept = [item for item in old if item not in removed]
+        merged = {_id(item, ""): item for item in [*kept, *changes] if item not in removed}
         if order is None:
             order = changes
     else:
@@ -140,7 +140,7 @@ def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any
 
 
 def _id(item: Any, merge_key: str) -> str:
-    """Give the key of an entry as text that tells ``1`` from ``"1"``."""
+    """Return the key of an item as a string in which ``1`` differs from ``"1"``."""
     if merge_key == PRIMITIVES:
         return msgspec.json.encode(item).decode()
     if not isinstance(item, dict) or merge_key not in item:
@@ -163,10 +163,10 @@ def _merge_entries(
 
 
 def _in_order(merged: dict[str, Any], order: list[str], before: list[str]) -> list[Any]:
-    """Arrange entries: those in *order* keep to it, the others stay where they were.
+    """Sort items: those in *order* follow it, the others keep their positions.
 
-    Both groups are walked side by side; one of the others goes first only if the server
-    already had it in front of the next entry of *order*. So new entries come to the front.
+    Both groups are merged; one of the others precedes the next item of *order* only if it
+    preceded it before. So new items are first.
     """
     ordered = [name for name in dict.fromkeys(order) if name in merged]
     rank = {name: index for index, name in enumerate(before)}

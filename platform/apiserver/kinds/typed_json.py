@@ -1,8 +1,8 @@
-"""Reading objects of the built-in kinds as their Go types would: known fields, right types.
+"""Decode objects of built-in kinds like their Go types: known fields of the right types.
 
-Each message of :mod:`.go_types` gets one reader, a closure, made when first needed. Reading works
-in place: unknown fields are removed and named, empty values are dropped or put in as Go would write
-them out, quantities and times get their canonical form.
+Each message of :mod:`.go_types` is decoded in place by a closure, compiled on first use: unknown
+fields are removed and reported, empty values are dropped or added as Go encodes them, quantities
+and times are canonicalized.
 """
 
 import base64
@@ -17,10 +17,10 @@ from ..errors.fields import MalformedError
 from . import go_types
 
 Unknown = list[list[str]]
-"""Paths of unknown fields, each as its parts: ``["spec", "containers", "[0]", "foo"]``."""
+"""Paths of unknown fields, each as a list: ``["spec", "containers", "[0]", "foo"]``."""
 
 Reader = Callable[[Any, Unknown], Any]
-"""Returns the value to keep, often the same; ``_DROP`` if the field is to go."""
+"""Returns the value to keep, often the same; ``_DROP`` to remove the field."""
 
 _DROP: Any = object()
 _EMPTY: Mapping[str, Any] = {
@@ -34,14 +34,14 @@ _EMPTY: Mapping[str, Any] = {
     "IntOrString": 0,
     "meta.Duration": "0s",
 }
-"""How types that are no objects are written out when they are empty; the others as null."""
+"""Encoding of empty values of types that are not objects; the others are null."""
 
 _INT_LIMITS = {"int32": 2**31, "int64": 2**63}
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number"}
 
 
 class _WrongTypeError(Exception):
-    """A value cannot be read into a field; grows its path on the way up."""
+    """A value cannot be decoded into a field; prepends to its path on the way up."""
 
     def __init__(self, text: str, go_type: str = "") -> None:
         super().__init__(text)
@@ -60,23 +60,23 @@ class _WrongTypeError(Exception):
 
 
 def decode_object(obj: dict[str, Any], resource: Resource) -> list[str]:
-    """Read a whole object in place and return the paths of the unknown fields.
+    """Decode a whole object in place and return the paths of unknown fields.
 
     Raises:
-        MalformedError: a value is of a type that its field cannot hold.
+        MalformedError: a value has a wrong type.
     """
     return _read(go_types.message_name(resource.api_version, resource.kind), obj, resource, "")
 
 
 def decode_metadata(metadata: Any, resource: Resource) -> list[str]:
-    """Read the metadata of a custom object in place; as :func:`decode_object` otherwise."""
+    """Decode the metadata of a custom object in place; otherwise as :func:`decode_object`."""
     return [] if metadata is None else _read(go_types.OBJECT_META, metadata, resource, "metadata")
 
 
 def add_zero_values(obj: dict[str, Any], resource: Resource) -> None:
-    """Put in what Go writes out even if it is empty: at the top of *obj*, and in its status.
+    """Add fields that Go encodes even if empty: of *obj* itself and of its status.
 
-    For what was changed after :func:`decode_object`; all else it has seen to already.
+    For objects changed after :func:`decode_object`, which does it for all other fields.
     """
     message = go_types.message_name(resource.api_version, resource.kind)
     _fill(obj, _shown(message))
@@ -97,7 +97,7 @@ def _read(message: str, value: Any, resource: Resource, path: str) -> list[str]:
             f"{resource.kind}: {wrong.message()}"
         ) from wrong
     head = [path] if path else []
-    return [".".join(head + parts).replace(".[", "[") for parts in unknown]
+    return [".".join(head + keys).replace(".[", "[") for keys in unknown]
 
 
 def _wrong(value: Any, go_type: str) -> _WrongTypeError:
@@ -111,7 +111,7 @@ def _go_name(type_name: str) -> str:
 
 @functools.cache
 def _struct(message: str) -> Reader:
-    """Make the reader of a message; its fields are looked up at first use (types are recursive)."""
+    """Compile the decoder of a message; fields are resolved on first use (types recurse)."""
     fields: dict[str, Reader] = {}
     shown = _shown(message)
     go_type = _go_name(message)
@@ -148,7 +148,7 @@ def _struct(message: str) -> Reader:
 
 @functools.cache
 def _shown(message: str) -> Mapping[str, Any]:
-    """Return the fields of a message that are written out when they are empty, with that value."""
+    """Return the fields of a message that are encoded when empty, with the empty value."""
     return {
         name: _empty(field) for name, field in go_types.json_fields(message).items() if field.shown
     }
@@ -180,8 +180,8 @@ def _unknown(value: Any, unknown: Unknown) -> Any:
 
 
 def _prefix(unknown: Unknown, mark: int, key: str) -> int:
-    for parts in unknown[mark:]:
-        parts.insert(0, key)
+    for keys in unknown[mark:]:
+        keys.insert(0, key)
     return len(unknown)
 
 
@@ -196,7 +196,7 @@ def _change(obj: dict[str, Any], changes: list[tuple[str, Any]], shown: Mapping[
 
 def _field_readers(message: str) -> dict[str, Reader]:
     return {
-        # Whether apiVersion and kind are the right ones is for others to say.
+        # apiVersion and kind are checked elsewhere.
         name: _field_reader(field, keep=field.keep_zero or field.number == 0)
         for name, field in go_types.json_fields(message).items()
     }
@@ -277,7 +277,7 @@ def _list_reader(type_name: str, *, keep: bool) -> Reader:
 
 
 _NULLS: dict[str, Any] = {"string": "", "bytes": "", "Quantity": "0", "QuantityValue": "0"}
-"""What null in a map stands for, where it is no empty object."""
+"""Value for a null in a map, if not an empty object."""
 
 
 def _map_reader(type_name: str, *, keep: bool) -> Reader:
@@ -321,7 +321,7 @@ def _quantity(value: Any, unknown: Unknown) -> Any:
 
 
 def _time_reader(write: Callable[[datetime], str]) -> Reader:
-    # An object has few moments, and they come again with each of its writes.
+    # An object has few times, and they recur with each of its writes.
     @functools.lru_cache(maxsize=8192)
     def canonical(given: str) -> str:
         try:

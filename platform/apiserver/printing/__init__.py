@@ -1,1 +1,1 @@
-"""Objects as the rows of tables, as kubectl shows them."""
+"""Table rows of objects, as kubectl prints them."""

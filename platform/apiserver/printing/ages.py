@@ -1,4 +1,4 @@
-"""How long ago something was, in the few characters that tables have for it."""
+"""Human-readable ages for tables."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ _YEAR = 365 * _DAY
 
 
 def age(timestamp: str | None, now: datetime) -> str:
-    """Return the age of a time of the wire; a missing or unreadable one is ``<unknown>``."""
+    """Return the age of an RFC 3339 time; a missing or malformed one is ``<unknown>``."""
     if not timestamp:
         return UNKNOWN
     try:
@@ -23,7 +23,7 @@ def age(timestamp: str | None, now: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in at most two units, the smaller one only where it matters."""
+    """Return a duration in at most two units, the smaller one only while it is significant."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"

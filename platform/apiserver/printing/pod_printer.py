@@ -1,4 +1,4 @@
-"""How a pod is shown in a table: what it is doing, told in one word."""
+"""Table row of a pod, with kubectl's status column."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -40,7 +40,7 @@ def pod_row(pod: Json, now: datetime) -> list[Any]:
 
 
 def pod_status(pod: Json) -> str:
-    """Say in one word what a pod is doing, or what keeps it from it."""
+    """Return the status column: phase, reason or state of the containers."""
     spec, status = pod.get("spec", {}), pod.get("status", {})
     reason = str(status.get("reason") or status.get("phase") or "")
     for condition in status.get("conditions", ()):
@@ -64,7 +64,7 @@ def _sidecars(spec: Json) -> set[str]:
 
 
 def _init_status(spec: Json, status: Json) -> str:
-    """Say what the first init container that has not finished is doing; empty if all have."""
+    """Return the status of the first unfinished init container; empty if all are finished."""
     sidecars = _sidecars(spec)
     total = len(spec.get("initContainers") or ())
     for index, each in enumerate(status.get("initContainerStatuses", ())):
@@ -84,7 +84,7 @@ def _init_status(spec: Json, status: Json) -> str:
 
 
 def _is_initialized(status: Json) -> bool:
-    """Say whether the start is over: a sidecar that ends later takes nothing back."""
+    """Return whether initialization is over: a sidecar that ends later is ignored."""
     held = status.get("conditions", ())
     return any((c.get("type"), c.get("status")) == ("Initialized", "True") for c in held)
 
@@ -114,7 +114,7 @@ def _main_status(status: Json, reason: str) -> str:
 
 
 def _restarts(pod: Json, states: Iterable[Json], now: datetime) -> str:
-    """Count the restarts, of init containers while they run, and say when the last one was."""
+    """Return restarts and the time since the last one; of init containers while they run."""
     status = pod.get("status", {})
     counted = list(states)
     if _init_status(pod.get("spec", {}), status) and not _is_initialized(status):

@@ -1,10 +1,11 @@
-"""What the tables of built-in kinds show, cell by cell; pods are in :mod:`.pod_printer`."""
+"""Table cells of built-in kinds; for pods see :mod:`.pod_printer`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..kinds.groups import ADMISSION, RBAC
 from .ages import UNKNOWN, age
 from .pod_printer import pod_row
 
@@ -24,10 +25,10 @@ _ROLE = "node-role.kubernetes.io/"
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """The columns of a kind and how its objects fill them."""
+    """Columns of a kind, and the function that returns an object's cells."""
 
     titles: str
-    """Names of the columns; ``+`` marks those of wide tables, ``#`` those of numbers."""
+    """Names of the columns; ``+`` marks wide columns, ``#`` integer ones."""
 
     row: Callable[[Json, datetime], list[Any]]
 
@@ -54,7 +55,7 @@ def age_of(obj: Json, now: datetime) -> str:
 
 
 def or_none(items: list[str]) -> str:
-    """Return items with commas between, or ``<none>``."""
+    """Return items joined with commas, or ``<none>``."""
     return ",".join(items) or NONE
 
 
@@ -64,15 +65,17 @@ def pairs(labels: Mapping[str, str] | None) -> str:
 
 
 def selector_text(selector: Json | None) -> str:
-    """Return a label selector in the form of the command line."""
+    """Return a label selector in command-line syntax."""
     selector = selector or {}
-    parts = [f"{key}={value}" for key, value in sorted(selector.get("matchLabels", {}).items())]
+    requirements = [
+        f"{key}={value}" for key, value in sorted(selector.get("matchLabels", {}).items())
+    ]
     for each in selector.get("matchExpressions", ()):
         values = f"({','.join(sorted(each.get('values', ())))})"
         key = each.get("key", "")
         form = {"In": f"{key} in {values}", "NotIn": f"{key} notin {values}", "Exists": key}
-        parts.append(form.get(each.get("operator", ""), f"!{key}"))
-    return or_none(parts)
+        requirements.append(form.get(each.get("operator", ""), f"!{key}"))
+    return or_none(requirements)
 
 
 def _node(obj: Json, now: datetime) -> list[Any]:
@@ -311,8 +314,6 @@ def _csi_node(obj: Json, now: datetime) -> list[Any]:
 _CREATED = "Name, Age"
 _BINDINGS = Printer("Name, Role, Age, +Users, +Groups, +ServiceAccounts", _binding)
 _HOOKS = Printer("Name, #Webhooks, Age", _webhooks)
-_RBAC = "rbac.authorization.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
 
 PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "Pod"): Printer(
@@ -348,16 +349,16 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
         _claim,
     ),
     ("", "ResourceQuota"): Printer("Name, Request, Limit, Age", _quota),
-    (_ADMISSION, "MutatingWebhookConfiguration"): _HOOKS,
-    (_ADMISSION, "ValidatingWebhookConfiguration"): _HOOKS,
+    (ADMISSION, "MutatingWebhookConfiguration"): _HOOKS,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _HOOKS,
     ("coordination.k8s.io", "Lease"): Printer("Name, Holder, Age", _lease),
     ("discovery.k8s.io", "EndpointSlice"): Printer(
         "Name, AddressType, Ports, Endpoints, Age", _endpoint_slice
     ),
     ("networking.k8s.io", "NetworkPolicy"): Printer("Name, Pod-Selector, Age", _network_policy),
     ("node.k8s.io", "RuntimeClass"): Printer("Name, Handler, Age", _runtime_class),
-    (_RBAC, "ClusterRoleBinding"): _BINDINGS,
-    (_RBAC, "RoleBinding"): _BINDINGS,
+    (RBAC, "ClusterRoleBinding"): _BINDINGS,
+    (RBAC, "RoleBinding"): _BINDINGS,
     ("scheduling.k8s.io", "PriorityClass"): Printer(
         "Name, #Value, Global-Default, Age, PreemptionPolicy", _priority_class
     ),
@@ -367,4 +368,4 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
         _storage_class,
     ),
 }
-"""The printers of the kinds that have one, by group and kind."""
+"""Printers by group and kind."""

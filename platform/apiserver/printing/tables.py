@@ -1,7 +1,7 @@
 """Lists as tables: the columns of each kind, and the cells of each object.
 
-How built-in kinds fill their cells is in :mod:`.printers` and :mod:`.workload_printers`; custom
-kinds name JSON paths; all other kinds show name and time of creation.
+Cells of built-in kinds are in :mod:`.printers` and :mod:`.workload_printers`; custom kinds have
+JSON paths; all other kinds show name and creation time.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def column_definitions(kind: KindInfo) -> list[Json]:
 
 
 def cells(kind: KindInfo, obj: Json, now: datetime) -> list[Any]:
-    """Return the cells of the row of *obj*; ages are counted up to *now*."""
+    """Return the cells of the row of *obj*; *now* is the reference time of ages."""
     metadata = obj.get("metadata", {})
     if kind.custom:
         return [metadata.get("name", ""), *(_custom_cell(c, obj, now) for c in kind.columns)]

@@ -1,4 +1,4 @@
-"""What the tables of kinds that make pods show."""
+"""Table cells of workload kinds."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def _pods_of(spec: Json) -> list[str]:
-    """Return the wide columns: names of containers, images."""
+    """Return the wide columns: container names, images."""
     containers = spec.get("template", {}).get("spec", {}).get("containers") or ()
     return [
         ",".join(each.get("name", "") for each in containers),
@@ -36,7 +36,7 @@ def _deployment(obj: Json, now: datetime) -> list[Any]:
 def _replicas(obj: Json, now: datetime) -> list[Any]:
     spec, status = obj.get("spec", {}), obj.get("status", {})
     selector = spec.get("selector", {})
-    # A ReplicationController has labels where its successor has a selector.
+    # A ReplicationController has labels where a ReplicaSet has a selector.
     plain = not selector.keys() <= {"matchLabels", "matchExpressions"}
     return [
         name_of(obj),
@@ -182,4 +182,4 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
         "Name, Min Available, Max Unavailable, #Allowed Disruptions, Age", _budget
     ),
 }
-"""The printers of the kinds that make pods, by group and kind."""
+"""Printers of workload kinds by group and kind."""

@@ -1,1 +1,1 @@
-"""Where the objects are: a file, the memory above it, and the watches on that."""
+"""Object storage: the database, the objects in memory, and watches on them."""

@@ -1,4 +1,4 @@
-"""The tables of the store, in SQLAlchemy's words."""
+"""Tables of the store, defined with SQLAlchemy."""
 
 from pathlib import Path
 
@@ -45,12 +45,12 @@ _meta = Table(
 
 
 def create(path: Path) -> None:
-    """Make a database with empty tables at *path*, whole or not at all."""
+    """Create a database with empty tables at *path*, atomically."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     engine = create_engine(f"sqlite:///{draft}")
     with engine.begin() as connection:
-        # Objects of some kilobytes fit these pages; with them a write takes half the time.
+        # Objects of some kilobytes fit these pages, which halves the time of a write.
         connection.exec_driver_sql(f"PRAGMA page_size={_PAGE_SIZE}")
         _metadata.create_all(connection)
     engine.dispose()

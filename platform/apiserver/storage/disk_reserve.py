@@ -1,28 +1,28 @@
-"""Space kept back on the disk, so that deletions can be written when it is full."""
+"""Reserved disk space, so that deletions can be written when the disk is full."""
 
 import contextlib
 import os
 from pathlib import Path
 
 RESERVE_SIZE = 8 * 2**20
-"""Bytes: some hundred deletions, and what it takes to make the freed pages usable."""
+"""Bytes: some hundred deletions, and the overhead of reusing the freed pages."""
 
 _BLOCK = 512
 
 
 class DiskReserve:
-    """A file that holds nothing but its place."""
+    """A file that only allocates disk space."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def ensure(self) -> bool:
-        """Take the place if as much again stays free; whether it is held now."""
+        """Allocate the reserve if as much again stays free; return whether it is allocated."""
         try:
             if self._path.exists() and self._path.stat().st_blocks * _BLOCK >= RESERVE_SIZE:
                 return True
             disk = os.statvfs(self._path.parent)
-            # What was just given up must not count as new space.
+            # Space that was just released must not count as free.
             return disk.f_bavail * disk.f_frsize >= 2 * RESERVE_SIZE and self._allocate()
         except OSError:
             return False
@@ -41,6 +41,6 @@ class DiskReserve:
         return True
 
     def release(self) -> None:
-        """Give the place back to the disk."""
+        """Release the reserve."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)

@@ -1,32 +1,30 @@
-"""All objects, in memory: what is committed, what is on its way, and what just changed.
+"""All objects, in memory: committed state, pending writes and recent history.
 
-Writes are decided on the event loop without a pause, against the *head*: the committed state
-with the waiting writes on top. So two writers can never both win. A write gets its resource
-version at once, becomes visible to readers and watchers when its group is on disk, and only then
-is its caller answered. When a group cannot be written, everything decided on top of it fails too.
+Writes are decided on the event loop without an await, against the *latest* state: the committed
+state with the pending writes on top. So two writers can never both win. A write gets its resource
+version immediately, becomes visible to readers and watchers when its group is on disk, and only
+then is its caller notified. If a group cannot be written, all writes decided on top of it fail too.
 """
 
 import asyncio
 import contextlib
 import logging
 import sqlite3
-from bisect import bisect_left
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from ...model.names import Resource
 from ..errors.status import (
     StatusError,
     cannot_store,
     disk_full,
-    expired,
     outcome_unknown,
     too_large,
     version_too_large,
 )
 from ..kinds.info import KindInfo
+from .resource_store import ResourceStore
 from .sqlite import DiskFullError, LogEntry, OutcomeUnknownError, SqliteStore
 from .stored_objects import (
     ADDED,
@@ -36,234 +34,44 @@ from .stored_objects import (
     WatchEvent,
     with_resource_version,
 )
-from .watch import Broadcaster
 
 log = logging.getLogger(__name__)
 
-WATCH_HISTORY_SIZE = 10_000
-"""Changes of one resource that watchers can go back to."""
-
 MAX_GROUP_COMMIT = 512
-"""Most writes in one transaction."""
+"""Maximum writes in one transaction."""
 
 COMPACT_EVERY = 20_000
-"""Changes between two cuts of the stored log."""
+"""Changes between two compactions of the log."""
 
 ASYNC_COMMIT_RESOURCES = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
 """Resources whose newest writes may be lost in a power cut (not when the process dies)."""
 
 FRESHNESS_TIMEOUT = 3.0
-"""Seconds that a read waits for a version that is still to come."""
-
-MAX_SNAPSHOTS = 8
-"""Past states of a resource that are kept for further pages."""
+"""Seconds that a read waits for a version that is not committed yet."""
 
 SNAPSHOT_EXPIRY_INTERVAL = 300.0
-"""Seconds after which pages and exact versions are forgotten that were made before the last time
-that this long passed: as a real server does, whose store forgets its past every five minutes."""
+"""Seconds between expirations: snapshots and versions older than the previous one expire, as in
+etcd, which a real server compacts every five minutes."""
 
 DISK_SPACE_CHECK_INTERVAL = 2.0
-"""Seconds between two looks whether a full disk has space again."""
+"""Seconds between two checks whether a full disk has space again."""
 
 MAX_OBJECT_SIZE = 3 * 2**20
-"""Bytes that an object may have: many small patches must not make what one body could not."""
+"""Maximum bytes of an object: small patches cannot grow it beyond what one body may have."""
 
-Key = tuple[str, str]
 T = TypeVar("T")
 
 
 def _backoff_delays() -> Iterator[float]:
-    """Seconds between attempts to find out what is on disk."""
+    """Yield the seconds between attempts to determine what is on disk."""
     delay = 0.05
     while True:
         yield delay
         delay = min(2 * delay, 5.0)
 
 
-def _key_of(entry: StoredObject) -> Key:
-    return entry.key
-
-
-class ResourceStore:
-    """The objects of one resource, by namespace and name."""
-
-    def __init__(self, kind: KindInfo, *, oldest_version: int) -> None:
-        self.kind = kind
-        self.by_namespace: dict[str, dict[str, StoredObject]] = {}
-        self.pending: dict[Key, WatchEvent] = {}
-        self.history: deque[WatchEvent] = deque()
-        self.oldest_version = oldest_version
-        """Every change after this version is in the history."""
-        self.broadcaster = Broadcaster()
-        self.change_count = 0
-        """Grows whenever the head or the committed objects change."""
-
-        self._names: dict[str, list[str]] = {}
-        """Of the namespaces that were asked for: the names in order, kept up with each change."""
-
-        self._sorted: dict[str, list[StoredObject]] = {}
-        self._snapshots: OrderedDict[tuple[int, str], list[StoredObject]] = OrderedDict()
-        """States at versions that pages were asked of."""
-
-    @property
-    def resource(self) -> Resource:
-        """What is stored here."""
-        return self.kind.stored_as or self.kind.resource
-
-    def __len__(self) -> int:
-        return sum(map(len, self.by_namespace.values()))
-
-    def get(self, namespace: str, name: str) -> StoredObject | None:
-        """The committed object."""
-        space = self.by_namespace.get(namespace)
-        return space.get(name) if space else None
-
-    def latest(self, namespace: str, name: str) -> StoredObject | None:
-        """The object as the next write finds it."""
-        waiting = self.pending.get((namespace, name))
-        if waiting is None:
-            return self.get(namespace, name)
-        return None if waiting.type == DELETED else waiting.entry
-
-    def ordered(self, namespace: str = "") -> list[StoredObject]:
-        """The committed objects of one namespace, or of all, in the order of their keys.
-
-        The list is never changed afterwards.
-        """
-        found = self._sorted.get(namespace)
-        if found is None:
-            if namespace or not self.kind.resource.namespaced:
-                space = self.by_namespace.get(namespace, {})
-                found = list(map(space.__getitem__, self._names_in(namespace)))
-            else:
-                found = []
-                for each in sorted(self.by_namespace):
-                    found += self.ordered(each)
-            self._sorted[namespace] = found
-        return found
-
-    def _names_in(self, namespace: str) -> list[str]:
-        found = self._names.get(namespace)
-        if found is None:
-            found = self._names[namespace] = sorted(self.by_namespace.get(namespace, ()))
-        return found
-
-    def entries(self) -> Iterator[StoredObject]:
-        """The committed objects, in no order."""
-        for space in list(self.by_namespace.values()):
-            yield from list(space.values())
-
-    def latest_entries_in(self, namespace: str) -> Iterator[StoredObject]:
-        """Those of one namespace as the next write finds them, in no order."""
-        for entry in self.by_namespace.get(namespace, {}).values():
-            if entry.key not in self.pending:
-                yield entry
-        for waiting in self.pending.values():
-            if waiting.type != DELETED and waiting.entry.namespace == namespace:
-                yield waiting.entry
-
-    def latest_entries(self) -> Iterator[StoredObject]:
-        """The objects as the next write finds them, in no order."""
-        # Copies, so that a reader in a thread meets a change of the state but no broken iterator.
-        head = dict(self.pending)
-        for entry in self.entries():
-            if entry.key not in head:
-                yield entry
-        for waiting in head.values():
-            if waiting.type != DELETED:
-                yield waiting.entry
-
-    def events_since(self, rv: int) -> list[WatchEvent]:
-        """The changes after version *rv*, oldest first.
-
-        Raises:
-            StatusError: 410, some of them are forgotten.
-        """
-        if rv < self.oldest_version:
-            raise expired(f"too old resource version: {rv} ({self.oldest_version})")
-        found = []
-        for event in reversed(self.history):
-            if event.rv <= rv:
-                break
-            found.append(event)
-        found.reverse()
-        return found
-
-    def objects_at(self, rv: int, namespace: str = "") -> list[StoredObject]:
-        """The objects as they were at version *rv*.
-
-        Raises:
-            StatusError: 410, that version is forgotten.
-        """
-        found = self._snapshots.get((rv, namespace))
-        if found is None:
-            later = self.events_since(rv)
-            if not later:
-                return self.ordered(namespace)
-            then: dict[Key, StoredObject | None] = {}
-            for event in later:
-                then.setdefault(event.entry.key, event.previous)
-            found = [entry for entry in self.ordered(namespace) if entry.key not in then]
-            found += (
-                entry
-                for entry in then.values()
-                if entry is not None and (not namespace or entry.namespace == namespace)
-            )
-            found.sort(key=_key_of)
-            self.keep_snapshot(rv, namespace, found)
-        return found
-
-    def keep_snapshot(self, rv: int, namespace: str, state: list[StoredObject]) -> None:
-        """Remember the *state* at version *rv*: there are more pages of it."""
-        self._snapshots[rv, namespace] = state
-        if len(self._snapshots) > MAX_SNAPSHOTS:
-            self._snapshots.popitem(last=False)
-
-    def drop_snapshots_before(self, rv: int) -> None:
-        """Let states go that are older than *rv*."""
-        for past in [each for each in self._snapshots if each[0] < rv]:
-            del self._snapshots[past]
-
-    def apply(self, event: WatchEvent) -> None:
-        """Take over a committed change and tell the watchers."""
-        entry = event.entry
-        self.change_count += 1
-        if self.pending.get(entry.key) is event:
-            del self.pending[entry.key]
-        space = self.by_namespace.setdefault(entry.namespace, {})
-        if event.type == DELETED:
-            del space[entry.name]
-            if not space:
-                del self.by_namespace[entry.namespace]
-        else:
-            space[entry.name] = entry
-        if event.type != MODIFIED and entry.namespace in self._names:
-            self._update_order(entry, deleted=event.type == DELETED)
-        if self._sorted:
-            self._sorted.pop(entry.namespace, None)
-            self._sorted.pop("", None)
-        self.append_history(event)
-        self.broadcaster.publish(event)
-
-    def _update_order(self, entry: StoredObject, *, deleted: bool) -> None:
-        names = self._names[entry.namespace]
-        place = bisect_left(names, entry.name)
-        if not deleted:
-            names.insert(place, entry.name)
-            return
-        del names[place]
-        if not names:
-            del self._names[entry.namespace]
-
-    def append_history(self, event: WatchEvent) -> None:
-        """Put a change into the history."""
-        self.history.append(event)
-        if len(self.history) > WATCH_HISTORY_SIZE:
-            self.oldest_version = self.history.popleft().rv
-
-
 class PendingWrite(NamedTuple):
-    """A write that is decided; *done* when it is on disk, or with why it could not be."""
+    """A queued write; *done* is set when it is on disk, with an exception if it failed."""
 
     entry: StoredObject
     done: "asyncio.Future[None]"
@@ -273,11 +81,11 @@ class _QueuedWrite(NamedTuple):
     resource_store: ResourceStore
     event: WatchEvent
     waiters: "list[asyncio.Future[None]]"
-    """One for each who waits: whoever is cancelled takes nobody along."""
+    """One per waiting caller: cancelling one does not affect the others."""
 
 
 class ObjectStore:
-    """All shelves and the one writer."""
+    """The stores of all resources, and their only writer."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -292,44 +100,44 @@ class ObjectStore:
         self.next_snapshot_expiry = asyncio.get_running_loop().time() + SNAPSHOT_EXPIRY_INTERVAL
         self._next_oldest_rv = 0
         self.oldest_rv = 0
-        """The oldest version at which objects can be listed, even if more is remembered."""
+        """Oldest version that can be listed, even if a store's history is longer."""
 
         self.write_error = ""
-        """Why nothing can be written at the moment."""
+        """Error while nothing can be written."""
 
         self.failures: Counter[str] = Counter()
-        """What failed how often: ``commit``, ``open``, ``compaction``."""
+        """Failures by operation: ``commit``, ``open``, ``compaction``."""
 
         self._rv = store.last_rv
         self.committed_rv = store.last_rv
-        """The version of the state that readers see."""
+        """Version of the state that readers see."""
         self.listeners: list[Callable[[ResourceStore, WatchEvent], None]] = []
-        """Called for each committed change, in order; they must be quick and never raise."""
+        """Called for each committed change, in order; must be fast and never raise."""
         self._version_waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def resource_store(self, kind: KindInfo) -> ResourceStore:
-        """Where the objects of *kind* are; made and loaded when first asked for."""
+        """Return the store of *kind*; created and loaded on first use."""
         resource = kind.stored_as or kind.resource
-        shelf = self._resource_stores.get((resource.group, resource.plural))
-        if shelf is None:
-            # What is served only from now on is empty, and nobody can resume a watch of it.
-            shelf = ResourceStore(kind, oldest_version=self.committed_rv)
+        resource_store = self._resource_stores.get((resource.group, resource.plural))
+        if resource_store is None:
+            # A resource served only from now on is empty, and no client can resume a watch of it.
+            resource_store = ResourceStore(kind, oldest_version=self.committed_rv)
             if not self._replayed:
-                shelf.oldest_version = self._store.compacted_rv
-                self._load(shelf)
-            self._resource_stores[resource.group, resource.plural] = shelf
-        return shelf
+                resource_store.oldest_version = self._store.compacted_rv
+                self._load(resource_store)
+            self._resource_stores[resource.group, resource.plural] = resource_store
+        return resource_store
 
     def resource_stores(self) -> list[ResourceStore]:
-        """All shelves that were asked for so far."""
+        """Return the stores used so far."""
         return list(self._resource_stores.values())
 
     def remove_resource(self, kind: KindInfo) -> None:
-        """Take an empty shelf away, because its resource is no longer served."""
+        """Remove the empty store of a resource that is no longer served."""
         resource = kind.stored_as or kind.resource
-        shelf = self._resource_stores.pop((resource.group, resource.plural), None)
-        if shelf is not None:
-            shelf.broadcaster.close()
+        resource_store = self._resource_stores.pop((resource.group, resource.plural), None)
+        if resource_store is not None:
+            resource_store.broadcaster.close()
 
     def _load(self, resource_store: ResourceStore) -> None:
         resource = resource_store.resource
@@ -338,34 +146,34 @@ class ObjectStore:
             resource_store.by_namespace.setdefault(entry.namespace, {})[entry.name] = entry
 
     def replay(self) -> None:
-        """Fill the histories of all shelves from the log, so that watchers can resume.
+        """Load the histories of all stores from the log, so that watches can resume.
 
-        A change whose previous state is forgotten cannot be told to selective watchers, so the
-        history of its resource starts after it.
+        A change without its previous state cannot be filtered by selectors, so the history of its
+        resource starts after it.
         """
         self._replayed = True
         known: dict[tuple[str, str, str, str], StoredObject | None] = {}
         for change in self._store.log_entries():
-            shelf = self._resource_stores.get((change.group, change.plural))
-            if shelf is None:
+            resource_store = self._resource_stores.get((change.group, change.plural))
+            if resource_store is None:
                 continue
-            entry = StoredObject.load(shelf.kind, change.data)
+            entry = StoredObject.load(resource_store.kind, change.data)
             previous = known.get(change[1:5])
             known[change[1:5]] = None if change.type == DELETED else entry
             if change.type != ADDED and previous is None:
-                shelf.history.clear()
-                shelf.oldest_version = change.rv
+                resource_store.history.clear()
+                resource_store.oldest_version = change.rv
             else:
-                shelf.append_history(WatchEvent(change.type, entry, previous))
+                resource_store.append_history(WatchEvent(change.type, entry, previous))
 
     def put(
         self, resource_store: ResourceStore, obj: dict[str, Any], old: StoredObject | None
     ) -> PendingWrite:
-        """Decide to store *obj*, which replaces *old* (the head).
+        """Queue a write of *obj*, which replaces *old* (the latest state).
 
         Raises:
-            StatusError: 413, it grows beyond what is stored; 507, there is space for deletions
-                alone.
+            StatusError: 413, it exceeds the size limit and grows; 507, the disk has space for
+                deletions only.
         """
         if self._store.full and "deletionTimestamp" not in obj["metadata"]:
             raise disk_full()
@@ -378,7 +186,7 @@ class ObjectStore:
     def remove(
         self, resource_store: ResourceStore, obj: dict[str, Any], old: StoredObject
     ) -> PendingWrite:
-        """Decide to remove *old*; *obj* is its last state, which watchers will see."""
+        """Queue the removal of *old*; *obj* is its last state, for watchers."""
         self._rv += 1
         return self._enqueue(
             resource_store,
@@ -388,7 +196,7 @@ class ObjectStore:
     def pending_commit(
         self, resource_store: ResourceStore, entry: StoredObject
     ) -> "asyncio.Future[None] | None":
-        """What to wait for before telling anybody about *entry*, if it is not yet on disk."""
+        """Return a future to await before reporting *entry*, if it is not on disk yet."""
         if resource_store.get(*entry.key) is entry:
             return None
         write = next((each for each in self._queued_writes if each.event.entry is entry), None)
@@ -409,7 +217,7 @@ class ObjectStore:
         return PendingWrite(event.entry, done)
 
     async def run(self) -> None:
-        """Commit what is decided, group by group, until :meth:`stop`."""
+        """Commit queued writes, group by group, until :meth:`stop`."""
         loop = asyncio.get_running_loop()
         self._expiry_timer = loop.call_at(self.next_snapshot_expiry, self._wake.set)
         try:
@@ -428,7 +236,7 @@ class ObjectStore:
             await self._run_maintenance()
 
     async def _wait_for_work(self) -> None:
-        """Wait for a write, or until it is time to look for space or to forget."""
+        """Wait for a write, or until the next disk space check or expiration is due."""
         self._wake.clear()
         if not self._store.full:
             await self._wake.wait()
@@ -442,7 +250,7 @@ class ObjectStore:
         try:
             await self._in_thread(lambda: self._commit(group))
         except OutcomeUnknownError as error:
-            log.exception("cannot tell whether a write is on disk")
+            log.exception("cannot determine whether a write is on disk")
             self.failures["commit"] += 1
             if not await self._resolve_outcome(group[-1].event.rv, error):
                 return
@@ -457,17 +265,17 @@ class ObjectStore:
         self._publish(group)
 
     async def _resolve_outcome(self, rv: int, error: Exception) -> bool:
-        """Whether the group that ends with *rv* is on disk; nothing else happens until it is known.
+        """Return whether the group that ends with *rv* is on disk; blocks the writer until known.
 
-        If it is not, or a stop comes first, whatever waits has failed.
+        If it is not, or the store is stopped first, all queued writes fail.
         """
         self.write_error = str(error)
         for delay in _backoff_delays():
             try:
                 held = await self._in_thread(lambda: self._store.contains_version(rv))
             except Exception:
-                # Whatever it was: to write the group again could only do harm.
-                log.exception("cannot open the store again")
+                # Of any error: writing the group again could only do harm.
+                log.exception("cannot reopen the store")
                 self.failures["open"] += 1
             else:
                 self.write_error = ""
@@ -481,12 +289,12 @@ class ObjectStore:
         return False
 
     async def _run_maintenance(self) -> None:
-        """Cut the log when it has grown, and look for space when there was none."""
-        moment = asyncio.get_running_loop().time()
-        if moment >= self.next_snapshot_expiry:
-            self._expire_snapshots(moment)
-        if self._store.full and moment >= self._next_space_check:
-            self._next_space_check = moment + DISK_SPACE_CHECK_INTERVAL
+        """Compact the log when it has grown, and check for disk space when there was none."""
+        now = asyncio.get_running_loop().time()
+        if now >= self.next_snapshot_expiry:
+            self._expire_snapshots(now)
+        if self._store.full and now >= self._next_space_check:
+            self._next_space_check = now + DISK_SPACE_CHECK_INTERVAL
             await self._in_thread(self._store.check_disk_space)
             if self._store.full:
                 self._since_compaction = COMPACT_EVERY
@@ -495,8 +303,8 @@ class ObjectStore:
         try:
             more = await self._in_thread(self._store.compact)
         except (sqlite3.Error, DiskFullError, OutcomeUnknownError):
-            # What was committed stays committed, and the log can be cut later.
-            log.exception("cannot cut the log")
+            # Committed changes stay committed; the log can be compacted later.
+            log.exception("cannot compact the log")
             self.failures["compaction"] += 1
             more = False
         if not more:
@@ -509,18 +317,18 @@ class ObjectStore:
             self.next_snapshot_expiry, self._wake.set
         )
         self.oldest_rv, self._next_oldest_rv = self._next_oldest_rv, self.committed_rv
-        for shelf in self._resource_stores.values():
-            shelf.drop_snapshots_before(self.oldest_rv)
+        for resource_store in self._resource_stores.values():
+            resource_store.drop_snapshots_before(self.oldest_rv)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _commit(self, group: list[_QueuedWrite]) -> None:
-        """Runs in the writing thread."""
+        """Commit *group*; runs in the writer thread."""
         changes = []
         durable = False
-        for shelf, event, _ in group:
-            resource, entry = shelf.resource, event.entry
+        for resource_store, event, _ in group:
+            resource, entry = resource_store.resource, event.entry
             durable = durable or (resource.group, resource.plural) not in ASYNC_COMMIT_RESOURCES
             changes.append(
                 LogEntry(
@@ -537,11 +345,11 @@ class ObjectStore:
         self._since_compaction += len(changes)
 
     def _publish(self, group: list[_QueuedWrite]) -> None:
-        for shelf, event, _ in group:
-            shelf.apply(event)
+        for resource_store, event, _ in group:
+            resource_store.apply(event)
             self.committed_rv = event.rv
             for listener in self.listeners:
-                listener(shelf, event)
+                listener(resource_store, event)
         for write in group:
             for waiter in write.waiters:
                 if not waiter.done():
@@ -550,15 +358,15 @@ class ObjectStore:
             self._wake_version_waiters()
 
     def _fail(self, error: StatusError) -> None:
-        """Whatever waits may build on what could not be written: none of it happens."""
+        """Fail all queued writes: each may build on the one that could not be written."""
         failed, self._queued_writes = self._queued_writes, []
-        for shelf, event, waiters in failed:
-            shelf.pending.pop(event.entry.key, None)
-            shelf.change_count += 1
+        for resource_store, event, waiters in failed:
+            resource_store.pending.pop(event.entry.key, None)
+            resource_store.change_count += 1
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error)
-                    waiter.exception()  # the caller may have gone; the error is logged already
+                    waiter.exception()  # the caller may be cancelled; the error is logged already
 
     def _wake_version_waiters(self) -> None:
         still = []
@@ -570,10 +378,10 @@ class ObjectStore:
         self._version_waiters = still
 
     async def wait_until_fresh(self, rv: int, *, timeout: float | None = None) -> None:
-        """Wait until readers see version *rv*, ``WAIT_FOR_VERSION`` seconds unless *within* others.
+        """Wait until readers see version *rv*; *timeout* defaults to ``FRESHNESS_TIMEOUT``.
 
         Raises:
-            StatusError: 504, it did not come.
+            StatusError: 504, timed out.
         """
         if rv <= self.committed_rv:
             return
@@ -587,25 +395,25 @@ class ObjectStore:
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`run_in_thread` may end."""
+        """Whether :meth:`run` may return."""
         return self._closing
 
     @property
     def writable(self) -> bool:
-        """Whether everything can be written, as far as is known."""
+        """Whether writes are possible, as far as known."""
         return not (self.write_error or self._store.full)
 
     def stop(self) -> None:
-        """Take no more writes; :meth:`run_in_thread` ends when the waiting ones are on disk."""
+        """Accept no more writes; :meth:`run` returns when the queued ones are on disk."""
         self._closing = True
         self._wake.set()
 
     def close_watches(self) -> None:
-        """End all watches, and let none begin."""
-        for shelf in self._resource_stores.values():
-            shelf.broadcaster.close()
+        """Close all watches, and those that start later."""
+        for resource_store in self._resource_stores.values():
+            resource_store.broadcaster.close()
 
     async def close(self) -> None:
-        """Close the store, after :meth:`run_in_thread` has ended."""
+        """Close the database, after :meth:`run` has returned."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._store.close)
         self._thread.shutdown()

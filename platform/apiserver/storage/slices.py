@@ -1,4 +1,4 @@
-"""Long work in slices: between two of them the event loop serves others."""
+"""Split long work into slices: between two slices the event loop runs other tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -8,16 +8,16 @@ from .stored_objects import StoredObject
 from .watch import SelectionPredicate
 
 SLICE_SIZE = 500
-"""Objects that are looked at before others have their turn."""
+"""Objects per slice."""
 
 PARSED_SLICE_SIZE = 100
-"""The same where each object is parsed or made anew."""
+"""Objects per slice if each is parsed or encoded."""
 
 T = TypeVar("T")
 
 
 async def slices(items: Sequence[T], size: int = SLICE_SIZE) -> AsyncGenerator[Sequence[T]]:
-    """Parts of *items*, which must not change; others have their turn before each but the first."""
+    """Yield slices of *items*, which must not change; other tasks run between them."""
     for start in range(0, len(items), size):
         if start:
             await asyncio.sleep(0)
@@ -27,12 +27,12 @@ async def slices(items: Sequence[T], size: int = SLICE_SIZE) -> AsyncGenerator[S
 async def select(
     entries: Sequence[StoredObject], selection: SelectionPredicate, *, limit: int = 0
 ) -> Sequence[StoredObject]:
-    """Those of *entries* that are wanted, one more than *limit* at most."""
+    """Return the selected *entries*, at most one more than *limit*."""
     if not selection.has_selectors:
         return entries
     found: list[StoredObject] = []
-    async for part in slices(entries, PARSED_SLICE_SIZE if selection.fields else SLICE_SIZE):
-        found += [entry for entry in part if selection.matches(entry)]
+    async for batch in slices(entries, PARSED_SLICE_SIZE if selection.fields else SLICE_SIZE):
+        found += [entry for entry in batch if selection.matches(entry)]
         if limit and len(found) > limit:
             return found[: limit + 1]
     return found

@@ -1,12 +1,12 @@
-"""The SQLite file behind the server: what is acknowledged is in here.
+"""The SQLite file of the server: every acknowledged write is in it.
 
-One thread writes, in groups: all writes that wait while a group is being committed form the next
-one. Each group updates the table of objects and appends to a log, from which watchers resume
-after a restart. Resource versions are never used twice: they are reserved in blocks, so that even
-a power cut that takes the last relaxed writes (events, leases) with it cannot bring them back.
+One thread writes, in groups: all writes queued while a group is being committed form the next
+one. Each group updates the table of objects and appends to a log, from which watches resume
+after a restart. Resource versions are never reused: they are reserved in blocks, so that even a
+power cut that loses the last asynchronous commits (events, leases) cannot repeat their versions.
 
-When the disk is full, space that was kept back is given up for deletions; everything else waits
-until there is space again.
+On a full disk, reserved space is released for deletions; all other writes fail until there is
+space again.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from .disk_reserve import DiskReserve
 log = logging.getLogger(__name__)
 
 VERSION_BLOCK_SIZE = 100_000
-"""Resource versions that are promised at a time."""
+"""Resource versions reserved at a time."""
 
 MAX_LOG_ENTRIES = 50_000
-"""Changes that a restarted server can still tell its watchers about."""
+"""Changes from which watches can resume after a restart."""
 
 MAX_LOG_ENTRIES_WHEN_FULL = 1
-"""The same while the disk is full: watchers can list again."""
+"""The same while the disk is full: watchers can relist."""
 
 COMPACTION_BATCH_SIZE = 2_000
-"""Changes that one transaction forgets, so that writes need not wait long."""
+"""Changes deleted in one transaction, so that writes need not wait long."""
 
 _CHECKPOINT, _CHECKPOINT_WHEN_FULL = 4_000, 100
-"""Pages of the write-ahead log that are moved into the database together."""
+"""Pages of the write-ahead log after which it is checkpointed."""
 
 _UPSERT = (
     "INSERT INTO objects (grp, plural, ns, name, rv, data) VALUES (?,?,?,?,?,?) "
@@ -60,18 +60,18 @@ class LogEntry(NamedTuple):
 
 
 class DiskFullError(Exception):
-    """Nothing was written, because there is no space."""
+    """Nothing was written: the disk is full."""
 
     def __init__(self) -> None:
         super().__init__("disk full")
 
 
 class OutcomeUnknownError(Exception):
-    """The transaction may or may not be in the file; :meth:`Store.contains_version` can tell."""
+    """The transaction may or may not be in the file; see :meth:`SqliteStore.contains_version`."""
 
 
 class SqliteStore:
-    """The tables, written by whoever calls :meth:`commit`, from one thread at a time."""
+    """The database, written by the caller of :meth:`commit`, from one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,7 +80,7 @@ class SqliteStore:
         self._create_tables()
         self._disk_reserve = DiskReserve(path.with_suffix(".reserve"))
         self.full = False
-        """There is space for deletions alone."""
+        """Whether the disk has space for deletions only."""
 
         self._connection = self._open()
         path.chmod(0o600)
@@ -92,22 +92,22 @@ class SqliteStore:
 
     @property
     def last_rv(self) -> int:
-        """A version that is not older than any that was ever given out."""
+        """A version not older than any that was ever assigned."""
         return self._last_rv
 
     @property
     def compacted_rv(self) -> int:
-        """The log knows every change after this version."""
+        """The log contains every change after this version."""
         return self._compacted_rv
 
     def objects(self, group: str, plural: str) -> Iterator[bytes]:
-        """All stored objects of one resource."""
+        """Yield the stored objects of one resource."""
         query = "SELECT data FROM objects WHERE grp=? AND plural=? ORDER BY ns, name"
         for (data,) in self._connection.execute(query, (group, plural)):
             yield data
 
     def log_entries(self) -> Iterator[LogEntry]:
-        """The log, oldest first."""
+        """Yield the log, oldest entry first."""
         query = "SELECT rv, grp, plural, ns, name, type, data FROM log ORDER BY rv"
         return map(LogEntry._make, self._connection.execute(query))
 
@@ -115,19 +115,19 @@ class SqliteStore:
         """Write *changes*, in ascending order of version, as one transaction.
 
         Args:
-            changes: what to write; at least one.
-            durable: whether it must outlive a power cut, not only the process.
+            changes: at least one.
+            durable: whether they must survive a power cut, not only the end of the process.
 
         Raises:
-            sqlite3.Error: nothing of it was written.
-            DiskFullError: likewise.
-            OutcomeUnknownError: the disk failed at the end.
+            sqlite3.Error: nothing was written.
+            DiskFullError: nothing was written.
+            OutcomeUnknownError: the disk failed during the commit.
         """
         last = changes[-1].rv
         disk_reserve = last + VERSION_BLOCK_SIZE if last >= self._reserved_rv else None
         self._set_synchronous("FULL" if durable or disk_reserve else "NORMAL")
         latest = {change[1:5]: change for change in changes}
-        gone = [key for key, change in latest.items() if change.type == "DELETED"]
+        deleted = [key for key, change in latest.items() if change.type == "DELETED"]
         kept = [
             (*key, change.rv, change.data)
             for key, change in latest.items()
@@ -137,8 +137,8 @@ class SqliteStore:
             run.executemany(_APPEND, changes)
             if kept:
                 run.executemany(_UPSERT, kept)
-            if gone:
-                run.executemany(_DELETE, gone)
+            if deleted:
+                run.executemany(_DELETE, deleted)
             if disk_reserve:
                 run.execute(_SET_META, ("reserved", disk_reserve))
         self._reserved_rv = disk_reserve or self._reserved_rv
@@ -168,26 +168,26 @@ class SqliteStore:
             raise
 
     def contains_version(self, rv: int) -> bool:
-        """Tell whether the change to version *rv* is in the file, after :meth:`commit` failed.
+        """Return whether the change to version *rv* is in the file, after :meth:`commit` failed.
 
         Raises:
-            sqlite3.Error: that is still unknown.
+            sqlite3.Error: it is still unknown.
         """
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
-        # What the log was left with is recovered, or not, by who opens it next.
+        # Opening the file recovers the rest of its log, or drops it.
         self._connection = self._open()
         found = self._connection.execute("SELECT 1 FROM log WHERE rv=?", (rv,)).fetchone()
         if found is not None:
             self._last_rv = rv
-            # The log was not synchronized; the database will be.
+            # The log was not synced; the database will be.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         return found is not None
 
     def _enter_full_mode(self) -> None:
-        """Use the space that was kept back, and as little of it as can be."""
+        """Release the reserved space, and use as little of it as possible."""
         if not self.full:
-            log.error("the disk is full", extra={"path": str(self._path)})
+            log.error("disk full", extra={"path": str(self._path)})
         self.full = True
         self._disk_reserve.release()
         with contextlib.suppress(sqlite3.Error):
@@ -195,30 +195,29 @@ class SqliteStore:
             self._set_checkpoint(_CHECKPOINT_WHEN_FULL)
 
     def check_disk_space(self) -> None:
-        """Find out whether there is space for more than deletions; from the writing thread."""
+        """Check whether there is space for more than deletions; call it from the writer thread."""
         was_full, self.full = self.full, not (self._disk_reserve.ensure() or self._has_free_pages())
         if self.full != was_full:
             self._set_checkpoint(_CHECKPOINT_WHEN_FULL if self.full else _CHECKPOINT)
             log.warning(
-                "the disk is full" if self.full else "there is space on the disk again",
+                "disk full" if self.full else "disk has space again",
                 extra={"path": str(self._path)},
             )
 
     def _has_free_pages(self) -> bool:
-        """Whether the database has, in itself, as much space as is otherwise kept back."""
+        """Whether the free pages of the database are as large as the reserve."""
         (pages,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         (size,) = self._connection.execute("PRAGMA page_size").fetchone()
         return bool(pages * size >= disk_reserve.RESERVE_SIZE)
 
     def compact(self) -> bool:
-        """Forget some of the oldest changes; call it now and then, from the writing thread.
+        """Delete some of the oldest log entries; call it from the writer thread.
 
         Returns:
-            Whether there are more to forget.
+            Whether there are more to delete.
 
         Raises:
-            sqlite3.Error, DiskFullError, OutcomeUnknownError: nothing was forgotten, or all the
-                same.
+            sqlite3.Error, DiskFullError, OutcomeUnknownError: nothing may have been deleted.
         """
         kept = MAX_LOG_ENTRIES_WHEN_FULL if self.full else MAX_LOG_ENTRIES
         run = self._connection
@@ -239,22 +238,22 @@ class SqliteStore:
         return oldest is not None
 
     def close(self) -> None:
-        """Close the file after an orderly end: what was reserved and not used is given back."""
+        """Close the file; unused reserved versions are returned."""
         try:
             self._connection.execute(_SET_META, ("reserved", self._last_rv))
         except sqlite3.Error:
-            log.warning("cannot give reserved versions back", exc_info=True)
+            log.warning("cannot return reserved versions", exc_info=True)
         self._connection.close()
 
     def _open(self) -> sqlite3.Connection:
         try:
             return self._connect()
         except sqlite3.OperationalError:
-            # The memory that connections share is a file, and there may be no space for one.
+            # Shared memory of connections is a file, and the disk may have no space for one.
             return self._connect("locking_mode=EXCLUSIVE")
 
     def _connect(self, *first: str) -> sqlite3.Connection:
-        # The write path spends its time in SQLite itself; SQLAlchemy would cost half as much again.
+        # SQLite dominates the write path; SQLAlchemy would add half as much again.
         connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
         checkpoint = _CHECKPOINT_WHEN_FULL if self.full else _CHECKPOINT
         last = ("journal_mode=WAL", "synchronous=FULL", f"wal_autocheckpoint={checkpoint}")
@@ -275,7 +274,7 @@ class SqliteStore:
     def _create_tables(self) -> None:
         if self._path.exists():
             return
-        # Importing SQLAlchemy takes longer than the rest of a start, and is needed only once.
+        # Importing SQLAlchemy takes longer than the rest of the start, and is needed only once.
         from .database import create
 
         create(self._path)

@@ -1,8 +1,8 @@
 """Stored objects and the events that change them.
 
-An :class:`StoredObject` keeps an object as JSON bytes, ready for any client, beside the few parsed
-values that selection and ownership need. Nothing here is ever changed after it was made: a write
-makes a new entry, so readers need no copies and no locks.
+An :class:`StoredObject` keeps an object as JSON bytes, ready for any client, and the few parsed
+values that selectors and garbage collection need. Both are immutable: a write creates a new
+instance, so readers need no copies and no locks.
 """
 
 import random
@@ -22,7 +22,7 @@ ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
 
 class OwnerRef(NamedTuple):
-    """What an owner reference says, as far as the garbage collector cares."""
+    """Fields of an owner reference that the garbage collector uses."""
 
     uid: str
     api_version: str
@@ -68,7 +68,7 @@ class StoredObject:
 
     @classmethod
     def load(cls, kind: KindInfo, data: bytes) -> "StoredObject":
-        """The entry whose bytes are *data*, as they were stored."""
+        """Load an object from its stored bytes."""
         return cls(kind, _decoder.decode(data), data)
 
     @property
@@ -77,12 +77,12 @@ class StoredObject:
         return self.namespace, self.name
 
     def parse(self) -> dict[str, Any]:
-        """The object as a dict of the caller's own."""
+        """Return the object as a new dict."""
         parsed: dict[str, Any] = _decoder.decode(self.data)
         return parsed
 
     def field(self, label: str) -> str:
-        """The value of a field selector's label that the kind has."""
+        """Return the value of a field label of the kind."""
         if label == "metadata.name":
             return self.name
         if label == "metadata.namespace":
@@ -90,7 +90,7 @@ class StoredObject:
         if label == _NODE_LABEL:
             return self.node
         if self._fields is None:
-            # Few look at these, so it is not worth doing it for every write.
+            # Few selectors use these, so they are not parsed on every write.
             obj, kind = self.parse(), self._kind
             labels = kind.field_labels
             self._fields = {each: kind.field_value(obj, each) or "" for each in labels}
@@ -98,13 +98,13 @@ class StoredObject:
 
 
 def with_resource_version(kind: KindInfo, obj: dict[str, Any], rv: int) -> StoredObject:
-    """Give *obj* its resource version and make it an entry."""
+    """Set the resource version of *obj* and encode it."""
     obj["metadata"]["resourceVersion"] = str(rv)
     return StoredObject(kind, obj, encode(obj))
 
 
 def encode(obj: dict[str, Any]) -> bytes:
-    """JSON with apiVersion and kind in front, which :func:`in_version` relies on."""
+    """Encode as JSON with apiVersion and kind first, as :func:`in_version` requires."""
     order = iter(obj)
     if next(order, "") != "apiVersion" or next(order, "") != "kind":
         obj = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], **obj}
@@ -112,13 +112,13 @@ def encode(obj: dict[str, Any]) -> bytes:
 
 
 def in_version(data: bytes, api_version: str) -> bytes:
-    """The stored object *data* as another version of its API shows it."""
+    """Return the stored *data* in another version of its API."""
     head = b'{"apiVersion":"%b"' % api_version.encode()
     return data if data.startswith(head) else head + data[data.index(b',"kind":') :]
 
 
 def new_uid() -> str:
-    """A random UUID, from a generator that the system seeds: quicker than asking it each time."""
+    """Return a random UUID, of a generator that the system seeds: faster than asking the system."""
     digits = f"{random.getrandbits(128):032x}"
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -147,14 +147,14 @@ class WatchEvent:
 
     @property
     def rv(self) -> int:
-        """The resource version that the change made."""
+        """Resource version of the change."""
         return self.entry.rv
 
     def object_for(self, event_type: str) -> bytes:
-        """The object to show to a watcher for whom the change is a *seen_as*.
+        """Return the object for a watcher that sees the change as *event_type*.
 
-        A watcher whose selector no longer matches sees a deletion: the content that it knew, at
-        the version of the change.
+        A watcher whose selector no longer matches sees a deletion: the previous content, at the
+        version of the change.
         """
         if event_type != DELETED or self.type == DELETED or self.previous is None:
             return self.entry.data
@@ -163,7 +163,7 @@ class WatchEvent:
         return encode(obj)
 
     def line(self, event_type: str) -> bytes:
-        """The line of a watch stream; made once for all watchers."""
+        """Return the line of a watch stream, encoded once for all watchers."""
         line = self._lines.get(event_type)
         if line is None:
             line = watch_line(event_type, self.object_for(event_type))
@@ -171,6 +171,6 @@ class WatchEvent:
         return line
 
 
-def watch_line(type: str, data: bytes) -> bytes:  # noqa: A002 - the wire's word
-    """One line of a watch stream."""
+def watch_line(type: str, data: bytes) -> bytes:  # noqa: A002 - the field's name in the JSON
+    """Encode one line of a watch stream."""
     return b'{"type":"%b","object":%b}\n' % (type.encode(), data)

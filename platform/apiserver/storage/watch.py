@@ -1,9 +1,9 @@
-"""Watch streams: every change once, in order, to everybody who asked for it.
+"""Watches: each watcher receives every selected change once, in order.
 
-A change is encoded once for all watchers; each watcher has a queue of its own that holds
-references, and its task sends what has gathered in one piece. Watchers are found by the most
-selective thing they ask for (one object, one node's pods, one namespace), so a change costs the
-watchers that it concerns and not all that there are.
+A change is encoded once for all watchers; each watcher has its own queue of references, and its
+task sends the queued changes in one write. Watchers are indexed by their most selective criterion
+(one object, one node's pods, one namespace), so that publishing a change costs only the watchers
+that it may concern.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from .stored_objects import ADDED, DELETED, MODIFIED, StoredObject, WatchEvent
 log = logging.getLogger(__name__)
 
 WATCHER_QUEUE_SIZE = 10_000
-"""Changes that may wait for a slow watcher before it is cut off (it resumes or relists)."""
+"""Changes queued for a slow watcher before its watch is closed (the client resumes or relists)."""
 
 Bucket = tuple[str, str]
 _ALL: Bucket = ("", "")
@@ -26,14 +26,14 @@ _ALL: Bucket = ("", "")
 
 @dataclass(frozen=True, slots=True)
 class SelectionPredicate:
-    """Which objects of a resource a reader wants."""
+    """Selects objects of one resource by namespace, labels and fields."""
 
     namespace: str = ""
     labels: Selector | None = None
     fields: tuple[FieldRequirement, ...] = ()
 
     def matches(self, entry: StoredObject) -> bool:
-        """Whether *entry* is wanted."""
+        """Return whether *entry* is selected."""
         if self.namespace and entry.namespace != self.namespace:
             return False
         if self.labels is not None and not self.labels.matches(entry.labels):
@@ -42,11 +42,11 @@ class SelectionPredicate:
 
     @property
     def has_selectors(self) -> bool:
-        """Whether it looks at more than the namespace."""
+        """Whether it selects by labels or fields."""
         return self.labels is not None or bool(self.fields)
 
     def bucket(self) -> Bucket:
-        """Where a watcher with this selection waits."""
+        """Index key of a watcher with this predicate."""
         equal = {each.path: each.value for each in self.fields if each.operator == "="}
         if name := equal.get("metadata.name"):
             return "name", name
@@ -56,23 +56,23 @@ class SelectionPredicate:
 
 
 class Watcher:
-    """One watch stream's place: what it wants and what it has not sent yet."""
+    """One watch: its selection and the changes that it has not sent yet."""
 
     def __init__(self, selection: SelectionPredicate) -> None:
         self.selection = selection
         self._unfiltered = not (selection.namespace or selection.has_selectors)
         self.closed = False
-        """Nothing more will come: the watcher was too slow, or the server ends."""
+        """No more changes are queued: the watcher was too slow, or the server is stopping."""
         self._queue: deque[tuple[str, WatchEvent]] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
     def enqueue(self, event: WatchEvent) -> None:
-        """Queue *event* as this watcher is to see it, if at all."""
+        """Queue *event* if it concerns this watcher."""
         if seen_as := self.event_type_for(event):
             self._add(seen_as, event)
 
     def event_type_for(self, event: WatchEvent) -> str:
-        """What *event* is to this watcher; empty if it does not concern it."""
+        """Return the type of *event* for this watcher; empty if it does not concern it."""
         if self._unfiltered:
             return event.type
         selection = self.selection
@@ -90,17 +90,17 @@ class Watcher:
             self.wake()
 
     def wake(self) -> None:
-        """Let :meth:`remaining_delay` return."""
+        """Wake :meth:`wait`."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """End the stream after what is queued."""
+        """End the watch after the queued changes."""
         self.closed = True
         self.wake()
 
     async def wait(self) -> None:
-        """Return when something is queued, or somebody called :meth:`wake`."""
+        """Wait until a change is queued or :meth:`wake` is called."""
         if self._queue or self.closed:
             return
         self._waiter = asyncio.get_running_loop().create_future()
@@ -108,7 +108,7 @@ class Watcher:
         self._waiter = None
 
     def drain(self) -> list[tuple[str, WatchEvent]]:
-        """All that is queued."""
+        """Return the queued changes and clear the queue."""
         taken = list(self._queue)
         self._queue.clear()
         return taken
@@ -125,42 +125,42 @@ class Broadcaster:
         return sum(map(len, self._buckets.values()))
 
     def add(self, watcher: Watcher) -> Callable[[], None]:
-        """Tell *watcher* of every change from now on; returns how to stop that."""
-        place = watcher.selection.bucket()
-        self._buckets.setdefault(place, {})[watcher] = None
+        """Send every change from now on to *watcher*; returns a function that stops this."""
+        key = watcher.selection.bucket()
+        self._buckets.setdefault(key, {})[watcher] = None
         if self._closed:
             watcher.close()
 
         def remove() -> None:
-            bucket = self._buckets.get(place, {})
+            bucket = self._buckets.get(key, {})
             bucket.pop(watcher, None)
             if not bucket:
-                self._buckets.pop(place, None)
+                self._buckets.pop(key, None)
 
         return remove
 
     def publish(self, event: WatchEvent) -> None:
-        """Tell the watchers that *event* may concern."""
+        """Queue *event* at the watchers that it may concern."""
         buckets = self._buckets
         if not buckets:
             return
         entry, previous = event.entry, event.previous
-        places = [_ALL, ("namespace", entry.namespace), ("name", entry.name)]
-        places.append(("node", entry.node))
+        keys = [_ALL, ("namespace", entry.namespace), ("name", entry.name)]
+        keys.append(("node", entry.node))
         if previous is not None and previous.node != entry.node:
-            places.append(("node", previous.node))
-        for place in places:
-            if place in buckets:
-                for watcher in buckets[place]:
+            keys.append(("node", previous.node))
+        for key in keys:
+            if key in buckets:
+                for watcher in buckets[key]:
                     try:
                         watcher.enqueue(event)
                     except Exception:
-                        # It cannot go on with a gap; its client lists again.
-                        log.exception("cannot tell a watcher of a change")
+                        # A watch cannot continue with a gap; its client relists.
+                        log.exception("cannot queue a change for a watcher, closing the watch")
                         watcher.close()
 
     def close(self) -> None:
-        """End all streams, and those that still begin."""
+        """End all watches, and those that start later."""
         self._closed = True
         for bucket in list(self._buckets.values()):
             for watcher in list(bucket):

@@ -1,1 +1,1 @@
-"""What each verb does: get, list, watch, create, update, patch, delete, and parts of objects."""
+"""Handlers of each verb: get, list, watch, create, update, patch, delete, and subresources."""

@@ -1,7 +1,7 @@
-"""What happens to a write between decoding and storing: our own plug-ins, then the webhooks.
+"""Admission: built-in plugins, then the webhooks, between decoding and storing.
 
-Webhooks here are functions in this process, handed in by whoever starts the server; they speak
-with the same words as webhooks on a real cluster.
+Webhooks here are functions in this process, passed in by the caller that starts the server; their
+requests and responses are those of webhooks on a real cluster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,23 +25,23 @@ T = TypeVar("T")
 _NOT_READY = "node.kubernetes.io/not-ready"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 EXEMPT_NAMESPACES = frozenset(("kube-system", "volcano-system"))
-"""Namespaces that webhooks leave alone: those of the system and of the platform itself."""
+"""Namespaces exempt from webhooks: those of the system and of the platform."""
 
 DEFAULT_TOLERATION_SECONDS = 300
-"""How long pods stay on a node that is gone, unless they say otherwise."""
+"""Default seconds that pods tolerate a node that is not ready or unreachable."""
 
 
 UnchangedCheck = Callable[[], bool]
-"""Tells whether something that was read is still as it was."""
+"""Returns whether something that was read is still unchanged."""
 
 _reads: ContextVar[list[UnchangedCheck] | None] = ContextVar("reads", default=None)
 
 
 class LatestReader:
-    """What admission rules may read: the state that the write under review will meet.
+    """Objects that admission rules may read: the latest state, as the write under review finds it.
 
-    Rules that run in a thread may see a change half made; what they read is noted, and whoever
-    acts on their word asks first whether it is unchanged.
+    Rules in a thread may see a concurrent change partly; their reads are recorded, and the caller
+    checks that they are still unchanged before it acts on the result.
     """
 
     def __init__(self, store: ObjectStore, catalog: Catalog) -> None:
@@ -49,18 +49,18 @@ class LatestReader:
         self._catalog = catalog
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """One object, or ``None``."""
+        """Return one object, or ``None``."""
         kind = self._catalog.get(resource.group, resource.version, resource.plural)
         if kind is None:
             return None
-        shelf = self._store.resource_store(kind)
-        entry = shelf.latest(namespace, name)
+        resource_store = self._store.resource_store(kind)
+        entry = resource_store.latest(namespace, name)
         if (reads := _reads.get()) is not None:
-            reads.append(lambda: shelf.latest(namespace, name) is entry)
+            reads.append(lambda: resource_store.latest(namespace, name) is entry)
         return entry.parse() if entry else None
 
     def list(self, resource: Resource) -> Iterable[Json]:
-        """All objects of a resource."""
+        """Yield all objects of a resource."""
         kind = self._catalog.get(resource.group, resource.version, resource.plural)
         if kind is None:
             return
@@ -68,16 +68,16 @@ class LatestReader:
             yield entry.parse()
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
-        """The objects of a resource whose JSON contains *text*; others are not even parsed."""
+        """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
         kind = self._catalog.require(resource)
         return [each.parse() for each in self._latest_entries(kind) if text in each.data]
 
     def _latest_entries(self, kind: KindInfo) -> Sequence[StoredObject]:
-        shelf = self._store.resource_store(kind)
+        resource_store = self._store.resource_store(kind)
         if (reads := _reads.get()) is not None:
-            moves = shelf.change_count
-            reads.append(lambda: shelf.change_count == moves)
-        return list(shelf.latest_entries())
+            moves = resource_store.change_count
+            reads.append(lambda: resource_store.change_count == moves)
+        return list(resource_store.latest_entries())
 
 
 class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,11 +90,11 @@ class AdmissionAttributes(msgspec.Struct, frozen=True, kw_only=True):
     old_object: Json | None
     user: str
     warnings: list[str] | None = None
-    """Where to say what has no effect."""
+    """Receives warnings of fields without effect."""
 
 
 class Admission:
-    """The plug-ins and webhooks, in their order."""
+    """The plugins and webhooks in order."""
 
     def __init__(self, lookup: LatestReader, webhooks: Sequence[Webhook]) -> None:
         self._lookup = lookup
@@ -105,7 +105,7 @@ class Admission:
                 self._webhooks.setdefault(key, []).append(webhook)
 
     def recording_reads(self, work: Callable[[], T]) -> tuple[T, list[UnchangedCheck]]:
-        """Do *work*; also returns what tells whether all that it looked up is unchanged."""
+        """Run *work*; also return the checks that its reads are still unchanged."""
         reads: list[UnchangedCheck] = []
         token = _reads.set(reads)
         try:
@@ -114,10 +114,10 @@ class Admission:
             _reads.reset(token)
 
     def mutate(self, attributes: AdmissionAttributes, obj: Json) -> Json:
-        """The object with everything that admission adds to it.
+        """Return the object as changed by admission.
 
         Raises:
-            StatusError: 403 or what a webhook says.
+            StatusError: 403, or the error of a webhook.
         """
         if attributes.operation == "UPDATE" and attributes.kind.resource == names.PODS:
             _add_default_tolerations(obj["spec"])
@@ -135,10 +135,10 @@ class Admission:
         return obj
 
     def validate(self, attributes: AdmissionAttributes, obj: Json | None) -> None:
-        """Let the write pass, or not; say what of it has no effect.
+        """Validate a write, and warn of fields that have no effect.
 
         Raises:
-            StatusError: 403, a webhook refuses, or the write has no effect.
+            StatusError: 403, a webhook denies the write, or it has no effect.
         """
         if (
             attributes.kind.resource == names.PERSISTENTVOLUMECLAIMS
@@ -158,7 +158,7 @@ class Admission:
             )
 
     def _check_resize(self, attributes: AdmissionAttributes, pvc: Json, old: Json) -> None:
-        """Refuse a larger claim, as kube-apiserver does where the class allows no expansion."""
+        """Reject a larger claim, as kube-apiserver does if the class allows no expansion."""
         size, before = (storage_request(each.get("spec", {})) for each in (pvc, old))
         if size == before or quantity.parse(size) <= quantity.parse(before):
             return
@@ -223,7 +223,7 @@ class Admission:
 
 
 def _taint_not_ready(node: Json) -> None:
-    """A new node gets no pods until somebody has found it ready."""
+    """Taint a new node until it is found ready."""
     taint = {"key": _NOT_READY, "effect": "NoSchedule"}
     spec = node.setdefault("spec", {})
     taints = spec.get("taints") or []
@@ -265,5 +265,5 @@ def _admission_request(attributes: AdmissionAttributes, obj: Json | None) -> Adm
 
 def _denied(webhook: Webhook, error: DeniedError) -> StatusError:
     text = f'admission webhook "{webhook.name}" denied the request: {error}'
-    # No reason: that is how a denial without a status of its own looks to clients.
+    # No reason: clients see denials without a status like this.
     return StatusError(400, "", text)

@@ -1,4 +1,4 @@
-"""Deletion: at once, after a grace period, or when the last finalizer is gone."""
+"""Deletion: immediate, after a grace period, or when the last finalizer is removed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from ...model import names, times
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
 from ..http.requests import Json, ObjectPath
-from ..storage.object_store import PendingWrite, ResourceStore
+from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import StoredObject, encode
 from ..storage.watch import SelectionPredicate
@@ -24,18 +24,18 @@ _DEFAULT_GRACE_PERIOD = 30
 
 
 class Deleter:
-    """Decides deletions."""
+    """Plans deletions."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     def delete(self, write_request: WriteRequest, options: DeleteOptions) -> WriteResult:
-        """Delete the object that the call names, or begin to.
+        """Delete the object of the request, or mark it for deletion.
 
         Raises:
             StatusError: 403, 404, 409.
         """
-        shelf, entry = self._writer.get_latest(write_request)
+        resource_store, entry = self._writer.get_latest(write_request)
         kind = write_request.kind
         _check_preconditions(write_request, entry, options)
         if kind.resource == names.NAMESPACES and entry.name in _PROTECTED_NAMESPACES:
@@ -57,7 +57,7 @@ class Deleter:
         _set_deletion_timestamp(write_request, obj, options.grace_period)
         if options.dry_run:
             return WriteResult(encode(obj), removed=is_deletion_complete(obj), uid=entry.uid)
-        return self._write_deletion(write_request, shelf, entry, old=old, obj=obj)
+        return self._write_deletion(write_request, resource_store, entry, old=old, obj=obj)
 
     def _write_deletion(
         self,
@@ -68,20 +68,20 @@ class Deleter:
         old: Json,
         obj: Json,
     ) -> WriteResult:
-        registry = self._writer.store
+        store = self._writer.store
         if is_deletion_complete(obj):
             if (
                 "deletionTimestamp" not in old["metadata"]
                 and write_request.kind.resource != names.PODS
             ):
-                # Gone at once: its last state is the one that everybody knew.
+                # Immediate deletion: the last state is the previous one.
                 obj = old
-            removed = registry.remove(resource_store, obj, entry)
-            return _to_result(removed, removed=True)
+            removed = store.remove(resource_store, obj, entry)
+            return WriteResult.from_pending(removed, removed=True)
         if obj == old:
-            settled = registry.pending_commit(resource_store, entry)
-            return WriteResult(entry.data, settled, uid=entry.uid)
-        return _to_result(registry.put(resource_store, obj, entry))
+            committed = store.pending_commit(resource_store, entry)
+            return WriteResult(entry.data, committed, uid=entry.uid)
+        return WriteResult.from_pending(store.put(resource_store, obj, entry))
 
     async def delete_collection(
         self,
@@ -91,13 +91,13 @@ class Deleter:
         *,
         limit: int = 0,
     ) -> Sequence[StoredObject]:
-        """Delete a selection; returns the objects as they were.
+        """Delete the selected objects; return them as they were.
 
         Raises:
             StatusError: 403.
         """
-        shelf = self._writer.store.resource_store(write_request.kind)
-        wanted = await select(shelf.ordered(selection.namespace), selection, limit=limit)
+        resource_store = self._writer.store.resource_store(write_request.kind)
+        wanted = await select(resource_store.ordered(selection.namespace), selection, limit=limit)
         if limit:
             wanted = wanted[:limit]
         await self.delete_each(write_request, wanted, options)
@@ -106,16 +106,16 @@ class Deleter:
     async def delete_each(
         self, write_request: WriteRequest, entries: Sequence[StoredObject], options: DeleteOptions
     ) -> None:
-        """Delete those of *entries* that are still there, slice by slice.
+        """Delete those of *entries* that still exist, slice by slice.
 
         Raises:
-            StatusError: 403, 409; some of them are deleted then.
+            StatusError: 403, 409; some of them are deleted already.
         """
-        shelf = self._writer.store.resource_store(write_request.kind)
-        async for part in slices(entries, PARSED_SLICE_SIZE):
+        resource_store = self._writer.store.resource_store(write_request.kind)
+        async for batch in slices(entries, PARSED_SLICE_SIZE):
             deletions = []
-            for entry in part:
-                latest = shelf.latest(*entry.key)
+            for entry in batch:
+                latest = resource_store.latest(*entry.key)
                 if latest is not None and latest.uid == entry.uid:
                     target = ObjectPath(namespace=entry.namespace, name=entry.name)
                     deletions.append(self.delete(_with_object_path(write_request, target), options))
@@ -124,7 +124,7 @@ class Deleter:
 
 
 def deletion_status(write_request: WriteRequest, written: WriteResult) -> Json:
-    """What a deletion that took effect answers, for kinds that do not return the object."""
+    """Return the Status of a completed deletion, for kinds that do not return the object."""
     details = details_of(write_request.kind.resource, write_request.object_path.name)
     details["uid"] = written.uid
     head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
@@ -139,23 +139,23 @@ def _check_preconditions(
     write_request: WriteRequest, entry: StoredObject, options: DeleteOptions
 ) -> None:
     resource = write_request.kind.resource
-    said = replace(resource, plural=resource.kind)
+    named_by_kind = replace(resource, plural=resource.kind)
     if options.uid is not None and options.uid != entry.uid:
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record "
             f"({entry.uid}). The object might have been deleted and then recreated"
         )
-        raise conflict(said, entry.name, why, kind=resource.kind)
+        raise conflict(named_by_kind, entry.name, why, kind=resource.kind)
     if options.resource_version is not None and options.resource_version != str(entry.rv):
         why = (
             f"the ResourceVersion in the precondition ({options.resource_version}) does not match "
             f"the ResourceVersion in record ({entry.rv}). The object might have been modified"
         )
-        raise conflict(said, entry.name, why, kind=resource.kind)
+        raise conflict(named_by_kind, entry.name, why, kind=resource.kind)
 
 
 def _set_propagation_finalizer(obj: Json, policy: str) -> None:
-    """Give the object the finalizer that asks the garbage collector for what *policy* says."""
+    """Set the finalizer for the garbage collector that *policy* requires."""
     if not policy:
         return
     metadata = obj["metadata"]
@@ -214,8 +214,3 @@ def _pod_grace_period(pod: Json, requested: int | None) -> int:
     if seconds is None:
         seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_PERIOD)
     return 1 if seconds < 0 else int(seconds)
-
-
-def _to_result(pending: PendingWrite, *, removed: bool = False) -> WriteResult:
-    entry = pending.entry
-    return WriteResult(entry.data, pending.done, removed, entry.uid)

@@ -1,7 +1,7 @@
-"""Disruption budgets: whether a pod may be evicted, and what that costs its budget.
+"""Disruption budgets: check and count evictions.
 
-The numbers in a budget's status are those of `controllers.disruptions`; each eviction only takes
-one from what is left, as kube-apiserver does.
+`controllers.disruptions` computes the numbers in a budget's status; each eviction decrements the
+allowed disruptions, as in kube-apiserver.
 """
 
 import msgspec
@@ -15,25 +15,29 @@ from ..storage.stored_objects import StoredObject
 from .writes import Writer, WriteRequest, now
 
 _UNGUARDED_PHASES = ("Pending", "Succeeded", "Failed")
-"""Of pods that are evicted whatever their budget says."""
+"""Phases of pods that may be evicted regardless of their budget."""
 
 _RETRY_SECONDS = 10
 
 ALLOWED, SYNC_FAILED = "DisruptionAllowed", "SyncFailed"
-"""The condition of a budget, and its reason where the pods cannot be counted."""
+"""Condition of a budget, and its reason if the pods cannot be counted."""
 
 
 def consume_disruption(writer: Writer, kind: KindInfo, pod: StoredObject, *, dry_run: bool) -> None:
-    """Take the eviction of *pod* from the budget that it is under, if there is one.
+    """Count the eviction of *pod* against its budget, if any.
 
     Raises:
-        StatusError: 429 the budget keeps the pod; 500 it is under several budgets.
+        StatusError: 429, the budget forbids it; 500, several budgets select the pod.
     """
     content = pod.parse()
     if pod.deleting or (content.get("status") or {}).get("phase", "Pending") in _UNGUARDED_PHASES:
         return
-    shelf = writer.store.resource_store(kind)
-    found = [each for each in shelf.ordered(pod.namespace) if selector_of(each).matches(pod.labels)]
+    resource_store = writer.store.resource_store(kind)
+    found = [
+        each
+        for each in resource_store.ordered(pod.namespace)
+        if selector_of(each).matches(pod.labels)
+    ]
     if not found:
         return
     if len(found) > 1:
@@ -41,9 +45,9 @@ def consume_disruption(writer: Writer, kind: KindInfo, pod: StoredObject, *, dry
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does "
             "not support."
         )
-        raise StatusError(500, "", text)  # a real server gives no reason either
-    # As the next write finds it: another eviction may have spent it and wait for the disk still.
-    latest = shelf.latest(*found[0].key)
+        raise StatusError(500, "", text)  # kube-apiserver sets no reason either
+    # Read the latest state: another eviction may be waiting for the disk.
+    latest = resource_store.latest(*found[0].key)
     if latest is None:
         return
     budget = latest.parse()
@@ -59,28 +63,28 @@ def consume_disruption(writer: Writer, kind: KindInfo, pod: StoredObject, *, dry
 
 
 def selector_of(budget: StoredObject) -> Selector:
-    """What says which pods are under *budget*."""
-    wanted = (budget.parse().get("spec") or {}).get("selector")
-    return from_label_selector(None if wanted is None else msgspec.convert(wanted, LabelSelector))
+    """Return the selector of the pods under *budget*."""
+    given = (budget.parse().get("spec") or {}).get("selector")
+    return from_label_selector(None if given is None else msgspec.convert(given, LabelSelector))
 
 
 def _is_evictable_unready(pod: Json, budget: Json) -> bool:
-    """Say whether a pod is not ready anyway and does not count, for enough others are."""
+    """Return whether a pod does not count: it is not ready, and enough others are healthy."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     if any((each["type"], each["status"]) == ("Ready", "True") for each in conditions):
         return False
     if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True
     status = budget.get("status") or {}
-    wanted = status.get("desiredHealthy", 0)
-    return bool(0 < wanted <= status.get("currentHealthy", 0))
+    desired = status.get("desiredHealthy", 0)
+    return bool(0 < desired <= status.get("currentHealthy", 0))
 
 
 def check_disruption_allowed(budget: Json) -> None:
-    """See whether one more pod may go.
+    """Check that one more disruption is allowed.
 
     Raises:
-        StatusError: 429, none may for now.
+        StatusError: 429, none is allowed now.
     """
     name, status = budget["metadata"]["name"], budget.get("status") or {}
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
@@ -107,21 +111,21 @@ def _eviction_denied(cause: str, **details: object) -> StatusError:
 
 
 def _with_disrupted_pod(budget: Json, pod: str) -> Json:
-    """The budget with one disruption less."""
+    """Return the budget with one allowed disruption less."""
     status: Json = budget.get("status") or {}
     left = status["disruptionsAllowed"] - 1
-    gone = {**(status.get("disruptedPods") or {}), pod: now()}
-    changed = {**status, "disruptionsAllowed": left, "disruptedPods": gone}
+    disrupted = {**(status.get("disruptedPods") or {}), pod: now()}
+    changed = {**status, "disruptionsAllowed": left, "disruptedPods": disrupted}
     if not left:
         changed = with_condition(changed, "InsufficientPods")
     return {**budget, "status": changed}
 
 
 def with_condition(status: Json, reason: str, message: str = "") -> Json:
-    """The status of a budget with what it says about disruptions; SufficientPods allows them."""
+    """Return *status* with the DisruptionAllowed condition; SufficientPods allows disruptions."""
     value = "True" if reason == "SufficientPods" else "False"
-    held = status.get("conditions") or ()
-    before: Json = next((each for each in held if each["type"] == ALLOWED), {})
+    conditions = status.get("conditions") or ()
+    before: Json = next((each for each in conditions if each["type"] == ALLOWED), {})
     changed = {
         "type": ALLOWED,
         "status": value,
@@ -132,5 +136,5 @@ def with_condition(status: Json, reason: str, message: str = "") -> Json:
     }
     if before.get("status") == value:
         changed["lastTransitionTime"] = before.get("lastTransitionTime") or now()
-    others = [each for each in held if each["type"] != ALLOWED]
+    others = [each for each in conditions if each["type"] != ALLOWED]
     return {**status, "conditions": [*others, changed]}

@@ -1,4 +1,4 @@
-"""What each verb does on each kind of path: the middle between HTTP and the store."""
+"""Handlers of object requests, by verb and path: between HTTP and the store."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,10 +24,11 @@ from ..http.bodies import (
 )
 from ..http.negotiation import negotiate
 from ..http.offload import YAML_OFFLOAD_THRESHOLD
-from ..http.requests import JSON, ObjectPath, Request, Response
+from ..http.requests import ObjectPath, Request, Response
 from ..http.reviews import review
 from ..http.routes import RequestInfo
 from ..kinds.info import KindInfo
+from ..media_types import JSON
 from . import deletes, scale
 from .deletes import Deleter
 from .options import check_timeout, delete_options, read_options, write_options
@@ -46,14 +47,14 @@ _UNSUPPORTED_SUBRESOURCES = {
     "services": frozenset({"proxy"}),
     "certificatesigningrequests": frozenset({"approval"}),
 }
-"""Parts that a whole Kubernetes has, by the kind that they are parts of."""
+"""Subresources of Kubernetes that are not supported, by plural."""
 
 _REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """Answers requests about objects."""
+    """Handles requests for objects."""
 
     reader: Reader
     writer: Writer
@@ -62,10 +63,10 @@ class Handlers:
     authenticator: Authenticator
 
     async def handle(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
-        """Do what *request* asks of *place*.
+        """Handle *request* for the resource or object in *request_info*.
 
         Raises:
-            StatusError: it is refused.
+            StatusError: it is rejected.
         """
         target = request_info.object_path
         if not (request_info.watch or request.bool_param("watch") or target.subresource == "log"):
@@ -205,30 +206,32 @@ class Handlers:
     async def _subresource(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
-        part = request_info.object_path.subresource
-        if part not in kind.subresources:
-            if not kind.custom and part in _UNSUPPORTED_SUBRESOURCES.get(kind.resource.plural, ()):
-                raise unsupported_subresource(kind.resource, part)
+        subresource = request_info.object_path.subresource
+        if subresource not in kind.subresources:
+            if not kind.custom and subresource in _UNSUPPORTED_SUBRESOURCES.get(
+                kind.resource.plural, ()
+            ):
+                raise unsupported_subresource(kind.resource, subresource)
             raise (
                 path_not_found(kind.resource, request_info.object_path.name)
                 if kind.custom
                 else path_not_found()
             )
-        if part == "status":
+        if subresource == "status":
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:
                 raise method_not_allowed(kind.resource)
             return await table[request.method](request, kind, request_info)
-        if part == "scale":
+        if subresource == "scale":
             return await self._scale(request, kind, request_info)
         call = self._write_request(request, kind, request_info, CREATE)
-        if part == "finalize" and request.method == "PUT":
+        if subresource == "finalize" and request.method == "PUT":
             return await self._finalize(request, call)
-        if part == "log" and request.method == "GET":
+        if subresource == "log" and request.method == "GET":
             return await self.pods.log(call, request)
-        if part == "binding" and request.method == "POST":
+        if subresource == "binding" and request.method == "POST":
             return await self.pods.bind(call, request)
-        if part == "eviction" and request.method == "POST":
+        if subresource == "eviction" and request.method == "POST":
             return await self.pods.evict(call, request)
         raise method_not_allowed(kind.resource)
 
@@ -292,7 +295,7 @@ class Handlers:
 
 
 async def _decode_large_body(request: Request, kind: KindInfo, object_path: ObjectPath) -> None:
-    """Read a large body where that holds nobody up."""
+    """Decode a large body off the event loop."""
     await convert_large_yaml(request)
     if request.method in ("POST", "PUT"):
         own = object_path.subresource in ("", "status")
@@ -302,7 +305,7 @@ async def _decode_large_body(request: Request, kind: KindInfo, object_path: Obje
 
 
 def _renderer(request: Request, kind: KindInfo) -> Renderer:
-    """How the answer will look; a form that we cannot produce is refused before the write."""
+    """Negotiate the response format; an unsupported one is rejected before the write."""
     form = negotiate(request.headers.get("accept", ""))
     renderer = Renderer(
         kind=kind, output_format=form, include=request.query.get("includeObject", "")
@@ -312,7 +315,7 @@ def _renderer(request: Request, kind: KindInfo) -> Renderer:
 
 
 def _body(request: Request, write_request: WriteRequest) -> dict[str, object]:
-    """The object that is sent; fields that it has twice are refused or told, as unknown ones."""
+    """Return the object in the body; duplicate fields are handled like unknown ones."""
     obj = decode_body(request, kind=write_request.kind)
     checked = write_request.options.strict or (
         write_request.options.warn and write_request.kind.custom

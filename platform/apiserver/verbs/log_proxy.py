@@ -1,4 +1,4 @@
-"""Logs come from the agent on the pod's node; we pass them on as they come."""
+"""Proxy for container logs: streamed from the agent on the pod's node."""
 
 import ssl
 from collections.abc import AsyncGenerator, Mapping
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds to reach an agent; a log that is followed may then be quiet as long as it likes."""
+"""Seconds to connect to an agent; a followed log may then be idle for any time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """Where the log of one container is."""
+    """Address and parameters of one container's log."""
 
     host: str
     port: int
@@ -27,41 +27,43 @@ class LogSource:
     pod: str
     container: str
     parameters: Mapping[str, str]
-    """Passed on as they are."""
+    """Passed on unchanged."""
 
 
 class LogProxy:
-    """The client side of the agents' HTTPS, with our certificate."""
+    """HTTPS client of the agents, with the server's client certificate."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self, source: LogSource) -> AsyncGenerator[bytes]:
-        """Ask for a log; what is returned then gives its pieces.
+        """Request a log; return a stream of its chunks.
 
         Raises:
-            StatusError: what the agent answers, or 500 if it cannot be reached.
+            StatusError: the agent's error, or 500 if it cannot be reached.
         """
-        import aiohttp  # slow to import, and many a server never needs it
+        import aiohttp  # slow to import, and often not needed
 
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
             self._session = aiohttp.ClientSession(timeout=timeout)
-        parts = "/".join(quote(each) for each in (source.namespace, source.pod, source.container))
-        url = f"https://{source.host}:{source.port}/containerLogs/{parts}"
+        path = "/".join(quote(each) for each in (source.namespace, source.pod, source.container))
+        url = f"https://{source.host}:{source.port}/containerLogs/{path}"
         try:
-            answer = await self._session.get(url, params=dict(source.parameters), ssl=self._context)
+            response = await self._session.get(
+                url, params=dict(source.parameters), ssl=self._context
+            )
         except (aiohttp.ClientError, TimeoutError) as error:
             raise internal(f'Get "{url}": {error}') from error
-        if answer.status != 200:
-            body = await answer.read()
-            answer.release()
-            raise _error_from_response(answer.status, body)
-        return _stream_body(answer)
+        if response.status != 200:
+            body = await response.read()
+            response.release()
+            raise _error_from_response(response.status, body)
+        return _stream_body(response)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the HTTP session."""
         if self._session is not None:
             await self._session.close()
 
@@ -75,13 +77,13 @@ async def _stream_body(response: "aiohttp.ClientResponse") -> AsyncGenerator[byt
 
 
 def _error_from_response(status: int, body: bytes) -> StatusError:
-    """An agent refuses with a Status object or with plain text."""
+    """An agent's error is a Status object or plain text."""
     try:
-        said = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        said = None
-    if isinstance(said, dict) and said.get("kind") == "Status":
-        return StatusError(status, said.get("reason", ""), said.get("message", ""))
+        decoded = None
+    if isinstance(decoded, dict) and decoded.get("kind") == "Status":
+        return StatusError(status, decoded.get("reason", ""), decoded.get("message", ""))
     reasons = {400: "BadRequest", 404: "NotFound"}
     text = body.decode(errors="replace").strip()
     return StatusError(status, reasons.get(status, "InternalError"), text)

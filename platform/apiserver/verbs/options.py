@@ -1,4 +1,4 @@
-"""Parameters of reads and writes, checked before anything else happens."""
+"""Parse and validate the parameters of reads and writes."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ _POLICIES = ("Foreground", "Background", "Orphan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a LIST or WATCH asks for."""
+    """Options of a LIST or WATCH."""
 
     selection: SelectionPredicate
     resource_version: int | None
@@ -33,7 +33,7 @@ class ReadOptions:
     resource_version_match: str
     limit: int
     continue_from: tuple[int, str] | None
-    """Version and last key of the page before."""
+    """Version and last key of the previous page."""
 
     send_initial_events: bool | None
     bookmarks: bool
@@ -43,7 +43,7 @@ class ReadOptions:
 def read_options(
     request: Request, kind: KindInfo, object_path: ObjectPath, *, watch: bool
 ) -> ReadOptions:
-    """Read and check the options of a LIST or WATCH.
+    """Parse and validate the options of a LIST or WATCH.
 
     Raises:
         StatusError: 400 or 422.
@@ -142,7 +142,7 @@ def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> Sel
 
 
 def encode_continue(version: int, key: str) -> str:
-    """The ``continue`` of a page that ends with *key*."""
+    """Return the ``continue`` token of a page that ends with *key*."""
     body = msgspec.json.encode({"v": "meta.k8s.io/v1", "rv": version, "start": f"{key}\0"})
     return base64.urlsafe_b64encode(body).decode().rstrip("=")
 
@@ -158,25 +158,25 @@ def _decode_continue(token: str) -> tuple[int, str]:
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a create, update or patch is to be done."""
+    """Options of a create, update or patch."""
 
     dry_run: bool = False
     strict: bool = False
-    """Refuse unknown and doubled fields."""
+    """Reject unknown and duplicate fields."""
 
     warn: bool = False
-    """Name them in warnings."""
+    """Warn of them."""
 
 
 INTERNAL = WriteOptions()
-"""For our own controllers."""
+"""Options of the server's own controllers."""
 
 
 _PLAIN = WriteOptions(warn=True)
 
 
 def write_options(request: Request, kind: str) -> WriteOptions:
-    """Read and check the options of a write; *kind* is CreateOptions or the like.
+    """Parse and validate the options of a write; *kind* is CreateOptions or the like.
 
     Raises:
         StatusError: 422.
@@ -203,7 +203,7 @@ def write_options(request: Request, kind: str) -> WriteOptions:
 
 
 def _check_manager(name: str) -> list[FieldError]:
-    """Check the name under which a client writes, which is kept nowhere."""
+    """Validate the field manager, which is not stored."""
     where = "fieldManager"
     errors = (
         [too_long(where, _MAX_MANAGER_LENGTH)] if len(name.encode()) > _MAX_MANAGER_LENGTH else []
@@ -216,7 +216,7 @@ def _check_manager(name: str) -> list[FieldError]:
 
 
 def check_timeout(query: Mapping[str, str]) -> None:
-    """Check how long the client wants to wait; answers come sooner than anybody asks for.
+    """Validate the ``timeout`` parameter, which has no effect: responses are faster.
 
     Raises:
         StatusError: 400.
@@ -233,10 +233,10 @@ def check_timeout(query: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """How a deletion is to be done."""
+    """Options of a deletion."""
 
     grace_period: int | None = None
-    """Seconds; ``None`` leaves it to the object."""
+    """Seconds; ``None`` means the object's default."""
 
     uid: str | None = None
     resource_version: str | None = None
@@ -250,7 +250,7 @@ class _Preconditions(ApiStruct, frozen=True):
 
 
 class _DeleteOptionsBody(ApiStruct, frozen=True):
-    """DeleteOptions on the wire."""
+    """DeleteOptions in JSON."""
 
     grace_period_seconds: int | None = None
     preconditions: _Preconditions | None = None
@@ -267,7 +267,7 @@ def _decode_delete_options(body: Json) -> _DeleteOptionsBody:
 
 
 def parse_delete_options(body: Json) -> DeleteOptions:
-    """The options that stand inside another object, such as an Eviction.
+    """Parse DeleteOptions inside another object, such as an Eviction.
 
     Raises:
         StatusError: 400.
@@ -284,7 +284,7 @@ def parse_delete_options(body: Json) -> DeleteOptions:
 
 
 def delete_options(request: Request) -> DeleteOptions:
-    """Read the options of a deletion from its body or, without one, from its parameters.
+    """Parse the options of a deletion from its body or, without one, from its parameters.
 
     Raises:
         StatusError: 400, 415 or 422.

@@ -1,4 +1,4 @@
-"""PATCH bodies: which kind of patch it is, and how it changes an object."""
+"""PATCH bodies: media type and decoding."""
 
 from functools import partial
 
@@ -6,20 +6,18 @@ from ..errors.status import StatusError, bad_request, unsupported_media
 from ..http.bodies import check_depth_and_size, media_type, parse_json
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
+from ..media_types import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from .writes import UpdateFunc
 
-JSON_PATCH = "application/json-patch+json"
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
 def check_content_type(request: Request, kind: KindInfo) -> str:
-    """Return which kind of patch a request brings.
+    """Return the media type of a patch.
 
     Raises:
-        StatusError: 415, none that the kind takes.
+        StatusError: 415, the kind does not support it.
     """
     media = media_type(request)
     known = [JSON_PATCH, MERGE_PATCH]
@@ -34,16 +32,16 @@ def check_content_type(request: Request, kind: KindInfo) -> str:
 
 
 def patch_size(request: Request) -> int:
-    """Bytes that a patch may come to; a JSON patch that copies is as large as it can get."""
+    """Return the bytes that a patch may produce; the maximum if a JSON patch has copies."""
     body = request.body
-    # A letter can only hide in an escape.
+    # A letter can be hidden by an escape only.
     if media_type(request) == JSON_PATCH and (b"copy" in body or b"\\u" in body):
         return MAX_COPIED
     return len(body)
 
 
 def read_patch(request: Request, kind: KindInfo) -> UpdateFunc:
-    """The change that a PATCH request asks for.
+    """Return the change of a PATCH request.
 
     Raises:
         StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.
@@ -61,7 +59,7 @@ def _apply(media: str, kind: KindInfo, body: object, current: Json) -> Json:
     try:
         if media == JSON_PATCH:
             changed = json_patch(current, body)
-            # Alone of the three it can make a document deeper than both.
+            # The only type of patch that can create a document deeper than both.
             check_depth_and_size(changed)
         elif media == MERGE_PATCH:
             changed = merge_patch(current, body)

@@ -1,7 +1,7 @@
-"""The patches that a client can send: JSON patch, merge patch, strategic merge patch.
+"""JSON patch, merge patch and strategic merge patch.
 
-All three return a new document; parts that the patch does not reach are shared with the old
-one, which is never changed.
+Each returns a new document, which may reference unchanged values of the old one; the old one
+is never modified.
 """
 
 import copy
@@ -15,14 +15,14 @@ __all__ = ["PatchError", "json_patch", "merge_patch", "strategic_merge"]
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 2**20
-"""Bytes of JSON that the ``copy`` operations of one patch may make: each could double the last."""
+"""Maximum bytes that the ``copy`` operations of one patch add: each could double the last."""
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
-    """Apply a merge patch (RFC 7386): objects are merged, ``null`` removes, all else replaces.
+    """Apply a merge patch (RFC 7386): objects are merged, ``null`` removes, other values replace.
 
     Raises:
-        PatchError: the patch as a whole is no object.
+        PatchError: the patch is not an object.
     """
     if not isinstance(patch, dict):
         raise PatchError(400, "BadRequest", "error decoding patch: the patch must be an object")
@@ -45,8 +45,8 @@ def json_patch(document: Any, operations: Any) -> Any:
     """Apply a JSON patch (RFC 6902): all of its operations, or none.
 
     Raises:
-        PatchError: 400 if it is no list of operations, 413 if it has too many or they
-            copy too much, 422 if one of them fails, a ``test`` among them.
+        PatchError: 400, it is not a list of operations; 413, it has too many or copies too much;
+            422, an operation fails, e.g. a ``test``.
     """
     if not isinstance(operations, list):
         raise PatchError(400, "BadRequest", "error decoding patch: a JSON patch must be a list")
@@ -63,7 +63,7 @@ def json_patch(document: Any, operations: Any) -> Any:
         for operation in operations:
             copied += _copied(result, operation)
             if copied > MAX_COPIED:
-                text = f"copies in a JSON patch may make {MAX_COPIED} bytes at most"
+                text = f"copies in a JSON patch exceed the limit of {MAX_COPIED} bytes"
                 raise PatchError(413, "RequestEntityTooLarge", text)
             result = _apply(result, operation)
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -74,7 +74,7 @@ def json_patch(document: Any, operations: Any) -> Any:
 
 
 def _copied(document: Any, operation: dict[str, Any]) -> int:
-    """Bytes of JSON that *operation* adds to *document* by a copy."""
+    """Return the bytes of JSON that a copy *operation* adds to *document*."""
     if operation["op"] != "copy":
         return 0
     return len(msgspec.json.encode(_find(document, _pointer(operation["from"]))))
@@ -105,7 +105,7 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare as JSON does: in Python True equals 1. Takes no longer than the smaller is large."""
+    """Compare as JSON does: in Python True equals 1. The smaller value bounds the time."""
     if type(one) is dict and type(other) is dict:
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if type(one) is list and type(other) is list:
@@ -121,7 +121,7 @@ def _pointer(text: str) -> list[str]:
         return []
     if not text.startswith("/"):
         raise ValueError(f"not a JSON pointer: {text!r}")
-    return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
+    return [token.replace("~1", "/").replace("~0", "~") for token in text[1:].split("/")]
 
 
 def _index(items: list[Any], key: str, *, past_end: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""The sub-resources of pods: binding, eviction, log."""
+"""The subresources of pods: binding, eviction, log."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -8,9 +8,10 @@ import msgspec
 from ...model import names
 from ..errors.status import StatusError, bad_request, conflict, internal, not_found
 from ..http.bodies import decode_body, get_object
-from ..http.requests import TEXT, Json, ObjectPath, Request, Response
+from ..http.requests import Json, ObjectPath, Request, Response
 from ..kinds.info import KindInfo
-from ..storage.object_store import ResourceStore
+from ..media_types import TEXT
+from ..storage.resource_store import ResourceStore
 from .deletes import Deleter
 from .disruption_budgets import consume_disruption
 from .log_proxy import LogProxy, LogSource
@@ -19,13 +20,13 @@ from .writes import Writer, WriteRequest, now
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _BINDING = replace(names.PODS, plural="pods/binding")
-"""How refusals of a binding call what they are about."""
+"""Resource in the errors of a binding."""
 
 _KUBELET_PORT = 10250
 
 
 class PodSubresources:
-    """Answers requests about parts of pods."""
+    """Handles requests for subresources of pods."""
 
     def __init__(
         self, writer: Writer, deleter: Deleter, kinds: "PodKinds", log_proxy: LogProxy | None
@@ -36,7 +37,7 @@ class PodSubresources:
         self._log_proxy = log_proxy
 
     async def bind(self, write_request: WriteRequest, request: Request) -> Response:
-        """Give a pod its node.
+        """Bind a pod to a node.
 
         Raises:
             StatusError: 400, 404, 409, 422.
@@ -67,7 +68,7 @@ class PodSubresources:
         return Response(status=201, body=msgspec.json.encode(_SUCCESS) + b"\n")
 
     async def evict(self, write_request: WriteRequest, request: Request) -> Response:
-        """Delete a pod, unless a disruption budget keeps it.
+        """Delete a pod, unless a disruption budget forbids it.
 
         Raises:
             StatusError: 404, 409, 429, 500.
@@ -94,20 +95,20 @@ class PodSubresources:
         return Response(status=201, body=msgspec.json.encode(_SUCCESS) + b"\n")
 
     async def log(self, write_request: WriteRequest, request: Request) -> Response:
-        """What a container wrote, fetched from the agent of its node.
+        """Return a container's log, fetched from the agent of the pod's node.
 
         Raises:
-            StatusError: 400, 404, or what the agent answers.
+            StatusError: 400, 404, or the agent's error.
         """
         _, entry = self._writer.get_latest(write_request)
         pod = entry.parse()
         container = _container(pod, request.query.get("container", ""))
         node = (pod.get("spec") or {}).get("nodeName", "")
         if not node:
-            # As on a real cluster: a pod without a node has no log, which is no error.
+            # As on a real cluster, a pod without a node has an empty log.
             return Response(content_type=TEXT)
         if self._log_proxy is None:
-            raise internal("this server has no certificate to show to agents")
+            raise internal("this server has no client certificate for agents")
         host, port = self._kubelet_address(node)
         source = LogSource(
             host=host,
@@ -122,8 +123,8 @@ class PodSubresources:
         return Response(content_type=TEXT, stream=stream)
 
     def _kubelet_address(self, node: str) -> tuple[str, int]:
-        shelf: ResourceStore = self._writer.store.resource_store(self._kinds.nodes)
-        entry = shelf.get("", node)
+        resource_store: ResourceStore = self._writer.store.resource_store(self._kinds.nodes)
+        entry = resource_store.get("", node)
         if entry is None:
             raise not_found(names.NODES, node)
         status = entry.parse().get("status") or {}
@@ -134,7 +135,7 @@ class PodSubresources:
 
 
 class PodKinds(msgspec.Struct, frozen=True, kw_only=True):
-    """The kinds that the parts of pods have to do with."""
+    """Kinds that these handlers use."""
 
     pods: KindInfo
     nodes: KindInfo
@@ -151,16 +152,16 @@ def _with_binding(pod: Json, binding: Json, node: str) -> Json:
         raise conflict(_BINDING, name, why)
     if spec.get("schedulingGates"):
         raise conflict(_BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
-    said = get_object(binding, "metadata")
+    binding_metadata = get_object(binding, "metadata")
     metadata = dict(pod["metadata"])
-    uid = said.get("uid")
+    uid = binding_metadata.get("uid")
     if uid and uid != metadata["uid"]:
         why = (
             f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
             f"{metadata['uid']}"
         )
         raise conflict(names.PODS, name, why)
-    version = said.get("resourceVersion")
+    version = binding_metadata.get("resourceVersion")
     if version and version != metadata["resourceVersion"]:
         why = (
             f"Precondition failed: ResourceVersion in precondition: {version}, "
@@ -168,7 +169,7 @@ def _with_binding(pod: Json, binding: Json, node: str) -> Json:
         )
         raise conflict(names.PODS, name, why)
     for key in ("labels", "annotations"):
-        if added := get_object(said, key):
+        if added := get_object(binding_metadata, key):
             metadata[key] = {**(metadata.get(key) or {}), **added}
     status = dict(pod.get("status") or {})
     before = [each for each in status.get("conditions") or () if each.get("type") != "PodScheduled"]

@@ -9,7 +9,8 @@ from ..errors.status import StatusError, expired, not_found
 from ..http.negotiation import negotiate
 from ..http.requests import Json, ObjectPath, Request, Response
 from ..kinds.info import KindInfo
-from ..storage.object_store import ObjectStore, ResourceStore
+from ..storage.object_store import ObjectStore
+from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import ADDED, StoredObject, WatchEvent, watch_line
 from ..storage.watch import Watcher
@@ -17,26 +18,26 @@ from .options import EXACT, ReadOptions, encode_continue, read_options
 from .render import Renderer
 
 BOOKMARK_INTERVAL = 60.0
-"""Seconds between bookmarks on a quiet stream."""
+"""Seconds between bookmarks on an idle watch."""
 
 BOOKMARK_BEFORE_END = 2.0
-"""Seconds before the end of a stream at which its last bookmark comes."""
+"""Seconds between the last bookmark of a watch and its end."""
 
 DEFAULT_TIMEOUT_RANGE = (1800, 3600)
-"""Seconds between which a stream ends that asked for no time."""
+"""Range of seconds after which a watch without a timeout ends."""
 
 
 class Reader:
-    """Answers reads from what is committed."""
+    """Handles reads of the committed state."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     async def get(self, request: Request, kind: KindInfo, object_path: ObjectPath) -> Response:
-        """One object.
+        """Return one object.
 
         Raises:
-            StatusError: 404; 504 for a version that is still to come.
+            StatusError: 404; 504, the version is not committed yet.
         """
         renderer = self._renderer(request, kind)
         if version := request.query.get("resourceVersion", ""):
@@ -55,7 +56,7 @@ class Reader:
     async def list_objects(
         self, request: Request, kind: KindInfo, object_path: ObjectPath
     ) -> Response:
-        """All objects of a selection, or a page of them.
+        """Return the selected objects, or a page of them.
 
         Raises:
             StatusError: 400, 410, 422, 504.
@@ -64,11 +65,11 @@ class Reader:
         options = read_options(request, kind, object_path, watch=False)
         if options.resource_version:
             await self._store.wait_until_fresh(options.resource_version)
-        shelf = self._store.resource_store(kind)
+        resource_store = self._store.resource_store(kind)
         selection = options.selection
         limit = 0 if options.resource_version == 0 else options.limit
-        # From here on the state is one that no write changes, however many turns it takes.
-        state, version = self._snapshot(shelf, options)
+        # From here on the state is immutable, so the event loop may run other tasks in between.
+        state, version = self._snapshot(resource_store, options)
         first = _page_start(state, options)
         entries: Sequence[StoredObject] = state[first:] if first else state
         entries = await select(entries, selection, limit=limit)
@@ -77,7 +78,7 @@ class Reader:
             rest = len(entries) - limit
             entries = entries[:limit]
             metadata["continue"] = encode_continue(version, _continue_key(entries[-1], object_path))
-            shelf.keep_snapshot(version, selection.namespace, state)
+            resource_store.keep_snapshot(version, selection.namespace, state)
             if not selection.has_selectors:
                 metadata["remainingItemCount"] = rest
         return renderer.render_list([entry.data for entry in entries], metadata)
@@ -85,7 +86,7 @@ class Reader:
     def _snapshot(
         self, resource_store: ResourceStore, options: ReadOptions
     ) -> tuple[list[StoredObject], int]:
-        """The objects of a namespace, or of all, at the version that is asked for."""
+        """Return the objects of a namespace, or of all, at the requested version."""
         namespace = options.selection.namespace
         if options.continue_from is not None:
             version, key = options.continue_from
@@ -122,7 +123,7 @@ class Reader:
         return error
 
     async def watch(self, request: Request, kind: KindInfo, object_path: ObjectPath) -> Response:
-        """The changes of a selection, as they happen.
+        """Stream the changes of the selected objects.
 
         Raises:
             StatusError: 400, 406, 422.
@@ -144,7 +145,7 @@ class Reader:
 
 
 def _page_start(state: list[StoredObject], options: ReadOptions) -> int:
-    """Where the page begins that is asked for."""
+    """Return the index at which the requested page starts."""
     if options.continue_from is None:
         return 0
     space, _, name = options.continue_from[1].rpartition("/")
@@ -153,14 +154,14 @@ def _page_start(state: list[StoredObject], options: ReadOptions) -> int:
 
 
 def _continue_key(entry: StoredObject, object_path: ObjectPath) -> str:
-    """What a page token remembers: the name, after its namespace where that is open."""
+    """Return the key in a continue token: the name, after its namespace in a list of all."""
     if object_path.namespace or not entry.namespace:
         return f"/{entry.name}"
     return f"{entry.namespace}/{entry.name}"
 
 
 class _WatchStream:
-    """One watch stream from its first line to its last."""
+    """One watch stream."""
 
     def __init__(
         self,
@@ -179,12 +180,12 @@ class _WatchStream:
         self._expired = False
 
     async def lines(self) -> AsyncGenerator[bytes]:
-        """Pieces of the stream, each one or more lines."""
+        """Yield chunks of the stream, each one or more lines."""
         options = self._options
         try:
             if options.send_initial_events and options.resource_version:
                 await self._store.wait_until_fresh(options.resource_version)
-            # Nothing is awaited before the watcher is in place.
+            # Nothing is awaited before the watcher is registered.
             initial, replayed = self._initial_state()
         except StatusError as error:
             yield watch_line("ERROR", error.body())
@@ -195,8 +196,10 @@ class _WatchStream:
             version = self._store.committed_rv
             selection = options.selection
             async for entries in slices(initial, PARSED_SLICE_SIZE):
-                wanted = filter(selection.matches, entries) if selection.has_selectors else entries
-                yield b"".join(map(self._added_line, wanted))
+                selected = (
+                    filter(selection.matches, entries) if selection.has_selectors else entries
+                )
+                yield b"".join(map(self._added_line, selected))
             async for events in slices(replayed, PARSED_SLICE_SIZE):
                 yield b"".join(map(self._replayed_line, events))
             if self._sends_initial_events_end():
@@ -211,7 +214,7 @@ class _WatchStream:
                 timer.cancel()
 
     def _initial_state(self) -> tuple[list[StoredObject], list[WatchEvent]]:
-        """The objects to start with, or the changes after a given version."""
+        """Return the initial objects, or the changes after the requested version."""
         options = self._options
         if options.send_initial_events or (
             options.send_initial_events is None and not options.resource_version
@@ -262,7 +265,7 @@ class _WatchStream:
             while True:
                 if not (self._expired or self._bookmark_due):
                     await self._watcher.wait()
-                # All changes up to this version are queued, and more may come while we send.
+                # All changes up to this version are queued, and more may be queued while we send.
                 version = self._store.committed_rv
                 async for queued in slices(self._watcher.drain(), PARSED_SLICE_SIZE):
                     yield b"".join(self._event_line(*each) for each in queued)

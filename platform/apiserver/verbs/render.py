@@ -1,6 +1,6 @@
-"""Answers with objects: plain, as tables, as metadata alone, in JSON or YAML.
+"""Render objects as responses: in full, as tables, as metadata only; in JSON or YAML.
 
-Whatever needs no reshaping goes out as the stored bytes.
+Objects that need no conversion are sent as the stored bytes.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -12,8 +12,9 @@ import msgspec
 from ..errors.status import bad_request
 from ..http import offload, yaml_process
 from ..http.negotiation import PLAIN_JSON, OutputFormat
-from ..http.requests import YAML, Json, Response
+from ..http.requests import Json, Response
 from ..kinds.info import KindInfo
+from ..media_types import YAML
 from ..printing import tables
 from ..storage.slices import PARSED_SLICE_SIZE, SLICE_SIZE, slices
 from ..storage.stored_objects import WatchEvent, in_version, watch_line
@@ -23,15 +24,15 @@ _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
 
 
 class Renderer(msgspec.Struct, frozen=True, kw_only=True):
-    """Shows stored objects of one kind in one form."""
+    """Renders stored objects of one kind in one output format."""
 
     kind: KindInfo
     output_format: OutputFormat = PLAIN_JSON
     include: str = ""
-    """What table rows carry of their objects: Metadata (also ``""``), Object or None."""
+    """``includeObject`` of table rows: Metadata (also ``""``), Object or None."""
 
     def check(self) -> None:
-        """Refuse what cannot be shown.
+        """Reject unsupported options.
 
         Raises:
             StatusError: 400.
@@ -49,7 +50,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             raise bad_request(text)
 
     def render_object(self, data: bytes, *, status: int = 200) -> Response:
-        """An answer with one object."""
+        """Return a response with one object."""
         self.check()
         body = self._transform(data)
         if self.output_format.yaml:
@@ -57,13 +58,13 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return Response(status=status, body=body + b"\n")
 
     def render_list(self, objects: Sequence[bytes], metadata: Json) -> Response:
-        """An answer with a list of objects, in pieces if there are many of them."""
+        """Return a response with a list of objects, chunked if it is long."""
         self.check()
         plain = self.output_format.as_kind == "" and not self.output_format.yaml
         if len(objects) > (SLICE_SIZE if plain else PARSED_SLICE_SIZE):
-            made = self._yaml_list_chunks if self.output_format.yaml else self._list_chunks
+            chunks = self._yaml_list_chunks if self.output_format.yaml else self._list_chunks
             return Response(
-                stream=made(objects, metadata), content_type=self.output_format.content_type
+                stream=chunks(objects, metadata), content_type=self.output_format.content_type
             )
         body = self._list_head(metadata) + b",".join(map(self._item, objects)) + b"]}"
         return _yaml_response(body) if self.output_format.yaml else Response(body=body + b"\n")
@@ -71,17 +72,17 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
     async def _list_chunks(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
         yield self._list_head(metadata)
         between = b""
-        async for part in slices(
+        async for batch in slices(
             objects, PARSED_SLICE_SIZE if self.output_format.as_kind else SLICE_SIZE
         ):
-            yield between + b",".join(map(self._item, part))
+            yield between + b",".join(map(self._item, batch))
             between = b","
         yield b"]}\n"
 
     async def _yaml_list_chunks(
         self, objects: Sequence[bytes], metadata: Json
     ) -> AsyncGenerator[bytes]:
-        """The same in YAML: its keys in order, the list among them as it comes."""
+        """Yield the same in YAML: its keys sorted, the list among them as a stream."""
         whole = msgspec.json.decode(self._list_head(metadata) + b"]}")
         (key,) = (key for key, value in whole.items() if value == [])
         before = {each: value for each, value in whole.items() if each < key}
@@ -97,7 +98,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return self._item(data) + b"\n"
 
     def _item(self, data: bytes) -> bytes:
-        """One object in a list."""
+        """Encode one item of a list."""
         if self.output_format.as_kind == "Table":
             return msgspec.json.encode(self._row(data))
         if self.output_format.as_kind:
@@ -106,7 +107,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return self._in_version(data)
 
     def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
-        """The line of a watch stream for *event*; *first* tables name their columns."""
+        """Encode the line of a watch for *event*; the *first* table has column definitions."""
         kind = self.kind
         as_stored = kind.storage_version in ("", kind.resource.version) and not kind.stored_as
         if self.output_format == PLAIN_JSON and as_stored:
@@ -114,11 +115,11 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return watch_line(event_type, self.object(event.object_for(event_type), first=first))
 
     def object(self, data: bytes, *, first: bool = False) -> bytes:
-        """One object of a watch stream."""
+        """Encode one object of a watch."""
         return self._transform(data, columns=first)
 
     def bookmark(self, version: int, *, initial_end: bool = False, first: bool = False) -> bytes:
-        """The line that says how far a watch stream has come."""
+        """Encode a bookmark line."""
         metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -166,7 +167,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def _list_head(self, metadata: Json) -> bytes:
-        """A list up to its first item."""
+        """Encode a list up to its first item."""
         if self.output_format.as_kind == "Table":
             empty = self._table([], metadata)
         elif self.output_format.as_kind:
@@ -182,7 +183,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _yaml_response(data: bytes, *, status: int = 200) -> Response:
-    """An answer in YAML, made by a process of its own if it is large."""
+    """Return a response in YAML, converted in a separate process if it is large."""
     if len(data) > offload.YAML_OFFLOAD_THRESHOLD:
         return Response(status=status, stream=_yaml_stream(data), content_type=YAML)
     return Response(status=status, body=yaml_process.from_json(data), content_type=YAML)

@@ -1,4 +1,4 @@
-"""The ``/scale`` of a kind: how many replicas are wanted and how many there are."""
+"""The ``scale`` subresource: desired and current replicas."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _BUILT_IN = {
 
 
 def get_scale(kind: KindInfo, obj: Json) -> bytes:
-    """The Scale of an object."""
+    """Return the Scale of an object."""
     return msgspec.json.encode(_scale(kind, obj)) + b"\n"
 
 
@@ -42,12 +42,12 @@ def _scale(kind: KindInfo, obj: Json) -> Json:
 
 
 def desired_replicas(kind: KindInfo, obj: Json) -> int:
-    """How many replicas an object asks for."""
+    """Return the desired replicas of an object."""
     return int(_get_path(obj, (kind.scale_paths or _BUILT_IN)["specReplicasPath"]) or 0)
 
 
 def update_scale(kind: KindInfo, body: Json) -> UpdateFunc:
-    """The change that a sent Scale asks for."""
+    """Return the change that applies a Scale."""
 
     def change(obj: Json) -> Json:
         return _with_replicas(kind, obj, body)
@@ -56,7 +56,7 @@ def update_scale(kind: KindInfo, body: Json) -> UpdateFunc:
 
 
 def patch_scale(request: Request, kind: KindInfo) -> UpdateFunc:
-    """The change that a patch of the Scale asks for.
+    """Return the change that applies a patch of the Scale.
 
     Raises:
         StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.

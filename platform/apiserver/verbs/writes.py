@@ -1,7 +1,7 @@
-"""Create, update, patch: from a decoded body to a decided write.
+"""Create, update and patch: from a decoded body to a planned write.
 
-Everything from looking at the current state to deciding the write happens without a pause, so a
-write is always decided on the newest state and needs no retries; callers then wait for the disk.
+Reading the current state and planning the write happen without an await in between, so a plan is
+always based on the latest state and needs no retries; callers then wait for the disk.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...local.tokens import COMPONENTS
 from ...model import names, times
 from ...model.names import Resource
 from ..discovery.catalog import Catalog
@@ -31,40 +30,46 @@ from ..errors.status import (
     too_busy,
 )
 from ..http import offload
-from ..http.auth import APISERVER_USER, User
-from ..http.offload import OFFLOAD_THRESHOLD
+from ..http.auth import APISERVER_USER, COMPONENTS_GROUP, User
 from ..http.requests import Json, ObjectPath
-from ..kinds.info import KindInfo
-from ..storage.object_store import ObjectStore, PendingWrite, ResourceStore
+from ..kinds.info import OFFLOAD_THRESHOLD, KindInfo
+from ..kinds.metadata import TYPE_META
+from ..storage.object_store import ObjectStore, PendingWrite
+from ..storage.resource_store import ResourceStore
 from ..storage.stored_objects import StoredObject, encode, new_uid
 from .admission import Admission, AdmissionAttributes
 from .options import INTERNAL, WriteOptions
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _PREFIX_LENGTH = 58
-_KIND = ("apiVersion", "kind")
 _MAX_ATTEMPTS = 5
 TERMINATING = "NamespaceTerminating"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
-"""The finalizers by which a deletion asks the garbage collector to go first."""
+"""Finalizers by which a deletion asks the garbage collector to run first."""
 
 UpdateFunc = Callable[[Json], Json]
-"""Turns the current object, as the caller's version shows it, into the wanted one."""
+"""Returns the updated object for the current one, both in the caller's API version."""
 
 
 class WriteResult(NamedTuple):
-    """What a write led to; tell nobody before :meth:`wait_written`."""
+    """Result of a write; wait for :meth:`committed` before sending the response."""
 
     data: bytes
     done: "asyncio.Future[None] | None" = None
     removed: bool = False
     uid: str = ""
 
+    @classmethod
+    def from_pending(cls, pending: PendingWrite, *, removed: bool = False) -> "WriteResult":
+        """Return the result of a queued write."""
+        entry = pending.entry
+        return cls(entry.data, pending.done, removed, entry.uid)
+
     async def committed(self) -> bytes:
-        """The object, once it is on disk.
+        """Return the object once it is on disk.
 
         Raises:
-            StatusError: 500, the disk refused.
+            StatusError: 500, the disk write failed.
         """
         if self.done is not None:
             await self.done
@@ -72,32 +77,32 @@ class WriteResult(NamedTuple):
 
 
 class PlannedWrite(NamedTuple):
-    """A write that is decided against what its shelf held then, and has changed nothing yet."""
+    """A write planned against the state of its resource store; nothing is changed yet."""
 
     resource_store: ResourceStore
     old: StoredObject | None
-    """What it replaces."""
+    """Object that is replaced."""
 
     obj: Json
-    """What it stores, in the stored version."""
+    """Object to store, in the storage version."""
 
     name: str
     removed: bool = False
-    """The object goes with this write."""
+    """Whether the write deletes the object."""
 
     response: bytes | None = None
-    """What a write that stores nothing answers: a dry run, or no change."""
+    """Response if nothing is stored: a dry run, or no change."""
 
 
 class WriteRequest(msgspec.Struct, kw_only=True):
-    """Who writes what, and how."""
+    """User, target and options of a write."""
 
     kind: KindInfo
     object_path: ObjectPath
     user: User = APISERVER_USER
     options: WriteOptions = INTERNAL
     warnings: list[str] | None = None
-    """Where to say what is odd but accepted."""
+    """Receives the texts of warnings."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -106,7 +111,7 @@ class WriteRequest(msgspec.Struct, kw_only=True):
 
 
 class Writer:
-    """Decides creates, updates and patches."""
+    """Plans and executes creates, updates and patches."""
 
     def __init__(self, store: ObjectStore, catalog: Catalog, admission: Admission) -> None:
         self.store = store
@@ -117,13 +122,13 @@ class Writer:
     async def plan_and_execute(
         self, write_request: WriteRequest, make_plan: Callable[[], PlannedWrite], *, size: int
     ) -> WriteResult:
-        """Carry out the plan that *make* makes, in a thread if *size* or the object is large.
+        """Execute the plan of *make_plan*, computed in a thread if *size* or the object is large.
 
-        Such a plan counts only if nothing that it read has changed meanwhile.
+        A plan from a thread is valid only if nothing that it read has changed since.
 
         Raises:
-            StatusError: whatever *make* raises; 413 the object is too large; 429 there was no end
-                of changes.
+            StatusError: the errors of *make_plan*; 413, the object is too large; 429, too many
+                concurrent changes.
         """
         self._check_served(write_request.kind)
         old = self.store.resource_store(write_request.kind).latest(*write_request.key)
@@ -132,9 +137,9 @@ class Writer:
         ):
             return self.execute(make_plan())
         warnings = write_request.warnings if write_request.warnings is not None else []
-        said = len(warnings)
+        warning_count = len(warnings)
         for _ in range(_MAX_ATTEMPTS):
-            del warnings[said:]
+            del warnings[warning_count:]
             plan, reads = await offload.run_in_thread(
                 lambda: self.admission.recording_reads(make_plan)
             )
@@ -146,7 +151,7 @@ class Writer:
         raise too_busy()
 
     def _check_served(self, kind: KindInfo) -> None:
-        """Refuse a write that was begun when the kind was defined otherwise."""
+        """Reject a write that started under an earlier definition of the kind."""
         resource = kind.resource
         if self._catalog.get(resource.group, resource.version, resource.plural) is not kind:
             raise too_busy()
@@ -159,22 +164,24 @@ class Writer:
         )
 
     def execute(self, plan: PlannedWrite) -> WriteResult:
-        """Queue a write that is decided.
+        """Queue a planned write.
 
         Raises:
             StatusError: 413, the object is too large.
         """
-        shelf, old = plan.resource_store, plan.old
+        resource_store, old = plan.resource_store, plan.old
         if plan.response is not None:
             return WriteResult(
-                plan.response, self.store.pending_commit(shelf, old) if old else None
+                plan.response, self.store.pending_commit(resource_store, old) if old else None
             )
         if plan.removed and old is not None:
-            return _to_result(self.store.remove(shelf, plan.obj, old), removed=True)
-        return _to_result(self.store.put(shelf, plan.obj, old))
+            return WriteResult.from_pending(
+                self.store.remove(resource_store, plan.obj, old), removed=True
+            )
+        return WriteResult.from_pending(self.store.put(resource_store, plan.obj, old))
 
     def create(self, write_request: WriteRequest, obj: Json) -> WriteResult:
-        """Make a new object of *obj*, which becomes the server's.
+        """Create an object from *obj*, which the writer may modify.
 
         Raises:
             StatusError: 400, 403, 404, 409, 413, 422, 500.
@@ -182,7 +189,7 @@ class Writer:
         return self.execute(self.plan_create(write_request, obj))
 
     def plan_create(self, write_request: WriteRequest, obj: Json) -> PlannedWrite:
-        """Decide what :meth:`create` does.
+        """Plan :meth:`create`.
 
         Raises:
             StatusError: 400, 403, 404, 409, 422, 500.
@@ -192,21 +199,21 @@ class Writer:
         if metadata.get("resourceVersion"):
             text = "resourceVersion should not be set on objects to be created"
             raise StatusError(500, "", text)
-        shelf = self.store.resource_store(kind)
+        resource_store = self.store.resource_store(kind)
         self._check_namespace(write_request, metadata)
         _init_metadata(metadata)
         if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = _generate_name(shelf, metadata)
+            metadata["name"] = _generate_name(resource_store, metadata)
         prepare_body(write_request, obj)
         _warn_unqualified_finalizers(write_request, metadata)
         kind.before_create(obj)
         attempt = self._admission_attributes(write_request, "CREATE", obj, None)
         obj = self._admit(write_request, attempt, obj)
         name = obj["metadata"]["name"]
-        if shelf.latest(write_request.object_path.namespace, name) is not None:
+        if resource_store.latest(write_request.object_path.namespace, name) is not None:
             raise already_exists(kind.resource, name)
-        made = encode(obj) if write_request.options.dry_run else None
-        return PlannedWrite(shelf, None, kind.to_stored(obj), name, response=made)
+        response = encode(obj) if write_request.options.dry_run else None
+        return PlannedWrite(resource_store, None, kind.to_stored(obj), name, response=response)
 
     def _check_namespace(self, write_request: WriteRequest, metadata: Json) -> None:
         namespace = write_request.object_path.namespace
@@ -233,7 +240,7 @@ class Writer:
             raise forbidden(write_request.kind.resource, name, why, causes=[cause])
 
     def plan_update(self, write_request: WriteRequest, obj: Json) -> PlannedWrite:
-        """Decide to put *obj* in the place of the object that the call names.
+        """Plan to replace the object of the request by *obj*.
 
         Raises:
             StatusError: 400, 403, 404, 409, 422.
@@ -242,7 +249,7 @@ class Writer:
         metadata = check_body(write_request, obj)
         if not metadata.get("name"):
             raise bad_request("the name of the object must be provided")
-        shelf, entry = self.get_latest(write_request)
+        resource_store, entry = self.get_latest(write_request)
         version = metadata.get("resourceVersion", "")
         if not version and write_request.kind.update_needs_rv:
             error = invalid_field("metadata.resourceVersion", 0, "must be specified for an update")
@@ -255,55 +262,55 @@ class Writer:
                 f"Precondition failed: UID in precondition: {uid}, UID in object meta: {entry.uid}"
             )
             raise conflict(resource, entry.name, why)
-        return self._replace(write_request, shelf, entry, obj)
+        return self._replace(write_request, resource_store, entry, obj)
 
     def patch(self, write_request: WriteRequest, change: UpdateFunc) -> WriteResult:
-        """Change the object that the call names.
+        """Change the object of the request.
 
         Raises:
-            StatusError: 400, 403, 404, 409, 413, 422, and whatever *change* raises.
+            StatusError: 400, 403, 404, 409, 413, 422, and the errors of *change*.
         """
         return self.execute(self.plan_patch(write_request, change))
 
     def plan_patch(self, write_request: WriteRequest, change: UpdateFunc) -> PlannedWrite:
-        """Decide what :meth:`patch` does.
+        """Plan :meth:`patch`.
 
         Raises:
-            StatusError: 400, 403, 404, 409, 422, and whatever *change* raises.
+            StatusError: 400, 403, 404, 409, 422, and the errors of *change*.
         """
-        shelf, entry = self.get_latest(write_request)
+        resource_store, entry = self.get_latest(write_request)
         obj = change(write_request.kind.from_stored(entry.parse()))
         _check_name_kept(obj)
         metadata = check_body(write_request, obj)
         if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
             raise stale_write(write_request.kind.resource, entry.name)
-        return self._replace(write_request, shelf, entry, obj, patched=True)
+        return self._replace(write_request, resource_store, entry, obj, patched=True)
 
     def update_unchecked(self, write_request: WriteRequest, change: UpdateFunc) -> WriteResult:
-        """Change the object that the call names as it is, without rules for users' writes.
+        """Change the stored object without the checks of users' writes.
 
         Raises:
-            StatusError: 404, and whatever *change* raises.
+            StatusError: 404, and the errors of *change*.
         """
-        shelf, entry = self.get_latest(write_request)
+        resource_store, entry = self.get_latest(write_request)
         changed = change(entry.parse())
         metadata = {**changed["metadata"], "resourceVersion": str(entry.rv)}
         changed = {**changed, "metadata": metadata}
         return self.execute(
-            _plan_replace(write_request, shelf, entry, old=entry.parse(), obj=changed)
+            _plan_replace(write_request, resource_store, entry, old=entry.parse(), obj=changed)
         )
 
     def get_latest(self, write_request: WriteRequest) -> tuple[ResourceStore, StoredObject]:
-        """The object that the call names, as the next write finds it.
+        """Return the object of the request as the next write finds it.
 
         Raises:
             StatusError: 404.
         """
-        shelf = self.store.resource_store(write_request.kind)
-        entry = shelf.latest(*write_request.key)
+        resource_store = self.store.resource_store(write_request.kind)
+        entry = resource_store.latest(*write_request.key)
         if entry is None:
             raise not_found(write_request.kind.resource, write_request.object_path.name)
-        return shelf, entry
+        return resource_store, entry
 
     def _replace(
         self,
@@ -318,10 +325,10 @@ class Writer:
         old = kind.from_stored(entry.parse())
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
         if write_request.object_path.subresource == "status":
-            # What is as it was is clean and complete already, and it is most of the object.
+            # Unchanged fields are pruned and defaulted already, and they are most of the object.
             known, obj = _split_unchanged(obj, old)
             prepare_body(write_request, obj, patched=patched)
-            obj = {**obj, **known}  # what is known was not empty
+            obj = {**obj, **known}  # unchanged fields hold no empty values to drop
             obj["metadata"] = dict(obj["metadata"])
             kind.before_status_update(obj, old)
         else:
@@ -348,21 +355,23 @@ class Writer:
             name=obj["metadata"].get("name", ""),
             old_object=old,
             user=write_request.user.name,
-            # Our own parts have told the user already, of the object that they act on.
-            warnings=None if COMPONENTS in write_request.user.groups else write_request.warnings,
+            # Our own components have warned the user already, on the object that they act for.
+            warnings=None
+            if COMPONENTS_GROUP in write_request.user.groups
+            else write_request.warnings,
         )
 
     def _admit(
         self, write_request: WriteRequest, attributes: AdmissionAttributes, obj: Json
     ) -> Json:
-        """Mutate, check, let validate: the order in which a real server refuses."""
+        """Mutate, validate, call validating webhooks: kube-apiserver's order of errors."""
         mutated = self.admission.mutate(attributes, obj)
         if mutated is not obj:
             write_request.kind.prepare(mutated)
             if attributes.old_object is None:
-                write_request.kind.before_create(mutated)  # what it begins with may follow from it
+                write_request.kind.before_create(mutated)  # initial values may depend on it
             else:
-                # Defaults that were put back are no change.
+                # Defaults that were set again are no change.
                 write_request.kind.update_generation(mutated, attributes.old_object)
         errors = write_request.kind.validate(mutated, attributes.old_object)
         if errors:
@@ -381,18 +390,18 @@ def _plan_replace(
     old: Json,
     obj: Json,
 ) -> PlannedWrite:
-    """Decide to put the checked *obj* in the place of *entry*, whose content is *old*."""
+    """Plan to replace *entry*, whose content is *old*, by the validated *obj*."""
     if obj == old:
         return PlannedWrite(resource_store, entry, obj, entry.name, response=entry.data)
-    made = encode(obj) if write_request.options.dry_run else None
+    response = encode(obj) if write_request.options.dry_run else None
     obj = write_request.kind.to_stored(obj)
     return PlannedWrite(
-        resource_store, entry, obj, entry.name, removed=is_deletion_complete(obj), response=made
+        resource_store, entry, obj, entry.name, removed=is_deletion_complete(obj), response=response
     )
 
 
 def check_body(write_request: WriteRequest, obj: Any) -> Json:
-    """Check that a body is an object of the call's kind and place; returns its metadata.
+    """Check the type, kind, namespace and name of a body; return its metadata.
 
     Raises:
         StatusError: 400.
@@ -406,16 +415,16 @@ def check_body(write_request: WriteRequest, obj: Any) -> Json:
             "is missing"
         )
         raise bad_request(text)
-    said = obj.setdefault("apiVersion", resource.api_version) or resource.api_version
-    if said != resource.api_version:
+    api_version = obj.setdefault("apiVersion", resource.api_version) or resource.api_version
+    if api_version != resource.api_version:
         text = (
-            f"the API version in the data ({said}) does not match the expected API version "
+            f"the API version in the data ({api_version}) does not match the expected API version "
             f"({resource.api_version})"
         )
         raise bad_request(text)
-    # Of a custom object, the wrong kind is one complaint among others.
-    said_kind = obj.setdefault("kind", resource.kind) or resource.kind
-    if said_kind != resource.kind and not write_request.kind.custom:
+    # For a custom object, a wrong kind is one of the errors of its validation.
+    body_kind = obj.setdefault("kind", resource.kind) or resource.kind
+    if body_kind != resource.kind and not write_request.kind.custom:
         text = (
             f'{obj["kind"]} in version "{resource.version}" cannot be handled as a {resource.kind}'
         )
@@ -452,14 +461,14 @@ def _check_namespace_and_name(
 
 
 def _split_unchanged(obj: Json, old: Json) -> tuple[Json, Json]:
-    """*obj* in two: what *old* has just so, and what is new, with version and kind."""
+    """Split *obj* into the fields equal to those of *old*, and the rest with version and kind."""
     known = {key: value for key, value in obj.items() if key in old and old[key] == value}
-    new = {key: value for key, value in obj.items() if key in _KIND or key not in known}
+    new = {key: value for key, value in obj.items() if key in TYPE_META or key not in known}
     return known, new
 
 
 def is_deletion_complete(obj: Json) -> bool:
-    """Whether nothing keeps a deleted object any more."""
+    """Return whether no finalizer or grace period holds back a deletion."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
@@ -469,7 +478,7 @@ def is_deletion_complete(obj: Json) -> bool:
 
 
 def now() -> str:
-    """The time, as objects carry it."""
+    """Return the current time in the format of objects."""
     return times.format(datetime.now(UTC))
 
 
@@ -490,7 +499,7 @@ def _generate_name(resource_store: ResourceStore, metadata: Json) -> str:
 
 
 def prepare_body(write_request: WriteRequest, obj: Json, *, patched: bool = False) -> None:
-    """Prune and default; what was unknown is refused, told or forgotten.
+    """Prune and default *obj*; reject, warn of or ignore unknown fields.
 
     Raises:
         StatusError: 400, or for patches 422.
@@ -502,21 +511,21 @@ def prepare_body(write_request: WriteRequest, obj: Json, *, patched: bool = Fals
         raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
     if not unknown:
         return
-    said = [f'unknown field "{path}"' for path in unknown]
+    texts = [f'unknown field "{path}"' for path in unknown]
     if write_request.options.strict and patched:
-        raise _bad_patch(obj, f"strict decoding error: {', '.join(said)}")
+        raise _bad_patch(obj, f"strict decoding error: {', '.join(texts)}")
     if write_request.options.strict:
         text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-            f"{resource.kind}: strict decoding error: {', '.join(said)}"
+            f"{resource.kind}: strict decoding error: {', '.join(texts)}"
         )
         raise bad_request(text)
     if write_request.options.warn and write_request.warnings is not None:
-        write_request.warnings.extend(said)
+        write_request.warnings.extend(texts)
 
 
 def _check_name_kept(patched: Json) -> None:
-    """Refuse a patch that would take an object's name, and all else that its metadata says."""
+    """Reject a patch that removes the object's name or its metadata."""
     metadata = patched.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise _bad_patch(patched, "metadata is no object")
@@ -525,14 +534,14 @@ def _check_name_kept(patched: Json) -> None:
 
 
 def _bad_patch(patched: Json, reason: str) -> StatusError:
-    """422: what a patch makes is no object of its kind."""
+    """422: the result of a patch is not a valid object."""
     problem = invalid_field("patch", encode(patched).decode(), reason)
     return invalid(Resource("", "", "", ""), "", [problem])
 
 
 def _warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) -> None:
     if not write_request.kind.custom:
-        return  # of built-in kinds they are refused
+        return  # those of built-in kinds are rejected
     for name in metadata.get("finalizers") or ():
         if (
             write_request.warnings is not None
@@ -543,8 +552,3 @@ def _warn_unqualified_finalizers(write_request: WriteRequest, metadata: Json) ->
                 f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to '
                 "avoid accidental conflicts with other finalizer writers"
             )
-
-
-def _to_result(pending: PendingWrite, *, removed: bool = False) -> WriteResult:
-    entry = pending.entry
-    return WriteResult(entry.data, pending.done, removed, entry.uid)

@@ -1,8 +1,8 @@
-"""The one door to a Kubernetes API: typed reads, writes, lists and watches.
+"""Client of the Kubernetes API: typed reads, writes, lists and watches.
 
-Bodies are structs, dicts or ready bytes; answers are read as the *view* that the caller names: a
-struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for the bytes. Errors are those of
-:mod:`.errors`.
+Bodies are structs, dicts or encoded bytes; responses are decoded as the *view* that the caller
+names: a struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for the bytes. Errors are
+those of :mod:`batholith.kube.errors`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -26,15 +26,15 @@ from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 T = TypeVar("T")
 
 Lines = Sequence[bytes]
-"""Whole lines of a watch that came in one read."""
+"""Complete lines of a watch received in one read."""
 
 WATCH_IDLE_TIMEOUT = 90.0
-"""Seconds of silence after which a watch is taken for dead; servers send a bookmark a minute."""
+"""Seconds without data after which a watch is resumed; servers send a bookmark a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchType:
-    """How the body of a patch is meant."""
+    """Format of a patch body, with the options of server-side apply."""
 
     content_type: str
     field_manager: str = ""
@@ -56,7 +56,7 @@ PatchType.JSON = PatchType("application/json-patch+json")
 
 
 class Client:
-    """A user of one API server. Open it with ``async with``; it is safe for many tasks."""
+    """Client of one API server with one user's credentials; safe for concurrent tasks."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Client:
         """Open the connection pool.
 
         Raises:
-            ConfigError: the credentials cannot be used.
+            ConfigError: the credentials are unusable.
         """
         await self._transport.__aenter__()
         return self
@@ -96,7 +96,7 @@ class Client:
 
     @property
     def metrics(self) -> ClientMetrics:
-        """Where this client's figures are kept."""
+        """The metrics of this client."""
         return self._transport.options.metrics
 
     @property
@@ -105,19 +105,19 @@ class Client:
         return self._transport.options.timing
 
     def background(self) -> "Client":
-        """The same client and pool, but its requests stand behind those of all others."""
-        twin = Client.__new__(Client)
-        twin._transport = self._transport
-        twin._background = True
-        return twin
+        """Return a client of the same pool whose requests have low priority."""
+        client = Client.__new__(Client)
+        client._transport = self._transport
+        client._background = True
+        return client
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
-        """Read one object."""
+        """Get one object."""
         path = codec.object_path(resource, name, namespace=namespace)
         return codec.decode(await self._send("GET", path), view)
 
     async def get_path(self, path: str, *, view: type[T]) -> T:
-        """Read any path, such as ``/version`` or a pod's log; the query must be encoded."""
+        """Get any path, such as ``/version`` or a pod's log; the query must be encoded."""
         return codec.decode(await self._send("GET", path), view)
 
     async def list(
@@ -149,10 +149,10 @@ class Client:
     async def list_pages(
         self, scope: ListScope, *, size: int = 500
     ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
-        """List in pages whose items are still bytes; all pages show the same moment.
+        """List in pages of undecoded items; all pages are of one resourceVersion.
 
         Raises:
-            GoneError: the pages took longer than the server keeps history; start again.
+            GoneError: the continue token expired; start again.
         """
         token = ""
         while True:
@@ -179,7 +179,7 @@ class Client:
         namespace: str = "",
         view: type[Any] = msgspec.Raw,
     ) -> Any:
-        """Create an object; a struct or dict without kind is given that of *resource*."""
+        """Create an object; a body without ``kind`` gets that of *resource*."""
         path = codec.collection_path(resource, namespace)
         return codec.decode(
             await self._send("POST", path, codec.encode_object(body, resource)), view
@@ -219,9 +219,9 @@ class Client:
         kind: PatchType = PatchType.MERGE,
         view: type[Any] = msgspec.Raw,
     ) -> Any:
-        """Change an object by a merge patch, or as *kind* says.
+        """Patch an object, by a merge patch unless *kind* is another type.
 
-        A ``metadata.resourceVersion`` in the body makes the change conditional.
+        A ``metadata.resourceVersion`` in the body is a precondition.
         """
         path = codec.object_path(resource, name, namespace=namespace, subresource=subresource)
         applied = bool(kind.field_manager)
@@ -260,7 +260,7 @@ class Client:
         subresource: str = "",
         view: type[Any] = msgspec.Raw,
     ) -> Any:
-        """Replace a whole object. Never with a view: fields that it lacks would be lost."""
+        """Update a whole object. Never with a view: unknown fields would be lost."""
         path = codec.object_path(resource, name, namespace=namespace, subresource=subresource)
         return codec.decode(
             await self._send("PUT", path, codec.encode_object(body, resource)), view
@@ -277,15 +277,15 @@ class Client:
         grace_period: int | None = None,
         propagation: str = "",
     ) -> None:
-        """Delete an object, if it still has *uid* and *resource_version* (where given).
+        """Delete an object if it still has *uid* and *resource_version* (if given).
 
         Args:
-            resource: the kind.
+            resource: the resource.
             name: the object's name.
             namespace: its namespace, unless the kind is cluster-scoped.
-            uid: precondition; another uid gives ConflictError.
+            uid: precondition; ConflictError if the object has another uid.
             resource_version: precondition, likewise.
-            grace_period: seconds that a pod may take to end; None leaves it to the pod.
+            grace_period: seconds until a pod is killed; None for the pod's own grace period.
             propagation: ``Background``, ``Foreground`` or ``Orphan``.
         """
         given = {"uid": uid, "resourceVersion": resource_version}
@@ -305,7 +305,7 @@ class Client:
     @overload
     async def post(self, path: str, body: object, *, view: type[T]) -> T: ...
     async def post(self, path: str, body: object, *, view: type[Any] = msgspec.Raw) -> Any:
-        """POST to any path: ``pods/x/binding``, token reviews; the body must name its kind."""
+        """POST to any path (``pods/x/binding``, token reviews); the body must name its kind."""
         return codec.decode(await self._send("POST", path, codec.encode(body)), view)
 
     async def watch(
@@ -320,7 +320,7 @@ class Client:
     ) -> AsyncIterator[WatchEvent[T]]:
         """Yield changes after *resource_version* (by default an ADDED for each object first).
 
-        Ends when the server ends it; :class:`.cache.Informer` is what goes on from there.
+        Ends when the server closes the watch; an :class:`Informer` resumes it.
         """
         scope = ListScope(
             resource=resource,
@@ -328,12 +328,12 @@ class Client:
             label_selector=label_selector,
             field_selector=field_selector,
         )
-        reader = WatchDecoder(view)
+        decoder = WatchDecoder(view)
         path = scope.path(watch=True, resourceVersion=resource_version)
         async with self.watch_lines(path) as batches:
             async for lines in batches:
                 for line in lines:
-                    event = reader.decode(line)
+                    event = decoder.decode(line)
                     if not isinstance(event, Bookmark):
                         yield event
 
@@ -341,15 +341,15 @@ class Client:
     async def watch_lines(
         self, path: str, *, idle_timeout: float = WATCH_IDLE_TIMEOUT
     ) -> AsyncIterator[AsyncIterator[Lines]]:
-        """Open the watch at *path*; the block gets its lines, as many at a time as came together.
+        """Open the watch at *path*; the block gets its lines in batches, one batch a read.
 
         Raises:
-            ApiError, ConnectionLostError: also out of the iteration.
+            ApiError, ConnectionLostError: also from the iteration.
         """
         async with self._transport.stream(
             ApiRequest("GET", path), idle_timeout=idle_timeout
-        ) as pieces:
-            yield _lines(pieces())
+        ) as chunks:
+            yield _lines(chunks())
 
     async def _send(
         self,
@@ -364,9 +364,9 @@ class Client:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
-    cutter = LineSplitter()
-    async for piece in chunks:
-        if lines := cutter.feed(piece):
+    splitter = LineSplitter()
+    async for chunk in chunks:
+        if lines := splitter.feed(chunk):
             yield lines
 
 

@@ -1,4 +1,4 @@
-"""Bytes to objects and back: encoding of bodies, decoding of answers, lists and queries."""
+"""Encode request bodies and queries; decode responses and lists."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListScope:
-    """Which objects a list or a watch is about."""
+    """Collection and selectors of a list or watch."""
 
     resource: Resource
     namespace: str = ""
@@ -26,10 +26,10 @@ class ListScope:
     field_selector: str = ""
 
     def path(self, **query: str | int | bool) -> str:
-        """The path of the collection with this selection and *query*; empty values are left out.
+        """Return the collection's path with selectors and *query*; empty values are omitted.
 
         Raises:
-            ValueError: the namespace could not be part of a path.
+            ValueError: the namespace is not a valid path segment.
         """
         parameters = {
             "labelSelector": self.label_selector,
@@ -43,13 +43,13 @@ class ListScope:
 
 @dataclass(frozen=True, slots=True)
 class ObjectList(Generic[T]):
-    """The answer to a list, in the server's order."""
+    """Response to a list request, in the server's order."""
 
     items: Sequence[T]
     resource_version: str
-    """Where a watch can go on from."""
+    """Version from which to watch."""
     continue_token: str = ""
-    """Token of the next page; empty when there is none."""
+    """Token for the next page; empty on the last one."""
 
 
 class PageMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,20 +60,20 @@ class PageMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A list whose items are still bytes, so that they can be decoded in slices."""
+    """A list with undecoded items, so that they can be decoded in slices."""
 
     metadata: PageMeta = PageMeta()
     items: tuple[msgspec.Raw, ...] | None = ()
-    """Go servers write null for an empty list now and then."""
+    """Null in some responses of Go servers for an empty list."""
 
 
 def object_path(
     resource: Resource, name: str, *, namespace: str = "", subresource: str = ""
 ) -> str:
-    """The path of one object.
+    """Return the path of one object.
 
     Raises:
-        ValueError: *name* or *namespace* is missing or could not be part of a path; an empty name
+        ValueError: *name* or *namespace* is missing or no valid path segment; an empty name
             would otherwise address the whole collection.
     """
     if resource.namespaced and not namespace:
@@ -82,10 +82,10 @@ def object_path(
 
 
 def collection_path(resource: Resource, namespace: str) -> str:
-    """The path to create an object under.
+    """Return the path to create an object under.
 
     Raises:
-        ValueError: the namespace is missing or could not be part of a path.
+        ValueError: the namespace is missing or not a valid path segment.
     """
     if resource.namespaced and not namespace:
         raise ValueError(f"{resource.plural}: the namespace is missing")
@@ -93,9 +93,9 @@ def collection_path(resource: Resource, namespace: str) -> str:
 
 
 def _path_segment(text: str, *, required: bool = False) -> str:
-    """Check one part of a path and encode it, as Kubernetes does with names."""
+    """Validate one path segment and encode it as Kubernetes does with names."""
     if text in {".", ".."} or "/" in text or "%" in text or (required and not text):
-        raise ValueError(f"no valid name: {text!r}")
+        raise ValueError(f"invalid name: {text!r}")
     return text if text.isalnum() and text.isascii() else quote(text, safe="-._~:")
 
 
@@ -106,20 +106,20 @@ def _query_value(value: str | int | bool) -> str:
 
 
 def with_query(path: str, **query: str | int | bool) -> str:
-    """Append *query* to a path that has none; empty values are left out."""
+    """Append *query* to a path that has none; empty values are omitted."""
     text = urlencode({name: _query_value(value) for name, value in query.items() if value})
     return f"{path}?{text}" if text else path
 
 
 def encode(body: object) -> bytes:
-    """JSON of *body*; bytes and :class:`msgspec.Raw` are taken to be JSON already."""
+    """Encode *body* as JSON; bytes and :class:`msgspec.Raw` are passed through."""
     if isinstance(body, bytes):
         return body
     return _ENCODE(body)
 
 
 def encode_object(body: object, resource: Resource) -> bytes:
-    """JSON of a whole object; a body that does not tell its kind is given that of *resource*."""
+    """Encode a whole object; a body without ``kind`` gets that of *resource*."""
     if isinstance(body, dict):
         return _ENCODE({"apiVersion": resource.api_version, "kind": resource.kind, **body})
     if isinstance(body, msgspec.Struct) and "kind" not in type(body).__struct_encode_fields__:
@@ -133,7 +133,7 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decoder_for(view: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of a view; made once."""
+    """Return the cached decoder of a view."""
     found = _DECODERS.get(view)
     if found is None:
         found = _DECODERS[view] = msgspec.json.Decoder(view)
@@ -144,26 +144,26 @@ _PAGE_DECODER = msgspec.json.Decoder(Page)
 
 
 def decode(body: bytes, view: type[T]) -> T:
-    """Read an answer as *view*; :class:`msgspec.Raw` gives the bytes as they are.
+    """Decode a response as *view*; :class:`msgspec.Raw` keeps the bytes.
 
     Raises:
-        UnreadableAnswerError: it has another shape.
+        DecodeError: the body does not match *view*.
     """
     if view is msgspec.Raw:
         return cast(T, msgspec.Raw(body))
     try:
         return decoder_for(view).decode(body)
     except msgspec.MsgspecError as error:
-        raise DecodeError(f"answer is no {view.__name__}: {error}") from error
+        raise DecodeError(f"cannot decode response as {view.__name__}: {error}") from error
 
 
 def decode_page(body: bytes) -> Page:
-    """Read the envelope of a list, leaving the items as bytes.
+    """Decode a list, leaving its items encoded.
 
     Raises:
-        UnreadableAnswerError: it is no list.
+        DecodeError: the body is not a list.
     """
     try:
         return _PAGE_DECODER.decode(body)
     except msgspec.MsgspecError as error:
-        raise DecodeError(f"answer is no list: {error}") from error
+        raise DecodeError(f"cannot decode response as list: {error}") from error

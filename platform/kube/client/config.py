@@ -1,7 +1,7 @@
-"""Where the API server is and how we prove who we are: kubeconfig files and in-cluster files.
+"""Address and credentials of the API server: kubeconfig files and in-cluster files.
 
-We read the common forms ourselves. Users with ``exec`` or ``auth-provider`` credentials are left
-to the official client, which :mod:`.auth` imports only then: it costs time and memory at start.
+Common forms are parsed here. Users with ``exec`` or ``auth-provider`` credentials need the official
+client, which :mod:`.auth` imports only then: it costs time and memory at start.
 """
 
 import base64
@@ -18,26 +18,26 @@ from ..errors import ConfigError, UnsafePathError
 from ..private_files import read_private
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a cluster mounts the credentials of a pod."""
+"""Where the kubelet mounts the service account token of a pod."""
 
 OWN_USER_PREFIX = "batholith-"
-"""How users are named in the kubeconfigs of ``batholith up``: only their owner may read those."""
+"""User names in kubeconfigs of ``batholith up``, which must be private to their owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How to reach one API server as one user. Of a file and its data, the data win."""
+    """Address and credentials of one user; inline data take precedence over files."""
 
     server: str
-    """``https://host:port`` or ``http://host:port``, perhaps with a path."""
+    """``https://host:port`` or ``http://host:port``, with an optional path."""
     namespace: str = "default"
-    """The namespace that commands mean when they name none."""
+    """Default namespace of commands."""
     ca_file: str = ""
     ca_data: bytes = b""
     insecure: bool = False
     """Accept any server certificate."""
     tls_server_name: str = ""
-    """The name to expect in the server's certificate, when it is not the host of *server*."""
+    """Name to verify in the server's certificate, if it differs from the host of *server*."""
     proxy: str = ""
     cert_file: str = ""
     cert_data: bytes = b""
@@ -45,7 +45,7 @@ class Credentials:
     key_data: bytes = field(default=b"", repr=False)
     token: str = field(default="", repr=False)
     token_file: str = ""
-    """A file that is read again now and then: tokens in it are replaced before they expire."""
+    """Token file, reread periodically: tokens are rotated before they expire."""
     username: str = ""
     password: str = field(default="", repr=False)
     impersonate: tuple[tuple[str, str], ...] = ()
@@ -67,10 +67,10 @@ def load_credentials(kubeconfig: str | None = None, *, context: str | None = Non
     """
     if kubeconfig:
         return _from_files([Path(kubeconfig)], context)
-    listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    listed = [Path(path) for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     if listed:
         return _from_files(listed, context)
-    # Unlike Path.expanduser this takes a user whom nobody knows, as pods may have, for homeless.
+    # Unlike Path.expanduser this does not fail for a uid without passwd entry, as in pods.
     home = Path(os.path.expanduser("~/.kube/config"))
     if home.exists():
         return _from_files([home], context)
@@ -80,7 +80,7 @@ def load_credentials(kubeconfig: str | None = None, *, context: str | None = Non
 
 
 def in_cluster_credentials(directory: Path = SERVICE_ACCOUNT_DIR) -> Credentials:
-    """Credentials of the service account that *folder* holds, as mounted into every pod.
+    """Return the credentials of the service account mounted at *directory*.
 
     Raises:
         ConfigError: the environment or the files of a pod are missing.
@@ -102,7 +102,7 @@ def in_cluster_credentials(directory: Path = SERVICE_ACCOUNT_DIR) -> Credentials
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A named section of a kubeconfig and the file that it came from."""
+    """A named kubeconfig entry and the file that contains it."""
 
     body: Mapping[str, Any]
     path: Path
@@ -112,7 +112,7 @@ class _Entry:
         return "" if value is None else str(value)
 
     def file(self, key: str) -> str:
-        """A path; a relative one starts at the folder of the kubeconfig."""
+        """Return a path; a relative one is resolved against the kubeconfig's directory."""
         value = self.text(key)
         return str(self.path.parent / Path(value).expanduser()) if value else ""
 
@@ -124,7 +124,7 @@ class _Entry:
 
 
 def _from_files(paths: list[Path], context: str | None) -> Credentials:
-    """Merge kubeconfig files (the first that names a thing wins) and pick one context."""
+    """Merge kubeconfig files (the first definition of a name wins) and select one context."""
     unsafe: dict[Path, str] = {}
     documents = [
         (path, _read_kubeconfig(path, unsafe)) for path in paths if len(paths) == 1 or path.exists()
@@ -132,10 +132,10 @@ def _from_files(paths: list[Path], context: str | None) -> Credentials:
     if not documents:
         raise ConfigError(f"none of the kubeconfig files exists: {', '.join(map(str, paths))}")
     current = (str(document.get("current-context") or "") for _, document in documents)
-    wanted = context or next(filter(None, current), "")
-    if not wanted:
+    context_name = context or next(filter(None, current), "")
+    if not context_name:
         raise ConfigError(f"{documents[0][0]}: no context given and no current-context set")
-    chosen = _find_entry(documents, "context", wanted)
+    chosen = _find_entry(documents, "context", context_name)
     cluster = _find_entry(documents, "cluster", chosen.text("cluster"))
     user_name = chosen.text("user")
     user = _find_entry(documents, "user", user_name) if user_name else _Entry({}, chosen.path)
@@ -144,12 +144,12 @@ def _from_files(paths: list[Path], context: str | None) -> Credentials:
     found = _with_user_credentials(_cluster_credentials(cluster), user)
     if "exec" in user.body or "auth-provider" in user.body:
         files = os.pathsep.join(str(path) for path, _ in documents)
-        found = replace(found, plugin=(files, wanted))
+        found = replace(found, plugin=(files, context_name))
     return replace(found, namespace=chosen.text("namespace") or "default")
 
 
 def _read_kubeconfig(path: Path, unsafe: dict[Path, str]) -> dict[str, Any]:
-    """What a kubeconfig says; *unsafe* learns why one of ours could not be used."""
+    """Parse a kubeconfig; *unsafe* gets the reason if its permissions are unsafe."""
     try:
         try:
             text = read_private(path)
@@ -195,13 +195,13 @@ def _cluster_credentials(cluster: _Entry) -> Credentials:
 
 
 def _has_entry(entry: _Entry, key: str) -> bool:
-    """Whether *key* is there, as a file or as data."""
+    """Return whether *key* is set, as a file or as data."""
     return bool(entry.text(key) or entry.text(f"{key}-data"))
 
 
 def _with_user_credentials(found: Credentials, user: _Entry) -> Credentials:
     if user.body.get("as-user-extra"):
-        # Leaving it out would act with more rights than the user asked for.
+        # Ignoring it would act with more permissions than requested.
         raise ConfigError(f"{user.path}: as-user-extra is not supported")
     if _has_entry(user, "client-certificate") and not _has_entry(user, "client-key"):
         raise ConfigError(f"{user.path}: client-certificate without client-key")

@@ -1,9 +1,9 @@
-"""What becomes of a stream of events: many alike are combined, repetitions counted, floods dropped.
+"""Event correlation as in client-go: aggregation, deduplication, spam filter.
 
-Pure: time comes in, decisions come out. In order: *aggregation* (ten distinct messages of a group
-become one combined event), *counting* (a repetition raises the count of the Event that is there),
-*spam filter* (a token bucket for each source, object and type). What is remembered for each lies in
-bounded tables that forget the least recently used.
+Pure: the caller passes the time and gets the Event to write. In order: *aggregation* (ten distinct
+messages of a group become one combined event), *counting* (a repeated event increments the count of
+the existing Event), *spam filter* (a token bucket per source, object and type). Their state is kept
+in LRU tables of bounded size.
 """
 
 import re
@@ -25,14 +25,14 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9]
 
 
 class EventSource(ApiStruct, frozen=True):
-    """Who reports."""
+    """Reporting component and host."""
 
     component: str = ""
     host: str = ""
 
 
 class Event(ApiStruct, frozen=True):
-    """Core ``v1`` Event, as we write it."""
+    """Core ``v1`` Event as written by the recorder."""
 
     metadata: ObjectMeta
     involved_object: ObjectReference
@@ -49,7 +49,7 @@ class Event(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEvent:
-    """Something that somebody recorded."""
+    """An event as recorded, before correlation."""
 
     regarding: ObjectReference
     type: str
@@ -60,22 +60,22 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelatorOptions:
-    """How much is kept apart and how much is let through."""
+    """Limits of aggregation and spam filter."""
 
     max_events: int = 10
-    """From so many distinct messages on a group's events are combined."""
+    """Number of distinct messages from which on a group is aggregated."""
     max_interval: float = 600.0
-    """Seconds without an event after which a group starts anew."""
+    """Seconds without an event after which a group is reset."""
     burst_size: int = 25
-    """Writes about one object that may go out at once."""
+    """Burst of events per object and type."""
     refill_interval: float = 300.0
-    """Seconds until one more may."""
+    """Seconds per additional event."""
     lru_size: int = 4096
     """Size of each table."""
 
 
 class _LruTable(Generic[V]):
-    """A dictionary of bounded size that forgets what was not used for longest."""
+    """Dictionary of bounded size that evicts the least recently used entry."""
 
     def __init__(self, size: int, factory: Callable[[], V]) -> None:
         self._size = size
@@ -86,7 +86,7 @@ class _LruTable(Generic[V]):
         return len(self._entries)
 
     def get_or_create(self, key: Hashable) -> V:
-        """The row of *key*, made if need be."""
+        """Return the entry of *key*, created if missing."""
         found = self._entries.get(key)
         if found is None:
             found = self._entries[key] = self._factory()
@@ -120,7 +120,7 @@ class _TokenBucket:
 
 
 class EventCorrelator:
-    """Turns facts into Events to write."""
+    """Correlates recorded events into Events to write."""
 
     def __init__(self, source: EventSource, options: CorrelatorOptions | None = None) -> None:
         self._source = source
@@ -130,26 +130,32 @@ class EventCorrelator:
         self._buckets = _LruTable(options.lru_size, lambda: _TokenBucket(float(options.burst_size)))
 
     def correlate(self, recorded: RecordedEvent, now: float) -> Event | None:
-        """The Event to write for *fact*; None if it is one too many.
+        """Return the Event to write; None if the spam filter drops it.
 
-        An Event with a count above 1 has been written before and is to be patched.
+        An Event with a count above 1 exists already and is to be patched.
 
         Args:
-            fact: what was recorded.
+            recorded: the recorded event.
             now: monotonic seconds.
         """
-        about = recorded.regarding
-        who = (about.kind, about.namespace, about.name, about.uid, about.api_version)
-        group = (*who, recorded.type, recorded.reason)
+        regarding = recorded.regarding
+        source_key = (
+            regarding.kind,
+            regarding.namespace,
+            regarding.name,
+            regarding.uid,
+            regarding.api_version,
+        )
+        group = (*source_key, recorded.type, recorded.reason)
         combined = self._should_aggregate(group, recorded.message, now)
-        key = group if combined else (*group, about.field_path, recorded.message)
+        key = group if combined else (*group, regarding.field_path, recorded.message)
         event = self._observe(
             key, recorded, COMBINED_PREFIX + recorded.message if combined else recorded.message
         )
-        return event if self._passes_spam_filter((*who, recorded.type), now) else None
+        return event if self._passes_spam_filter((*source_key, recorded.type), now) else None
 
     def table_sizes(self) -> tuple[int, int, int]:
-        """Sizes of the tables: groups, counts, buckets."""
+        """Return the sizes of the tables: aggregates, event logs, buckets."""
         return len(self._aggregates), len(self._event_logs), len(self._buckets)
 
     def _should_aggregate(self, key: Hashable, message: str, now: float) -> bool:
@@ -199,7 +205,7 @@ class EventCorrelator:
 
 
 def event_name(object_name: str, timestamp: datetime) -> str:
-    """``<object>.<nanoseconds in hex>``, or a UUID where that would be no valid name."""
+    """Return ``<object>.<nanoseconds in hex>``, or a UUID if that is no valid name."""
     since = timestamp - datetime(1970, 1, 1, tzinfo=UTC)
     nanoseconds = ((since.days * 86400 + since.seconds) * 10**6 + since.microseconds) * 1000
     name = f"{object_name}.{nanoseconds:x}"

@@ -1,8 +1,8 @@
-"""Telling users what happened to their objects, by ``v1`` Events, without ever being in the way.
+"""Recorder of ``v1`` Events that never blocks its caller.
 
-Recording only appends to a bounded queue; one task correlates (see :mod:`.correlation`) and writes,
-behind all other requests of the client. What does not fit, or cannot be written, is dropped and
-counted.
+Recording only appends to a bounded queue; one task correlates (see :mod:`.event_correlator`) and
+writes with the client's background priority. Events that exceed the queue or cannot be written are
+dropped and counted.
 """
 
 import asyncio
@@ -34,39 +34,39 @@ EventType = Literal["Normal", "Warning"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecorderOptions:
-    """Settings of a recorder that have good defaults."""
+    """Options of a recorder."""
 
     queue_size: int = 5000
-    """Events that may wait to be written: what a burst of a thousand jobs leaves, some 5 MB."""
+    """Maximum queued events: a burst of a thousand jobs, some 5 MB."""
     max_attempts: int = 12
-    """How often an Event may be sent over a connection that breaks."""
+    """Attempts to send an Event while the connection fails."""
     retry_interval: float = 10.0
-    """Seconds between tries; the first pause is a random share of it."""
+    """Seconds between attempts; the first delay is a random fraction of it."""
     correlator_options: CorrelatorOptions = field(default_factory=CorrelatorOptions)
     timing: Timing | None = None
-    """By default that of the client."""
+    """Defaults to that of the client."""
 
 
 @dataclass(slots=True)
 class EventRecorderStats:
-    """What became of the events recorded so far."""
+    """Counts of recorded events by result."""
 
     created: int = 0
     patched: int = 0
     dropped_full: int = 0
-    """The queue had no room."""
+    """The queue was full."""
     dropped_spam: int = 0
-    """One too many about the same object."""
+    """Dropped by the spam filter."""
     dropped_invalid: int = 0
     """The type was neither Normal nor Warning."""
     refused: int = 0
-    """The server did not take it, or we may not write any more."""
+    """The server rejected it, or the fence blocked the write."""
     unreachable: int = 0
-    """No try reached the server."""
+    """No attempt reached the server."""
 
 
 class EventRecorder:
-    """Records events in the name of *component*; :meth:`run_in_thread` writes them."""
+    """Records events as *component*; :meth:`run` writes them."""
 
     def __init__(
         self,
@@ -91,21 +91,21 @@ class EventRecorder:
         self,
         regarding: ObjectReference,
         *,
-        type: EventType,  # noqa: A002 - the word of the API
+        type: EventType,  # noqa: A002 - the API's name
         reason: str,
         message: str,
     ) -> None:
-        """Note that something happened to *about*. To be called on the loop's own thread.
+        """Record an event about *regarding*. Call it on the event loop's thread.
 
-        Never waits and never raises: without room, or with a *type* that is neither Normal nor
-        Warning, the event is dropped and counted.
+        Never blocks and never raises: if the queue is full or *type* is neither Normal nor Warning,
+        the event is dropped and counted.
         """
         extra = {"key": regarding.name, "kind": regarding.kind, "reason": reason}
         if type not in {"Normal", "Warning"}:
-            log.error("event of unknown type", extra={**extra, "event_type": type})
+            log.error("unknown event type, dropping event", extra={**extra, "event_type": type})
             self._count("dropped_invalid")
         elif len(self._queue) >= self._options.queue_size:
-            log.warning("event dropped, the queue is full", extra=extra)
+            log.warning("event queue full, dropping event", extra=extra)
             self._count("dropped_full")
         else:
             log.debug("event", extra={**extra, "text": message})
@@ -119,14 +119,14 @@ class EventRecorder:
             self._idle.clear()
 
     async def run(self) -> None:
-        """Write events until cancelled; what still waits then is not written."""
+        """Write events until cancelled; queued events are lost then."""
         await supervise("event recorder", self._process_queue, timing=self._timing)
 
     async def _process_queue(self) -> None:
         while True:
             while self._queue:
-                fact = self._queue.popleft()
-                event = self._correlator.correlate(fact, self._timing.monotonic())
+                recorded = self._queue.popleft()
+                event = self._correlator.correlate(recorded, self._timing.monotonic())
                 if event is None:
                     self._count("dropped_spam")
                 else:
@@ -136,36 +136,38 @@ class EventRecorder:
             self._wake.clear()
 
     async def flush(self, seconds: float) -> None:
-        """Wait until what was recorded is written, for *seconds* at most; run() must go on."""
+        """Wait until the queue is written, for *seconds* at most; run() must be running."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
 
     @property
     def pending_count(self) -> int:
-        """Events that are not written yet."""
+        """Number of queued events."""
         return len(self._queue)
 
     async def _write(self, event: Event) -> None:
-        """Write one Event, trying again while the server cannot be reached."""
+        """Write one Event, retrying while the server is unreachable."""
         for attempt in range(1, self._options.max_attempts + 1):
             try:
                 await self._send(event)
             except (ApiError, NotLeaderError, DecodeError) as error:
-                log.warning("event refused", extra={"error": str(error), "reason": event.reason})
+                log.warning(
+                    "event rejected by server", extra={"error": str(error), "reason": event.reason}
+                )
                 self._count("refused")
                 return
             except ConnectionLostError as error:
-                log.info("event not sent", extra={"error": str(error), "attempt": attempt})
+                log.info("cannot send event", extra={"error": str(error), "attempt": attempt})
                 if attempt < self._options.max_attempts:
-                    share = self._timing.random() if attempt == 1 else 1.0
-                    await self._timing.sleep(self._options.retry_interval * share)
+                    fraction = self._timing.random() if attempt == 1 else 1.0
+                    await self._timing.sleep(self._options.retry_interval * fraction)
             else:
                 return
         self._count("unreachable")
 
     async def _send(self, event: Event) -> None:
-        space = event.metadata.namespace
+        namespace = event.metadata.namespace
         if event.count > 1:
             changes = {
                 "count": event.count,
@@ -173,13 +175,13 @@ class EventRecorder:
                 "message": event.message,
             }
             try:
-                await self._client.patch(EVENTS, event.metadata.name, changes, namespace=space)
+                await self._client.patch(EVENTS, event.metadata.name, changes, namespace=namespace)
             except NotFoundError:
-                pass  # it expired, or its creation failed: make it (again) below
+                pass  # expired, or its creation failed: create it below
             else:
                 self._count("patched")
                 return
-        await self._client.create(EVENTS, event, namespace=space)
+        await self._client.create(EVENTS, event, namespace=namespace)
         self._count("created")
 
     def _count(self, result: str) -> None:

@@ -1,6 +1,6 @@
-"""How fast we may send: a token bucket, and a bound on writes under way.
+"""Client-side flow control: token bucket rate limiter and limit of writes in flight.
 
-Background requests (Events) stand behind all others in both.
+Background requests (Events) have lower priority in both.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from ..timing import Timing
 
 
 class TokenBucketRateLimiter:
-    """A token bucket; *qps* 0 means no limit.
+    """Token bucket; *qps* 0 means no limit.
 
-    A waiting request holds a reservation (the level goes below zero), so waiters go in order.
-    Background requests start only while at least half of the bucket is full.
+    A waiting request reserves its token (the level is negative), so waiters are served in order.
+    Background requests start only while the bucket is at least half full.
     """
 
     def __init__(self, qps: float, burst: int = 0, *, timing: Timing | None = None) -> None:
@@ -27,33 +27,33 @@ class TokenBucketRateLimiter:
 
     @property
     def saturation(self) -> float:
-        """Share of the bucket that is used, 0 (idle) to 1 (requests must wait)."""
+        """Fraction of the bucket in use, 0 (idle) to 1 (requests must wait)."""
         if self.qps <= 0:
             return 0.0
         self._refill()
         return min(1.0, max(0.0, (self.burst - self._tokens) / self.burst))
 
     async def wait(self, *, background: bool = False) -> float:
-        """Wait for a token; returns the seconds waited."""
+        """Wait for a token; return the seconds waited."""
         if self.qps <= 0:
             return 0.0
         waited = 0.0
-        # Half of a bucket of one would never leave room: the whole token is asked for then.
-        room = max(1.0, self.burst / 2)
-        while background and self.burst - self.burst * self.saturation < room:
-            pause = max((room - self._tokens) / self.qps, 0.001)
-            await self._timing.sleep(pause)
-            waited += pause
+        # Half a bucket of one token would never suffice: require a whole token.
+        required = max(1.0, self.burst / 2)
+        while background and self.burst - self.burst * self.saturation < required:
+            delay = max((required - self._tokens) / self.qps, 0.001)
+            await self._timing.sleep(delay)
+            waited += delay
         self._refill()
         self._tokens -= 1.0
         if self._tokens < 0:
-            pause = -self._tokens / self.qps
+            delay = -self._tokens / self.qps
             try:
-                await self._timing.sleep(pause)
+                await self._timing.sleep(delay)
             except asyncio.CancelledError:
                 self._tokens += 1.0
                 raise
-            waited += pause
+            waited += delay
         return waited
 
     def _refill(self) -> None:
@@ -63,9 +63,9 @@ class TokenBucketRateLimiter:
 
 
 class InFlightLimiter:
-    """At most *limit* holders at a time (0: any number); background ones only when it is calm.
+    """Semaphore of *limit* slots (0: unlimited) with low-priority background holders.
 
-    A background holder is let in when nobody else waits and half of the places are free.
+    A background request gets a slot if no other request waits and half of the slots are free.
     """
 
     def __init__(self, limit: int) -> None:
@@ -76,7 +76,7 @@ class InFlightLimiter:
 
     @asynccontextmanager
     async def slot(self, *, background: bool = False) -> AsyncIterator[None]:
-        """Hold a place for the length of the block."""
+        """Hold a slot for the length of the block."""
         await self.acquire(background=background)
         try:
             yield
@@ -84,24 +84,24 @@ class InFlightLimiter:
             self.release()
 
     def release(self) -> None:
-        """Give up a place."""
+        """Release a slot."""
         self._in_flight -= 1
         if self._waiters or self._background_waiters:
             self._wake_waiters()
 
     async def acquire(self, *, background: bool = False) -> None:
-        """Wait for a place; whoever got one must :meth:`unlock` it."""
+        """Wait for a slot, to be released by :meth:`release`."""
         if self._has_free_slot(background):
             self._in_flight += 1
             return
         queue = self._background_waiters if background else self._waiters
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(waiter)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._in_flight -= 1  # the place was already ours
+            if waiter.done() and not waiter.cancelled():
+                self._in_flight -= 1  # the slot was already assigned
             self._wake_waiters()
             raise
 
@@ -115,7 +115,7 @@ class InFlightLimiter:
     def _wake_waiters(self) -> None:
         for queue, background in ((self._waiters, False), (self._background_waiters, True)):
             while queue and self._has_free_slot(background):
-                turn = queue.popleft()
-                if not turn.cancelled():
+                waiter = queue.popleft()
+                if not waiter.cancelled():
                     self._in_flight += 1
-                    turn.set_result(None)
+                    waiter.set_result(None)

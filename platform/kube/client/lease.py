@@ -1,7 +1,7 @@
-"""The Lease over which candidates contend: read, made and replaced as a whole.
+"""Lease lock of leader election: get, create, update and watch one Lease.
 
-A replacement names the version that it replaces, so of several writers one wins. Fields and labels
-that we know nothing of stay as they are.
+An update names the resourceVersion that it replaces, so one of several writers wins. Unknown fields
+and labels are preserved.
 """
 
 from collections.abc import AsyncIterator
@@ -18,31 +18,31 @@ from .client import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRecord:
-    """Who holds a Lease. Times are RFC 3339 text by the holder's clock, for people to read."""
+class LeaderElectionRecord:
+    """Holder of a Lease. Times are RFC 3339 by the holder's clock, informational only."""
 
-    holder: str
-    """Identity of the holder; empty when nobody holds it."""
-    duration: int
-    """Seconds for which it is held after each renewal; 0 where nothing stands there."""
-    acquired: str
-    renewed: str
+    holder_identity: str
+    """Identity of the holder; empty if the lease is released."""
+    lease_duration: int
+    """Seconds of validity after each renewal; 0 if unset."""
+    acquire_time: str
+    renew_time: str
     transitions: int
-    """How often it has changed hands."""
+    """Number of changes of the holder."""
 
-    def renew(self, *, duration: int, now: datetime) -> "LeaseRecord":
-        """The same holder's record, renewed for *duration* seconds."""
-        return replace(self, duration=duration, renewed=format_micro_time(now))
+    def renew(self, *, duration: int, now: datetime) -> "LeaderElectionRecord":
+        """Return the record renewed for *duration* seconds."""
+        return replace(self, lease_duration=duration, renew_time=format_micro_time(now))
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A Lease as it was read or written last."""
+    """A Lease as last read or written."""
 
-    record: LeaseRecord
+    record: LeaderElectionRecord
     metadata: ObjectMeta
     body: dict[str, Any]
-    """The whole object, as the server keeps it."""
+    """The whole object as received."""
 
 
 class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,20 +58,20 @@ class _LeaseView(msgspec.Struct, frozen=True):
     spec: _LeaseSpec = _LeaseSpec()
 
 
-class LeaseStore:
-    """The one Lease *namespace*/*name* on a server."""
+class LeaseLock:
+    """The Lease *namespace*/*name*."""
 
     def __init__(self, client: Client, *, namespace: str, name: str) -> None:
         self._client = client
         self._namespace = namespace
         self._name = name
 
-    async def read(self) -> Lease:
-        """The Lease as it is now.
+    async def get(self) -> Lease:
+        """Return the current Lease.
 
         Raises:
-            NotFoundError: there is none.
-            ApiError, ConnectionLostError, UnreadableAnswerError: it cannot be read.
+            NotFoundError: it does not exist.
+            ApiError, ConnectionLostError, DecodeError: it cannot be read.
         """
         return _decode_lease(
             await self._client.get(
@@ -79,13 +79,13 @@ class LeaseStore:
             )
         )
 
-    async def create(self, record: LeaseRecord) -> Lease:
-        """Make the Lease.
+    async def create(self, record: LeaderElectionRecord) -> Lease:
+        """Create the Lease.
 
         Raises:
-            AlreadyExistsError: somebody was faster.
-            NotFoundError: there is no such namespace.
-            ApiError, ConnectionLostError, UnreadableAnswerError: it may not have been made.
+            AlreadyExistsError: another candidate created it.
+            NotFoundError: the namespace does not exist.
+            ApiError, ConnectionLostError, DecodeError: it may not have been created.
         """
         meta = {"name": self._name, "namespace": self._namespace}
         body = {"metadata": meta, "spec": _spec_fields(record)}
@@ -93,12 +93,12 @@ class LeaseStore:
             await self._client.create(LEASES, body, namespace=self._namespace, view=dict[str, Any])
         )
 
-    async def replace(self, lease: Lease, record: LeaseRecord) -> Lease:
-        """Let *record* stand in the place of *lease*, if that is still what stands there.
+    async def update(self, lease: Lease, record: LeaderElectionRecord) -> Lease:
+        """Update *lease* to *record* if it is unchanged on the server.
 
         Raises:
-            ConflictError, NotFoundError: it is not.
-            ApiError, ConnectionLostError, UnreadableAnswerError: it may not have been replaced.
+            ConflictError, NotFoundError: it was modified or deleted.
+            ApiError, ConnectionLostError, DecodeError: it may not have been updated.
         """
         spec = {**lease.body.get("spec", {}), **_spec_fields(record)}
         return _decode_lease(
@@ -111,11 +111,11 @@ class LeaseStore:
             )
         )
 
-    async def watch(self) -> AsyncIterator[LeaseRecord]:
-        """The record as it is now, and whenever it has changed, until the server ends the watch.
+    async def watch(self) -> AsyncIterator[LeaderElectionRecord]:
+        """Yield the current record and each change until the server closes the watch.
 
         Raises:
-            ApiError, ConnectionLostError, UnreadableAnswerError: the watch broke.
+            ApiError, ConnectionLostError, DecodeError: the watch failed.
         """
         events = self._client.watch(
             LEASES,
@@ -129,33 +129,33 @@ class LeaseStore:
 
 
 def format_micro_time(value: datetime) -> str:
-    """A moment as Leases carry it, with microseconds."""
+    """Format a MicroTime."""
     return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _decode_lease(body: dict[str, Any]) -> Lease:
     try:
-        seen = msgspec.convert(body, _LeaseView)
+        view = msgspec.convert(body, _LeaseView)
     except msgspec.ValidationError as error:
-        raise DecodeError(f"answer is no Lease: {error}") from error
-    return Lease(_record_from_spec(seen.spec), seen.metadata, body)
+        raise DecodeError(f"cannot decode response as Lease: {error}") from error
+    return Lease(_record_from_spec(view.spec), view.metadata, body)
 
 
-def _record_from_spec(spec: _LeaseSpec) -> LeaseRecord:
-    return LeaseRecord(
-        holder=spec.holder_identity or "",
-        duration=spec.lease_duration_seconds or 0,
-        acquired=spec.acquire_time or "",
-        renewed=spec.renew_time or "",
+def _record_from_spec(spec: _LeaseSpec) -> LeaderElectionRecord:
+    return LeaderElectionRecord(
+        holder_identity=spec.holder_identity or "",
+        lease_duration=spec.lease_duration_seconds or 0,
+        acquire_time=spec.acquire_time or "",
+        renew_time=spec.renew_time or "",
         transitions=spec.lease_transitions or 0,
     )
 
 
-def _spec_fields(record: LeaseRecord) -> dict[str, object]:
+def _spec_fields(record: LeaderElectionRecord) -> dict[str, object]:
     return {
-        "holderIdentity": record.holder,
-        "leaseDurationSeconds": record.duration,
-        "acquireTime": record.acquired or None,
-        "renewTime": record.renewed or None,
+        "holderIdentity": record.holder_identity,
+        "leaseDurationSeconds": record.lease_duration,
+        "acquireTime": record.acquire_time or None,
+        "renewTime": record.renew_time or None,
         "leaseTransitions": record.transitions,
     }

@@ -1,11 +1,11 @@
-"""One HTTP connection pool to one API server: sends requests, maps failures, retries what may be.
+"""Transport to one API server: sends requests over a connection pool, maps errors, retries.
 
-A *fence* may hold writes back: it is asked before a connection is sought for one, and once more
-when one is there and nothing but the write itself is left to do.
+A *fence* may block writes: it is called before a write waits for a connection, and again once it
+has one and nothing but the write itself remains.
 
-What may be sent again: anything that the server turned away with 429 and ``Retry-After`` (it has
-not been carried out), and a GET whose connection broke. Nothing else: a write whose connection
-broke may have taken effect, and only the caller knows how to find out.
+Retried are requests throttled by 429 and ``Retry-After`` (they had no effect), and a GET whose
+connection broke. Nothing else: a write whose connection broke may have taken effect, and only the
+caller can find out.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ import msgspec
 from .. import errors
 from ..http import tunnel
 from ..http.http1 import Exchange
-from ..http.pool import ConnectionPool, Origin, Route
+from ..http.pool import ConnectionPool
 from ..http.request_heads import RequestHeadBuilder
+from ..http.route import Origin, Route
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context
@@ -33,39 +34,39 @@ from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
 log = logging.getLogger(__name__)
 
 INITIAL_BACKOFF = 0.1
-"""Seconds before a broken GET is sent again; doubled each time, and up to twice that by chance."""
+"""Seconds before the first retry of a GET; doubled each time, with up to 100% jitter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Settings of a client that have good defaults."""
+    """Options of a client."""
 
     max_connections: int = 0
-    """Upper bound of the connection pool, 0 for none. Below the number of requests under way
-    each wait costs more than a connection; bound *writes_in_flight* instead."""
+    """Size of the connection pool, 0 for unlimited. With fewer connections than concurrent requests
+    each wait costs more than a connection; limit *max_writes_in_flight* instead."""
 
     max_writes_in_flight: int = 64
-    """Upper bound of POST, PUT, PATCH and DELETE under way; 0 for none."""
+    """Maximum concurrent POST, PUT, PATCH and DELETE requests; 0 for unlimited."""
 
     keepalive: float = 60.0
     """Seconds after which an idle connection is closed."""
 
     max_attempts: int = 10
-    """How often a request may be sent that the server turns away with 429 and Retry-After."""
+    """Attempts for a request throttled by 429 with Retry-After."""
 
     max_read_attempts: int = 3
-    """How often a GET may be sent whose connection breaks."""
+    """Attempts for a GET whose connection breaks."""
 
     fence: Callable[[], None] | None = None
-    """Called before each POST, PUT, PATCH and DELETE goes out; what it raises, the caller gets:
-    :class:`.errors.NotLeaderError` when somebody else may lead by now."""
+    """Called before each POST, PUT, PATCH and DELETE is sent; its exception is raised to the
+    caller: :class:`NotLeaderError` if the lease may have expired."""
 
     metrics: ClientMetrics = field(default_factory=ClientMetrics)
     timing: Timing = field(default_factory=Timing)
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
-    """One request: *path* begins with a slash and carries its query, already encoded."""
+    """One request: *path* begins with a slash and includes its encoded query."""
 
     method: str
     path: str
@@ -75,7 +76,7 @@ class ApiRequest(msgspec.Struct, frozen=True):
 
     @property
     def path_only(self) -> str:
-        """The path without its query: what an error is about."""
+        """The path without its query, for error messages."""
         return self.path.partition("?")[0]
 
 
@@ -86,7 +87,7 @@ class _ApiResponse(msgspec.Struct, frozen=True):
 
 
 class Transport:
-    """The pool and everything that all requests share; open it with ``async with``."""
+    """Connection pool and shared state of all requests; open it with ``async with``."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Transport:
         self._credential_source: CredentialSource = StaticCredentials("")
 
     async def __aenter__(self) -> Self:
-        """Fetch credentials and open the (still empty) pool."""
+        """Resolve the credentials and open the (still empty) pool."""
         options = self.options
         credentials, self._credential_source = await resolve_credentials(
             self._credentials, options.timing
@@ -157,32 +158,32 @@ class Transport:
             self._pool = None
 
     async def send(self, request: ApiRequest) -> bytes:
-        """Send one request and return the body of its good answer.
+        """Send one request and return the body of its successful response.
 
         Raises:
-            ApiError: the server refused.
-            ConnectionLostError: there was no complete answer in time.
+            ApiError: the server rejected the request.
+            ConnectionLostError: there was no complete response in time.
         """
         attempt = 0
         while True:
             attempt += 1
             try:
-                answer = await self._send_once(request)
+                response = await self._send_once(request)
             except errors.ConnectionLostError as error:
                 await self._retry_after_disconnect(request, error, attempt)
                 continue
-            self._metrics.count_response(request.method, str(answer.status))
-            if answer.status < 300:
-                return answer.body
-            await self._retry_after_throttling(request, answer, attempt)
+            self._metrics.count_response(request.method, str(response.status))
+            if response.status < 300:
+                return response.body
+            await self._retry_after_throttling(request, response, attempt)
 
     async def _retry_after_disconnect(
         self, request: ApiRequest, error: errors.ConnectionLostError, attempt: int
     ) -> None:
-        """Wait if the request may be sent again; raise otherwise. A timeout has had its time."""
+        """Back off if the request may be retried; else raise. A timeout is not retried."""
         self._metrics.count_response(request.method, "<error>")
-        late = isinstance(error, errors.RequestTimeoutError)
-        if late or request.method != "GET" or attempt >= self.options.max_read_attempts:
+        timed_out = isinstance(error, errors.RequestTimeoutError)
+        if timed_out or request.method != "GET" or attempt >= self.options.max_read_attempts:
             raise error
         self._metrics.count_retry(request.method, "<error>")
         timing = self.options.timing
@@ -191,7 +192,7 @@ class Transport:
     async def _retry_after_throttling(
         self, request: ApiRequest, response: _ApiResponse, attempt: int
     ) -> None:
-        """Wait if the request may be sent again; raise otherwise."""
+        """Wait for Retry-After if the request may be retried; else raise."""
         error = errors.from_response(
             response.status, response.body, retry_after=response.retry_after
         )
@@ -209,12 +210,12 @@ class Transport:
     async def _send_once(self, request: ApiRequest) -> _ApiResponse:
         await self._wait_for_rate_limit(request)
         if request.method == "GET":
-            return await self._exchange(request)
+            return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
             if self.options.fence is not None:
                 self.options.fence()
-            return await self._exchange(request)
+            return await self._read_response(request)
         finally:
             self._in_flight.release()
 
@@ -223,29 +224,37 @@ class Transport:
             waited = await self.limiter.wait(background=request.background)
             self._metrics.observe_limiter_wait(request.method, waited)
 
-    async def _exchange(self, request: ApiRequest) -> _ApiResponse:
+    async def _read_response(self, request: ApiRequest) -> _ApiResponse:
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout):
-                exchange = await self._start_exchange(request)
+            exchange = await self._exchange(request, timeout=self._timeout)
+            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+        finally:
+            self._metrics.observe_duration(request.method, time.perf_counter() - started)
+
+    async def _exchange(
+        self, request: ApiRequest, *, timeout: float, streamed: bool = False
+    ) -> Exchange:
+        """Send a request and wait for its response; of a *streamed* one for the headers."""
+        what = f"{request.method} {request.path_only}"
+        try:
+            async with asyncio.timeout(timeout):
+                exchange = await self._start_exchange(request, streamed=streamed)
                 try:
                     await exchange.response_ready
                 except asyncio.CancelledError:
                     exchange.abort()
                     raise
-            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+            return exchange
         except TimeoutError as error:
-            what = f"{request.method} {request.path_only}"
-            text = f"{what}: no answer in {self._timeout:g} s {self._server_label}"
+            text = f"{what}: no response within {timeout:g} s {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            text = f"{request.method} {request.path_only}: {error} {self._server_label}"
+            text = f"{what}: {error} {self._server_label}"
             raise errors.ConnectionLostError(text) from error
-        finally:
-            self._metrics.observe_duration(request.method, time.perf_counter() - started)
 
-    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool = False) -> Exchange:
-        """Put a request on a connection; nothing is waited for once it is on its way."""
+    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool) -> Exchange:
+        """Send a request on a pooled connection; does not await after the fence."""
         pool = self._pool
         if pool is None:
             raise RuntimeError("the client is used outside its `async with` block")
@@ -269,12 +278,12 @@ class Transport:
     async def stream(
         self, request: ApiRequest, *, idle_timeout: float
     ) -> AsyncIterator[Callable[[], AsyncIterator[bytes]]]:
-        """Open a long answer; the block gets a function that yields its pieces as they come.
+        """Open a streaming response; the block gets a function that yields its chunks as received.
 
-        A piece is whatever one read gave; silence of *inactivity* seconds breaks the stream.
+        Raises RequestTimeoutError after *idle_timeout* seconds without data.
 
         Raises:
-            ApiError, ConnectionLostError: as :meth:`send`, also out of the iteration.
+            ApiError, ConnectionLostError: as :meth:`send`, also from the iteration.
         """
         await self._wait_for_rate_limit(request)
         exchange = await self._open_stream(request, idle_timeout)
@@ -283,47 +292,39 @@ class Transport:
             if exchange.status >= 300:
                 if exchange.status == 401:
                     self._credential_source.invalidate()
-                whole = [piece async for piece in _body_chunks(exchange, request, idle_timeout)]
+                chunks = [chunk async for chunk in _body_chunks(exchange, request, idle_timeout)]
                 raise errors.from_response(
-                    exchange.status, b"".join(whole), retry_after=exchange.retry_after
+                    exchange.status, b"".join(chunks), retry_after=exchange.retry_after
                 )
             yield lambda: _body_chunks(exchange, request, idle_timeout)
         finally:
             exchange.abort()
 
     async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
-        """Wait for the head of a long answer."""
+        """Wait for the headers of a streaming response."""
         try:
-            async with asyncio.timeout(idle_timeout):
-                exchange = await self._start_exchange(request, streamed=True)
-                try:
-                    await exchange.response_ready
-                except asyncio.CancelledError:
-                    exchange.abort()
-                    raise
-                return exchange
-        except TimeoutError as error:
-            text = f"{request.path_only}: silent for {idle_timeout:g} s {self._server_label}"
-            raise errors.RequestTimeoutError(text) from error
-        except (errors.ConnectionLostError, OSError) as error:
+            return await self._exchange(request, timeout=idle_timeout, streamed=True)
+        except errors.RequestTimeoutError:
+            raise
+        except errors.ConnectionLostError:
             self._metrics.count_response(request.method, "<error>")
-            raise errors.ConnectionLostError(
-                f"{request.path_only}: {error} {self._server_label}"
-            ) from error
+            raise
 
 
 async def _body_chunks(
     exchange: Exchange, request: ApiRequest, idle_timeout: float
 ) -> AsyncIterator[bytes]:
-    """Read to the end; our own slowness between two reads is no silence."""
+    """Yield all chunks; time that the caller spends between two reads does not count as idle."""
     try:
         while True:
             async with asyncio.timeout(idle_timeout):
-                piece = await exchange.read()
-            if not piece:
+                chunk = await exchange.read()
+            if not chunk:
                 return
-            yield piece
+            yield chunk
     except TimeoutError as error:
-        raise errors.RequestTimeoutError(f"{request.path_only}: the stream fell silent") from error
+        raise errors.RequestTimeoutError(
+            f"{request.path_only}: no data before the idle timeout"
+        ) from error
     except errors.ConnectionLostError as error:
         raise errors.ConnectionLostError(f"{request.path_only}: {error}") from error

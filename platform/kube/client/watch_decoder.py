@@ -1,4 +1,4 @@
-"""The lines of a watch: cutting a byte stream at line ends and reading each line once."""
+"""Watch streams: split the bytes into lines and decode each into an event."""
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -13,11 +13,11 @@ T = TypeVar("T")
 WatchEventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark that ends the list at the head of a streaming watch."""
+"""Annotation of the bookmark that ends the initial events of a watch list."""
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
-    """One change; *object* of a deletion is its last state."""
+    """One change; on DELETED, *object* is its last state."""
 
     type: WatchEventType
     object: T
@@ -25,20 +25,20 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """The watch has seen everything up to *resource_version*."""
+    """All changes up to *resource_version* have been sent."""
 
     resource_version: str
     ends_initial_events: bool
-    """The list at the head of the stream is complete."""
+    """The initial events are complete."""
 
 
 class ObjectDecodeError(DecodeError):
-    """An object of a watch or a list does not fit the view; the rest of it is fine."""
+    """An object of a watch or list does not fit the view; the stream remains usable."""
 
     def __init__(self, message: str, *, event_type: str, metadata: ObjectMeta) -> None:
         super().__init__(message)
         self.event_type = event_type
-        """ADDED, MODIFIED, DELETED; empty in a list."""
+        """ADDED, MODIFIED, DELETED; empty for a list item."""
         self.metadata = metadata
 
 
@@ -57,7 +57,7 @@ _STATUS_DECODER = msgspec.json.Decoder(Status)
 
 
 def decode_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
-    """The metadata of an object in JSON, empty when even they are unreadable."""
+    """Decode the metadata of an object; empty if even they are malformed."""
     try:
         return _METADATA_DECODER.decode(raw).metadata
     except msgspec.MsgspecError:
@@ -65,15 +65,15 @@ def decode_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
 
 
 class LineSplitter:
-    """Cuts a stream into lines; its cost is linear however the stream is cut into pieces."""
+    """Splits a stream into lines in linear time, however it is chunked."""
 
     def __init__(self) -> None:
         self._partial: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next piece of the stream; return the lines that it completes, blanks left out.
+        """Add a chunk of the stream; return the lines that it completes, without empty ones.
 
-        An unfinished last line stays here, and is lost with the stream: a cut-off event was not
+        An incomplete last line is buffered, and lost with the stream: a truncated event was not
         delivered.
         """
         lines = chunk.split(b"\n")
@@ -86,18 +86,18 @@ class LineSplitter:
 
 
 class WatchDecoder(Generic[T]):
-    """Reads lines of a watch whose objects are seen as *view*."""
+    """Decodes the lines of a watch whose objects are of type *view*."""
 
     def __init__(self, view: type[T]) -> None:
         self._decode_event = msgspec.json.Decoder(WatchEvent[view]).decode  # type: ignore[valid-type]
 
     def decode(self, line: bytes) -> WatchEvent[T] | Bookmark:
-        """Read one line; changes, the usual case, are decoded in one go.
+        """Decode one line; changes, the common path, in one pass.
 
         Raises:
-            ApiError: the line is the server's error that ends the watch.
-            UnreadableObjectError: the object does not fit the view.
-            UnreadableAnswerError: the line is no event at all.
+            ApiError: the line is the error by which the server ends the watch.
+            ObjectDecodeError: the object does not fit the view.
+            DecodeError: the line is not a watch event.
         """
         try:
             return self._decode_event(line)
@@ -106,17 +106,17 @@ class WatchDecoder(Generic[T]):
 
     def _decode_unusual(self, line: bytes, cause: msgspec.MsgspecError) -> Bookmark:
         try:
-            bare = _RAW_EVENT_DECODER.decode(line)
+            raw_event = _RAW_EVENT_DECODER.decode(line)
         except msgspec.MsgspecError as error:
             raise DecodeError(f"not a watch event: {line[:200]!r}") from error
-        if bare.type == "ERROR":
-            raise _decode_status_error(bare.object)
-        meta = decode_metadata(bare.object)
-        if bare.type == "BOOKMARK":
+        if raw_event.type == "ERROR":
+            raise _decode_status_error(raw_event.object)
+        meta = decode_metadata(raw_event.object)
+        if raw_event.type == "BOOKMARK":
             return Bookmark(
                 meta.resource_version, meta.annotations.get(INITIAL_EVENTS_END) == "true"
             )
-        raise ObjectDecodeError(str(cause), event_type=bare.type, metadata=meta) from cause
+        raise ObjectDecodeError(str(cause), event_type=raw_event.type, metadata=meta) from cause
 
 
 def _decode_status_error(raw: msgspec.Raw) -> ApiError:

@@ -1,9 +1,9 @@
-"""HTTP/1.1 as its client: one connection that asks one thing at a time, and the answers.
+"""HTTP/1.1 client protocol: one connection with one exchange at a time, and its response.
 
-A request goes out in one write. Its answer is either gathered (:attr:`Exchange.answered` comes with
-the body) or streamed (it comes with the head, and :meth:`Exchange.decode_job` gives the rest as it
-arrives). The parser is llhttp at its strictest: a length given twice, a length beside chunks or a
-bare line feed break the connection, as does anything that the server says without being asked.
+A request is sent in one write. Its response is either buffered (:attr:`Exchange.response_ready` is
+set with the body) or streamed (it is set with the headers, and :meth:`Exchange.read` returns the
+body as it arrives). The parser is llhttp in strict mode: duplicate lengths, a length with chunked
+encoding, a bare line feed or unsolicited data break the connection.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from httptools import HttpParserError, HttpResponseParser
 from ..errors import ConnectionLostError
 
 MAX_HEAD_SIZE = 256 * 1024
-"""Bytes that an answer's head may have, give or take one read."""
+"""Maximum size of a response's headers, give or take one read."""
 
 READ_BUFFER_LIMIT = 512 * 1024
-"""Bytes of a streamed answer that wait for their reader; with more the server is made to wait."""
+"""Bytes of a streamed response to buffer before reading from the transport is paused."""
 
 _SWITCHING_PROTOCOLS = 101
 
 
 class Exchange:
-    """A request under way, and what has come of its answer."""
+    """A request in flight and its response."""
 
     __slots__ = (
         "_buffered",
@@ -41,14 +41,14 @@ class Exchange:
 
     def __init__(self, connection: "Connection", *, streamed: bool, bodiless: bool) -> None:
         self.response_ready: asyncio.Future[None] = connection.loop.create_future()
-        """The status is known; unless *streamed*, so is the body."""
+        """Set when the status is known and, unless *streamed*, the body."""
         self.streamed = streamed
         self.bodiless = bodiless
-        """The answer has no body whatever its head says: the request was a HEAD."""
+        """The response has no body, regardless of its headers: the request was a HEAD."""
         self.status = 0
         self.retry_after: str | None = None
         self.complete = False
-        """All of the answer has come, though not all of it may have been read."""
+        """The response is complete, though the reader may not have read all of it."""
         self._connection = connection
         self._chunks: list[bytes] = []
         self._buffered = 0
@@ -56,20 +56,20 @@ class Exchange:
         self._read_waiter: asyncio.Future[None] | None = None
 
     def body(self) -> bytes:
-        """What has come of the body and was not read; it is handed out once."""
-        pieces = self._chunks
+        """Return the unread bytes of the body."""
+        chunks = self._chunks
         self._buffered = 0
-        if len(pieces) == 1:
-            return pieces.pop()
-        whole = b"".join(pieces)
-        pieces.clear()
-        return whole
+        if len(chunks) == 1:
+            return chunks.pop()
+        body = b"".join(chunks)
+        chunks.clear()
+        return body
 
     async def read(self) -> bytes:
-        """The next bytes of a streamed body, however many there are; none at its end.
+        """Return the next bytes of a streamed body, empty at its end.
 
         Raises:
-            ConnectionLostError: the connection broke before the end; what came before was given.
+            ConnectionLostError: the connection broke; what was received before has been read.
         """
         while not self._chunks:
             if self._error is not None:
@@ -78,25 +78,25 @@ class Exchange:
                 return b""
             self._read_waiter = self._connection.loop.create_future()
             await self._read_waiter
-        piece = self.body()
+        chunk = self.body()
         if not self.complete:
             self._connection.resume_reading()
-        return piece
+        return chunk
 
     def abort(self) -> None:
-        """The rest of the answer is not wanted: hang up, unless all of it is here."""
+        """Discard the rest of the response: close the connection if the response is incomplete."""
         if not self.complete and self._error is None:
-            self._connection.abort("the answer is not wanted any more")
+            self._connection.abort("response discarded")
 
-    # What the connection tells.
+    # Called by the connection.
 
     def on_headers(self) -> None:
-        """The head is complete."""
+        """The headers are complete."""
         if self.streamed:
             _resolve(self.response_ready)
 
     def add_chunk(self, chunk: bytes) -> int:
-        """Part of the body came; returns how many bytes wait for the reader."""
+        """Add a chunk of the body; return the number of buffered bytes."""
         self._chunks.append(chunk)
         self._buffered += len(chunk)
         if self.streamed:
@@ -104,22 +104,22 @@ class Exchange:
         return self._buffered
 
     def on_complete(self) -> None:
-        """The answer is complete."""
+        """The response is complete."""
         self.complete = True
         _resolve(self.response_ready)
         _resolve(self._read_waiter)
 
     def fail(self, error: ConnectionLostError) -> None:
-        """There will be no more of the answer."""
+        """Fail the exchange."""
         self._error = error
         _resolve(self._read_waiter)
         if not self.response_ready.done():
             self.response_ready.set_exception(error)
-            self.response_ready.exception()  # who asked may have gone away: that is no news
+            self.response_ready.exception()  # retrieved: the caller may have been cancelled
 
 
 class Connection(asyncio.Protocol):
-    """One connection; the methods whose names begin with ``on_`` are called by the parser."""
+    """One connection; methods named ``on_…`` are called by the parser."""
 
     def __init__(
         self,
@@ -127,17 +127,17 @@ class Connection(asyncio.Protocol):
         on_idle: Callable[["Connection"], None],
         on_lost: Callable[["Connection"], None],
     ) -> None:
-        """Prepare a connection.
+        """Initialize without connecting.
 
         Args:
-            freed: called when an answer is complete and another request may follow.
-            lost: called once, when the connection is gone or no longer of use.
+            on_idle: called when a response is complete and another request may follow.
+            on_lost: called once, when the connection is closed or unusable.
         """
         self.loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self.loop.create_future()
-        """The transport is gone."""
+        """Set when the transport is closed."""
         self.idle_since = 0.0
-        """Loop time at which it became free; the pool's to set and read."""
+        """Loop time at which it became idle; set and read by the pool."""
         self._on_idle = on_idle
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether it ever got through to the server."""
+        """Whether the connection was ever established."""
         return self._transport is not None
 
     @property
@@ -166,55 +166,55 @@ class Connection(asyncio.Protocol):
         )
 
     def send(self, request: bytes, *, streamed: bool = False, bodiless: bool = False) -> Exchange:
-        """Send a whole request.
+        """Send an encoded request.
 
         Raises:
-            ConnectionLostError: the connection is gone; nothing was sent.
+            ConnectionLostError: the connection is closed; nothing was sent.
         """
         if self._error is not None:
             raise self._error
         if self._exchange is not None or self._transport is None:
-            raise RuntimeError("the connection is not free")
+            raise RuntimeError("the connection is in use")
         exchange = self._exchange = Exchange(self, streamed=streamed, bodiless=bodiless)
         self._transport.write(request)
         return exchange
 
     def abort(self, reason: str) -> None:
-        """Hang up at once; an answer under way fails with ConnectionLostError *why*."""
+        """Close immediately; a pending response fails with ConnectionLostError *reason*."""
         self._fail(ConnectionLostError(reason))
 
     def resume_reading(self) -> None:
-        """The reader has caught up."""
+        """Resume reading after the reader has emptied the buffer."""
         if self._paused:
             self._paused = False
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    # What the transport tells.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note of the way out."""
+        """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
         if self._error is not None:
             transport.abort()  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received bytes."""
         if self._error is not None:
             return
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
             cause = error.__context__ if isinstance(error.__context__, _ProtocolError) else error
-            self.abort(f"no HTTP answer: {cause}")
+            self.abort(f"malformed HTTP response: {cause}")
             return
         if self._in_head:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_SIZE:
-                self.abort(f"no HTTP answer: its head is longer than {MAX_HEAD_SIZE} bytes")
+                self.abort(f"malformed HTTP response: headers exceed {MAX_HEAD_SIZE} bytes")
 
     def eof_received(self) -> None:
-        """The server will say no more; that ends an answer that has no other end."""
+        """The server closed its side; that completes a response without length or chunks."""
         exchange = self._exchange
         if (
             exchange is not None
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         self.abort("the server closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing will come any more."""
+        """The connection is closed."""
         self.abort(f"the connection broke: {exc}" if exc else "the server closed the connection")
         if not self.closed.done():
             self.closed.set_result(None)
@@ -242,55 +242,55 @@ class Connection(asyncio.Protocol):
         if exchange is not None:
             exchange.fail(error)
 
-    # What the parser tells.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """An answer begins."""
+        """A response begins."""
         if self._exchange is None:
-            raise _ProtocolError("the server spoke without being asked")
+            raise _ProtocolError("unsolicited response")
         self._in_head, self._head_size = True, 0
         self._has_body_length = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or a trailer, which says nothing to us."""
+        """One header; trailers are ignored."""
         if not self._in_head:
             return
         name = name.lower()
         if name == b"content-length":
             self._has_body_length = True
         elif name == b"transfer-encoding":
-            # The parser takes the last one's word for where the body ends.
+            # As for the parser, the last one determines where the body ends.
             self._has_body_length = value.lower().endswith(b"chunked")
         elif name == b"retry-after" and self._exchange is not None:
             self._exchange.retry_after = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """What comes now is the body."""
+        """The headers are complete; the body follows."""
         self._in_head = False
         status = self._parser.get_status_code()
         exchange = self._exchange
         if status == _SWITCHING_PROTOCOLS or exchange is None:
-            raise _ProtocolError("the server changes the protocol")
+            raise _ProtocolError("unexpected protocol switch")
         if status < 200:
-            return  # an interim answer: the true one follows
+            return  # informational: the final response follows
         exchange.status = status
         exchange.on_headers()
         if exchange.bodiless:
             self._finish(exchange, reusable=False)
 
     def on_body(self, chunk: bytes) -> None:
-        """Part of the body."""
+        """A chunk of the body."""
         exchange = self._exchange
         if exchange is None:
-            return  # of an answer to HEAD
-        waiting = exchange.add_chunk(chunk)
-        if exchange.streamed and waiting > READ_BUFFER_LIMIT and not self._paused:
+            return  # of a response to HEAD
+        buffered = exchange.add_chunk(chunk)
+        if exchange.streamed and buffered > READ_BUFFER_LIMIT and not self._paused:
             self._paused = True
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """The response is complete."""
         exchange = self._exchange
         if exchange is not None and exchange.status:
             self._finish(exchange, reusable=self._parser.should_keep_alive())
@@ -299,14 +299,14 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         exchange.on_complete()
         if not reusable:
-            self.abort("the connection was for one answer")
+            self.abort("the server does not keep the connection alive")
             return
         self.resume_reading()
         self._on_idle(self)
 
 
 class _ProtocolError(Exception):
-    """What the server sends cannot be an answer to what was asked."""
+    """The server sent what cannot be a response to the request."""
 
 
 def _resolve(future: "asyncio.Future[None] | None") -> None:

@@ -1,83 +1,22 @@
-"""The connections to one API server: opened when needed, kept while they may be needed again.
+"""Connection pool for one API server.
 
-The one used last is used first, so that those beyond the need grow old and are closed. A server
-that closes an idle connection is noticed at once, and the connection is not used again.
+The most recently used connection is reused first, so that surplus ones reach their idle timeout. A
+connection that the server closes while idle is removed immediately.
 """
 
 import asyncio
-import ssl
 from collections import deque
-from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
-from ..errors import ConfigError
 from . import tunnel
 from .http1 import Connection
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a URL leads."""
-
-    scheme: str
-    host: str
-    """A name or an address, without brackets."""
-    port: int
-    path: str = ""
-    """What stands before each path; never ends with a slash."""
-    user_info: str = ""
-    """``user:password``, decoded."""
-
-    @classmethod
-    def parse(cls, url: str) -> "Origin":
-        """Read an ``http`` or ``https`` URL.
-
-        Raises:
-            ConfigError: it is no such URL.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-            host = (parts.hostname or "").encode("idna").decode("ascii")
-        except (ValueError, UnicodeError) as error:
-            raise ConfigError(f"no URL: {error}") from error
-        if parts.scheme not in _DEFAULT_PORTS or not host:
-            raise ConfigError(f"not an http or https URL: {parts.scheme}://{host}")
-        user_info, at, _ = parts.netloc.rpartition("@")
-        return cls(
-            scheme=parts.scheme,
-            host=host,
-            port=port or _DEFAULT_PORTS[parts.scheme],
-            path=parts.path.rstrip("/"),
-            user_info=unquote(user_info) if at else "",
-        )
-
-    @property
-    def authority(self) -> str:
-        """The value of the ``Host`` header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """How connections to a server are made."""
-
-    origin: Origin
-    tls: ssl.SSLContext | None = None
-    server_name: str = ""
-    """Name to expect in the certificate, if it is not the host."""
-    proxy: Origin | None = None
-    """An HTTP proxy to go through; TLS is spoken with the server, not with the proxy."""
+from .route import Route
 
 
 class ConnectionPool:
-    """Connections of one route. Of a loop; close it before the loop ends."""
+    """Connections of one route. Bound to one event loop; close it before the loop ends."""
 
     def __init__(self, route: Route, *, limit: int, keepalive: float) -> None:
-        """Keep at most *limit* connections (0: any number), idle ones for *keepalive* seconds."""
+        """Open at most *limit* connections (0: unlimited); close them when idle for *keepalive*."""
         self._route = route
         self._limit = limit
         self._keepalive = keepalive
@@ -89,11 +28,11 @@ class ConnectionPool:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many connections there are, those being opened included."""
+        """Number of connections, including those being opened."""
         return len(self._open)
 
     def idle_connection(self) -> Connection | None:
-        """A connection that nobody uses, if there is one."""
+        """Return an idle connection, if there is one."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -101,10 +40,10 @@ class ConnectionPool:
         return None
 
     async def acquire(self) -> Connection:
-        """A connection for one exchange, after which it comes back by itself.
+        """Return a connection for one exchange, after which it returns to the pool.
 
         Raises:
-            OSError: none can be opened.
+            OSError: no connection can be opened.
         """
         while True:
             if self._closed:
@@ -117,7 +56,7 @@ class ConnectionPool:
             await self._wait_for_slot()
 
     def release(self, connection: Connection) -> None:
-        """Take back a connection on which nothing was asked, or all is answered."""
+        """Return an idle connection to the pool."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
         self._wake_waiter()
@@ -125,23 +64,23 @@ class ConnectionPool:
             self._expiry_timer = self._loop.call_later(self._keepalive, self._close_expired)
 
     async def close(self) -> None:
-        """Hang up on every connection; what is under way fails."""
+        """Close all connections; exchanges in flight fail."""
         self._closed = True
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
-        for turn in self._waiters:
-            if not turn.done():
-                turn.set_result(None)
-        gone = [connection.closed for connection in self._open if connection.connected]
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        closing = [connection.closed for connection in self._open if connection.connected]
         for connection in list(self._open):
             connection.abort("the client was closed")
-        if gone:
-            await asyncio.wait(gone)
+        if closing:
+            await asyncio.wait(closing)
 
     async def _connect(self) -> Connection:
         connection = Connection(on_idle=self.release, on_lost=self._remove)
-        self._open.add(connection)  # counted from now on, so that the limit holds
+        self._open.add(connection)  # before connecting: counts against the limit
         try:
             await self._open_transport(connection)
         except BaseException:
@@ -163,20 +102,20 @@ class ConnectionPool:
         )
 
     async def _wait_for_slot(self) -> None:
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(turn)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._wake_waiter()  # it was our turn: the next one's, then
+            if waiter.done() and not waiter.cancelled():
+                self._wake_waiter()  # pass the assigned slot on
             raise
 
     def _wake_waiter(self) -> None:
         while self._waiters:
-            turn = self._waiters.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
     def _remove(self, connection: Connection) -> None:
@@ -184,14 +123,14 @@ class ConnectionPool:
         self._wake_waiter()
 
     def _close_expired(self) -> None:
-        """Close what has been idle for too long; the oldest stand first."""
+        """Close connections past the idle timeout; the oldest are first."""
         self._expiry_timer = None
         now = self._loop.time()
         self._idle = [connection for connection in self._idle if connection.usable]
-        old = [one for one in self._idle if one.idle_since + self._keepalive <= now]
+        expired = [one for one in self._idle if one.idle_since + self._keepalive <= now]
         self._idle = [one for one in self._idle if one.idle_since + self._keepalive > now]
-        for connection in old:
-            connection.abort("it was idle for too long")
+        for connection in expired:
+            connection.abort("idle timeout")
         if self._idle:
             wait = self._idle[0].idle_since + self._keepalive - now
             self._expiry_timer = self._loop.call_later(wait, self._close_expired)

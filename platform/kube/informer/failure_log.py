@@ -1,15 +1,15 @@
-"""How loudly to tell of failures that come again and again, as in an outage of the server."""
+"""Log levels of repeated failures, as in an outage of the server."""
 
 import logging
 
 from ..timing import Timing
 
 REPEAT_INTERVAL = 60.0
-"""Seconds after which a failure that goes on is told of once more."""
+"""Seconds after which a repeated failure is logged as a warning again."""
 
 
 class FailureLog:
-    """Of one kind of thing that fails until it works."""
+    """Log level and duration of the failures of one operation."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -18,18 +18,18 @@ class FailureLog:
 
     @property
     def failing_for(self) -> float:
-        """Seconds since it has failed without working again; 0 while it works."""
+        """Seconds since the first failure; 0 while the operation succeeds."""
         return 0.0 if self._since is None else self._timing.monotonic() - self._since
 
     @property
     def is_failing(self) -> bool:
-        """It has failed, and not worked since."""
+        """Whether the last attempt failed."""
         return self._since is not None
 
     def level(self, text: str) -> int:
-        """Count a failure; WARNING for a new *text*, and for a known one once a minute, else DEBUG.
+        """Count a failure: WARNING for a new *text* and once a minute for a known one, else DEBUG.
 
-        The first failure of all is INFO: one may always happen.
+        The first failure is INFO: a single one is normal.
         """
         now = self._timing.monotonic()
         if self._since is None:
@@ -41,7 +41,7 @@ class FailureLog:
         return logging.WARNING
 
     def recovered(self) -> float:
-        """It works: seconds since the first failure, all of which is forgotten."""
+        """Reset after a success; return the seconds since the first failure."""
         lasted = self.failing_for
         self._since = None
         self._logged_at.clear()

@@ -1,4 +1,4 @@
-"""Indexes of a cache: groups of objects by values that a function finds in them."""
+"""Indexes of an informer's store: objects by values that a function computes from them."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=HasMeta)
 
 
 class Index(Generic[T]):
-    """Keeps groups current as single objects come, change and go."""
+    """Maintains groups of objects on add, update and delete."""
 
     def __init__(self, name: str, index_func: Callable[[T], Iterable[str]]) -> None:
         self._name = name
@@ -20,7 +20,7 @@ class Index(Generic[T]):
         self._groups: dict[str, dict[str, T]] = {}
 
     def get(self, value: str) -> Collection[T]:
-        """The objects of a group; a live view, not to be held over an ``await``."""
+        """Return the objects of a group; a live view, not to be kept over an ``await``."""
         group = self._groups.get(value)
         return () if group is None else group.values()
 
@@ -39,16 +39,16 @@ class Index(Generic[T]):
                 self._groups.setdefault(value, {})[key] = new
 
     def groups(self) -> dict[str, set[str]]:
-        """The keys of each group."""
+        """Return the keys of each group."""
         return {value: set(group) for value, group in self._groups.items()}
 
     def _index_values(self, obj: T) -> tuple[str, ...]:
-        """The object's values, each once; none if the function fails, which is logged."""
+        """Return the distinct values of an object; none if the function raises, which is logged."""
         try:
             return tuple(dict.fromkeys(self.index_func(obj)))
         except Exception:
             log.exception(
-                "an index function failed",
+                "index function failed",
                 extra={"index": self._name, "key": obj.metadata.key},
             )
             return ()

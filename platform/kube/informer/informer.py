@@ -1,10 +1,10 @@
-"""A copy of one kind of object, kept current by a watch, with indexes and handlers.
+"""Informer: a local copy of one resource, kept by list and watch, with indexes and event handlers.
 
-Objects are frozen and shared; they say what was known, not what is. A handler is called as
-``handler(old, new)`` on the loop, in the order of the changes: ``(None, new)`` for an object that
-came, ``(old, new)`` for one that changed, ``(old, None)`` for one that went. *old* is always the
-very object handed over before, so counters can be taken back. A namesake with another uid goes and
-comes. What happened while we were cut off is told as differences once we are back.
+Objects are frozen and shared; they may lag behind the server. An event handler is called as
+``handler(old, new)`` on the event loop, in the order of the changes: ``(None, new)`` on add,
+``(old, new)`` on update, ``(old, None)`` on delete. *old* is always the object passed before, so
+that counters can subtract it. An object recreated with another uid is a delete and an add. Changes
+missed during a disconnect are delivered as differences by the next list.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ EventHandler = Callable[[T | None, T | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InformerStats:
-    """What a cache holds and has seen since it was made."""
+    """Counts of an informer since its creation."""
 
     objects: int
     added: int
@@ -48,7 +48,7 @@ class InformerStats:
 
 
 class _IndexedStore(Generic[T]):
-    """The objects, their indexes and those who want to know; the sink of the reflector."""
+    """Objects, indexes and event handlers; the store of the reflector."""
 
     def __init__(
         self, name: str, view: type[T], indexes: Mapping[str, Callable[[T], Iterable[str]]]
@@ -69,21 +69,21 @@ class _IndexedStore(Generic[T]):
             self._call_handler(handler, None, obj)
 
     async def attach_event_handler(self, handler: EventHandler[T]) -> None:
-        """Add a handler that may take long to hear of everything; changes go on meanwhile."""
-        late = _InitialReplay[T](handler, self.objects)
-        self._handlers += (late,)
-        told = 0
+        """Add a handler with a long initial replay; other tasks run in between."""
+        replay = _InitialReplay[T](handler, self.objects)
+        self._handlers += (replay,)
+        delivered = 0
         try:
             with gc_paused():
-                for key in tuple(late.undelivered):
-                    if late.undelivered.pop(key, None) is not None:
+                for key in tuple(replay.undelivered):
+                    if replay.undelivered.pop(key, None) is not None:
                         self._call_handler(handler, None, self.objects[key])
-                        told += 1
-                        if told % YIELD_EVERY == 0:
+                        delivered += 1
+                        if delivered % YIELD_EVERY == 0:
                             await asyncio.sleep(0)
-            self._handlers = _with_replaced(self._handlers, late, (handler,))
+            self._handlers = _with_replaced(self._handlers, replay, (handler,))
         except BaseException:
-            self._handlers = _with_replaced(self._handlers, late, ())
+            self._handlers = _with_replaced(self._handlers, replay, ())
             raise
 
     @property
@@ -91,7 +91,7 @@ class _IndexedStore(Generic[T]):
         return self.synced.is_set()
 
     def on_list_complete(self, version: str) -> None:
-        """The store is whole, and holds all changes up to *version*."""
+        """All changes up to *version* are in the store."""
         self.version, self.list_complete = version, True
         if not self.synced.is_set():
             self.synced.set()
@@ -127,7 +127,7 @@ class _IndexedStore(Generic[T]):
         self._replace(key, old, new)
 
     def _replace(self, key: str, old: T | None, new: T | None) -> None:
-        """Change the world first, then tell: a handler sees store and indexes as they are now."""
+        """Update store and indexes first, so that handlers see the new state."""
         if new is None:
             del self.objects[key]
         else:
@@ -140,30 +140,30 @@ class _IndexedStore(Generic[T]):
     def _call_handler(self, handler: EventHandler[T], old: T | None, new: T | None) -> None:
         try:
             handler(old, new)
-        except (Exception, asyncio.CancelledError):  # it awaits nothing, so that is its own
+        except (Exception, asyncio.CancelledError):  # no await inside: the handler's own
             self.handler_errors += 1
-            about = new if new is not None else old
-            key = about.metadata.key if about is not None else ""
-            log.exception("a handler failed", extra={"resource": self._name, "key": key})
+            obj = new if new is not None else old
+            key = obj.metadata.key if obj is not None else ""
+            log.exception("event handler failed", extra={"resource": self._name, "key": key})
 
 
 class _InitialReplay(Generic[T]):
-    """A handler in the course of hearing what there is already.
+    """A handler during its initial replay.
 
-    Of an object that it has not been told of yet it hears no changes: it will be told of it as it
-    is when its turn comes.
+    Changes of an object that is not replayed yet are suppressed: the replay delivers its current
+    state.
     """
 
     def __init__(self, handler: EventHandler[T], objects: dict[str, T]) -> None:
-        self.undelivered = objects.copy()  # of all ways to remember the keys the fastest, by far
+        self.undelivered = objects.copy()  # the fastest way to copy the keys
         self._handler = handler
 
     def __call__(self, old: T | None, new: T | None) -> None:
-        about = new if new is not None else old
-        if about is None or about.metadata.key not in self.undelivered:
+        obj = new if new is not None else old
+        if obj is None or obj.metadata.key not in self.undelivered:
             self._handler(old, new)
         elif new is None:
-            del self.undelivered[about.metadata.key]
+            del self.undelivered[obj.metadata.key]
 
 
 def _with_replaced(
@@ -176,30 +176,29 @@ def _with_replaced(
 
 
 class KindSource(Generic[T]):
-    """A cache and the one handler that is to hear of it, once :meth:`attach_event_handler` is
-    called."""
+    """An informer and its one event handler, added by :meth:`attach`."""
 
     def __init__(self, informer: "Informer[T]", handler: EventHandler[T]) -> None:
         self._informer = informer
         self._handler = handler
 
     async def run(self) -> None:
-        """Run the cache until cancelled."""
+        """Run the informer until cancelled."""
         await self._informer.run()
 
     async def wait_synced(self) -> None:
-        """Wait until the cache holds the first list."""
+        """Wait until the initial list is in the store."""
         await self._informer.wait_synced()
 
     async def attach(self) -> None:
-        """Tell the handler of everything there is, then of every change."""
+        """Add the event handler; returns after its initial replay."""
         await self._informer.attach_event_handler(self._handler)
 
 
 class Informer(Generic[T]):
-    """Holds what the server holds of one resource, seen as *view*, narrowed by selectors.
+    """Informer of one resource, decoded as *view*, narrowed by selectors.
 
-    *indexes* maps a name to a function from an object to the values that it is found under.
+    *indexes* maps an index name to the function that computes an object's values.
     """
 
     def __init__(
@@ -229,85 +228,85 @@ class Informer(Generic[T]):
         client.metrics.register_informer(self)
 
     def add_event_handler(self, handler: EventHandler[T]) -> None:
-        """Tell *handler* of every object held now, then of every change.
+        """Add *handler*; it gets an add for each object in the store, then every change.
 
-        It must be quick and must not fail; a failure is logged and keeps nobody else from hearing.
+        It must not block; an exception is logged and does not affect other handlers.
         """
         self._store.add_event_handler(handler)
 
     async def attach_event_handler(self, handler: EventHandler[T]) -> None:
-        """The same for a cache that may hold much: others on the loop get their turns meanwhile.
+        """Add *handler* to an informer with many objects: yields to other tasks during the replay.
 
-        Changes are told in between, and each object's story in its order. Returns once *handler*
-        has heard of everything.
+        Changes are delivered in between, in order for each object. Returns once the replay is
+        complete.
         """
         await self._store.attach_event_handler(handler)
 
     async def run(self) -> None:
-        """Follow the server until cancelled; run again, it goes on where it was.
+        """List and watch until cancelled; a later run resumes from the last version.
 
-        Several may run the same cache, which saves watches: it follows until all are cancelled.
+        Concurrent runs use one watch, which ends when all of them are cancelled.
         """
         if self._reflector_task is None:
             self._reflector_task = asyncio.create_task(
                 supervise(f"watch {self.name}", self._reflector.run, timing=self._timing)
             )
-        following = self._reflector_task
+        reflector_task = self._reflector_task
         self._runners += 1
         try:
-            await asyncio.shield(following)
+            await asyncio.shield(reflector_task)
         finally:
             self._runners -= 1
             if not self._runners:
                 self._reflector_task = None
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+                reflector_task.cancel()
+                await asyncio.gather(reflector_task, return_exceptions=True)
 
     async def wait_synced(self) -> None:
-        """Wait until the first list is in the store and all handlers have heard of it."""
+        """Wait until the initial list is in the store and delivered to all handlers."""
         await self._store.synced.wait()
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is in the store."""
+        """Whether the initial list is in the store."""
         return self._store.synced.is_set()
 
     @property
     def stale_seconds(self) -> float:
-        """Seconds for which the server could not be followed; 0 while it can."""
+        """Seconds since the watch failed; 0 while the store is current."""
         return self._reflector.stale_seconds
 
     @property
     def resource_version(self) -> str:
-        """All changes up to this version are in the store; empty while a list is due."""
+        """All changes up to this version are in the store; empty while a relist is due."""
         return self._store.version if self._store.list_complete else ""
 
     def get(self, key: str) -> T | None:
-        """The object ``namespace/name`` (or ``name``), if it is there."""
+        """Return the object ``namespace/name`` (or ``name``), if it exists."""
         return self._store.objects.get(key)
 
     def by_index(self, index: str, value: str) -> Collection[T]:
-        """Objects that *index* finds under *value*; a live view, not to be held over an await.
+        """Return the objects with *value* in *index*; a live view, not to be kept over an await.
 
         Raises:
-            KeyError: there is no such index.
+            KeyError: the index does not exist.
         """
         return self._store.indexes[index].get(value)
 
     def __iter__(self) -> Iterator[T]:
-        """All objects; not to be held over an await."""
+        """Iterate over all objects; do not await in between."""
         return iter(self._store.objects.values())
 
     def __len__(self) -> int:
-        """How many objects are held."""
+        """Number of objects."""
         return len(self._store.objects)
 
     def __contains__(self, key: object) -> bool:
-        """Whether an object with that key is held."""
+        """Whether the store has an object of that key."""
         return key in self._store.objects
 
     def stats(self) -> InformerStats:
-        """Counts since the cache was made."""
+        """Return the counts since creation."""
         store, counts = self._store, self._reflector.stats
         return InformerStats(
             objects=len(store.objects),
@@ -326,16 +325,16 @@ class Informer(Generic[T]):
         """Check that counts, keys and indexes agree with the objects; for tests.
 
         Raises:
-            AssertionError: they don't.
+            AssertionError: they do not.
         """
         store = self._store
         if store.added - store.deleted != len(store.objects):
-            raise AssertionError("adds and deletes do not match the objects held")
+            raise AssertionError("adds and deletes do not match the objects")
         if any(key != obj.metadata.key for key, obj in store.objects.items()):
-            raise AssertionError("an object lies under a key that is not its own")
+            raise AssertionError("an object is stored under a wrong key")
         for name, index in store.indexes.items():
-            fresh = Index(name, index.index_func)
+            expected = Index(name, index.index_func)
             for key, obj in store.objects.items():
-                fresh.update(key, None, obj)
-            if fresh.groups() != index.groups():
-                raise AssertionError(f"index {name} differs from the objects held")
+                expected.update(key, None, obj)
+            if expected.groups() != index.groups():
+                raise AssertionError(f"index {name} does not match the objects")

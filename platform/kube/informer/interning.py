@@ -1,11 +1,11 @@
-"""Lets cached objects share what they have in common, so that a thousand like pods cost little.
+"""Interning of equal values in cached objects, to save memory with thousands of similar pods.
 
-Pods of one job differ in name, uid, versions and times and are alike in almost all else. After
-decoding, strings that are likely to repeat are replaced by the first of their kind, and so are
-whole parts (frozen structs, tuples) that are equal. Objects look the same before and after.
+Pods of one job differ in name, uid, versions and times and are equal in almost everything else.
+After decoding, strings that are likely to repeat are replaced by their first occurrence, and so are
+equal frozen structs and tuples. Objects compare equal before and after.
 
-Of an object that only changed, the parts that did not change are taken from its former state,
-which is one comparison for each instead of a walk through them.
+On an update, unchanged fields are taken from the previous object, which costs one comparison each
+instead of a traversal.
 """
 
 import functools
@@ -19,22 +19,22 @@ from msgspec.structs import force_setattr
 T = TypeVar("T")
 
 MAX_INTERNED_VALUES = 20_000
-"""Values remembered; past it the table starts anew, so rare values do not pile up for ever."""
+"""Maximum interned values; then the table is cleared, so that rare values do not accumulate."""
 
 _UNIQUE_FIELDS = frozenset({"name", "uid", "resource_version", "generate_name"})
-"""Fields whose text hardly ever repeats."""
+"""Fields whose values hardly ever repeat."""
 
 _VOLATILE_SUFFIXES = ("_timestamp", "_time", "_at", "_ip", "_id")
-"""Endings of fields that make a whole part hardly ever repeat."""
+"""Suffixes of fields due to which a internable struct hardly ever repeats."""
 
 _SCALARS = (str, int, float, bool, NoneType)
 
 InternFunc = Callable[[Any, Any], Any]
-"""From a value, and what stood in its place before (or None), makes the value to be kept."""
+"""Maps a value and its predecessor (or None) to the value to keep."""
 
 
 class Interner(Generic[T]):
-    """Shares values between objects of one view."""
+    """Interns the values of objects of one view."""
 
     def __init__(self, view: type[T]) -> None:
         self._interned: dict[Any, Any] = {}
@@ -42,21 +42,21 @@ class Interner(Generic[T]):
         self._intern_object = self._interner_for(view, intern_whole=False)
 
     def intern(self, obj: T, old: T | None = None) -> T:
-        """Make *obj* point to shared values where it has equal ones; returns it.
+        """Replace values in *obj* by equal interned ones; return *obj*.
 
-        *old* is its former state, already shared.
+        *old* is its previous state, already interned.
         """
         if len(self._interned) > MAX_INTERNED_VALUES:
             self._interned.clear()
-        shared: T = self._intern_object(obj, old)
-        return shared
+        interned: T = self._intern_object(obj, old)
+        return interned
 
     def __len__(self) -> int:
-        """How many values are remembered."""
+        """Number of interned values."""
         return len(self._interned)
 
     def _interner_for(self, kind: Any, *, intern_whole: bool = True) -> InternFunc:
-        """The function that shares values of *kind*; nothing to share leaves them as they are."""
+        """Return the function that interns values of *kind*, or `_unchanged`."""
         kinds = [one for one in get_args(kind) if one is not NoneType]
         if kind is str:
             return self._intern_value
@@ -80,53 +80,53 @@ class Interner(Generic[T]):
         return value
 
     def _tuple_interner(self, item: Any) -> InternFunc:
-        share, whole = self._interner_for(item), _is_internable(item)
-        if share is _unchanged and not whole:
+        intern, internable = self._interner_for(item), _is_internable(item)
+        if intern is _unchanged and not internable:
             return _unchanged
 
         def run(value: Any, _: Any) -> Any:
-            shared = tuple([share(one, None) for one in value])
-            return self._intern_value(shared, None) if whole else shared
+            interned = tuple([intern(one, None) for one in value])
+            return self._intern_value(interned, None) if internable else interned
 
         return run
 
     def _struct_interner(self, kind: type[msgspec.Struct], *, intern_whole: bool) -> InternFunc:
         if kind in self._visiting:
-            # a struct that contains itself: its inner ones are not worth the trouble
+            # Recursive struct: the inner ones are not interned.
             return _unchanged
         self._visiting.add(kind)
         hints = _type_hints(kind)
         plan = [
-            (field, share)
+            (field, intern)
             for field in kind.__struct_fields__
             if field not in _UNIQUE_FIELDS and not field.endswith(_VOLATILE_SUFFIXES)
-            if (share := self._interner_for(hints[field])) is not _unchanged
+            if (intern := self._interner_for(hints[field])) is not _unchanged
         ]
         self._visiting.discard(kind)
 
         def run(value: Any, old: Any) -> Any:
-            for field, share in plan:
-                here = getattr(value, field)
-                if here:
-                    there = None if old is None else getattr(old, field)
-                    kept = there if there == here else share(here, there)
-                    if kept is not here:
-                        force_setattr(value, field, kept)
+            for field, intern in plan:
+                current = getattr(value, field)
+                if current:
+                    previous = None if old is None else getattr(old, field)
+                    interned = previous if previous == current else intern(current, previous)
+                    if interned is not current:
+                        force_setattr(value, field, interned)
             return self._intern_value(value, None) if intern_whole else value
 
         return run
 
 
 _type_hints = functools.cache(get_type_hints)
-"""Of a struct; to read them takes a millisecond, and each cache asks for the same few."""
+"""Cached: takes a millisecond, and all informers use the same few structs."""
 
 
 def _unchanged(value: Any, _: Any) -> Any:
     return value
 
 
-def _is_internable(kind: Any, ancestors: frozenset[Any] = frozenset()) -> bool:
-    """Whether whole values of *kind* can be compared by hash and are likely to repeat."""
+def _is_internable(kind: Any, outer: frozenset[Any] = frozenset()) -> bool:
+    """Return whether values of *kind* are hashable and likely to repeat."""
     if kind in _SCALARS:
         return True
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -135,8 +135,8 @@ def _is_internable(kind: Any, ancestors: frozenset[Any] = frozenset()) -> bool:
             field.endswith(_VOLATILE_SUFFIXES) for field in fields
         ):
             return False
-        hints, here = _type_hints(kind), ancestors | {kind}
-        return kind not in ancestors and all(_is_internable(hints[field], here) for field in fields)
-    parts = [part for part in get_args(kind) if part is not Ellipsis]
-    composed = get_origin(kind) is tuple or NoneType in parts
-    return composed and all(_is_internable(part, ancestors) for part in parts)
+        hints, current = _type_hints(kind), outer | {kind}
+        return kind not in outer and all(_is_internable(hints[field], current) for field in fields)
+    arguments = [argument for argument in get_args(kind) if argument is not Ellipsis]
+    composed = get_origin(kind) is tuple or NoneType in arguments
+    return composed and all(_is_internable(argument, outer) for argument in arguments)

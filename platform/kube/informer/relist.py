@@ -1,13 +1,13 @@
-"""Filling a cache: what a list tells, brought together with the changes since.
+"""Relist: merge a list into the store while changes continue to be applied.
 
-A list shows all objects as they were at one version, known once it is complete. While it comes,
-changes may go on, each of a later version than the one that they are followed from; the list is of
-no earlier version than that. So of what both tell about an object the later is true, and what the
-list lacks is gone unless it changed after the list's version.
+A list returns all objects as of one version, known once it is complete. Changes may be applied
+concurrently, each newer than the version that the watch started from; the list is not older than
+that version. So for each object the newer of listed and watched state wins, and an object that the
+list lacks is deleted unless it changed after the list's version.
 
-Versions are compared between list and changes alone, which come from one history. What was held
-before may be of another (a server put back from a backup counts its versions anew): there only
-"the same or not" counts.
+Versions are compared between list and watch only, which have a common history. The store's content
+may stem from another (a server restored from a backup restarts its versions): it is only
+compared for equality.
 """
 
 import asyncio
@@ -19,37 +19,37 @@ from ...model.meta import HasMeta, ObjectMeta
 T = TypeVar("T", bound=HasMeta)
 
 YIELD_EVERY = 200
-"""Objects handled before other tasks get a turn: a few milliseconds."""
+"""Objects processed before yielding to other tasks: a few milliseconds."""
 
 
 class RelistTarget(Protocol[T]):
-    """What is being filled; the cache."""
+    """Store that a relist updates; the informer's."""
 
     @property
     def objects(self) -> Mapping[str, T]:
-        """What is held, by key."""
+        """The stored objects by key."""
         ...
 
     @property
     def is_synced(self) -> bool:
-        """It was filled before."""
+        """Whether an earlier list was applied."""
         ...
 
     def put(self, obj: T) -> None:
-        """Hold *obj* in place of its former state; a namesake with another uid goes first."""
+        """Add or update *obj*; an object of its name with another uid is deleted first."""
         ...
 
     def delete(self, key: str) -> None:
-        """The object is gone; its last state is not known."""
+        """Delete the object; its final state is unknown."""
         ...
 
 
 class Relist(Generic[T]):
-    """One filling. Of the list no more is kept than its keys and what differs from *held*."""
+    """One relist. Keeps only the keys of the list and the objects that differ from the store."""
 
     def __init__(self, target: RelistTarget[T]) -> None:
         self.is_complete = False
-        """The list is told in full."""
+        """Whether the list has been applied."""
         self._target = target
         self._listed_keys: set[str] = set()
         self._listed_changes: dict[str, T] = {}
@@ -57,38 +57,38 @@ class Relist(Generic[T]):
         self._list_version = 0
 
     def restart(self) -> None:
-        """The list broke off and begins again; the changes went on."""
+        """Discard a partial list; the changes applied since are kept."""
         self._listed_keys.clear()
         self._listed_changes.clear()
 
     def add_listed(self, obj: T) -> None:
-        """The list has *obj*."""
+        """Add *obj* of the list."""
         key = obj.metadata.key
         self._listed_keys.add(key)
-        held = self._target.objects.get(key)
-        if held is None or _is_changed(held.metadata, obj.metadata):
+        previous = self._target.objects.get(key)
+        if previous is None or _is_changed(previous.metadata, obj.metadata):
             self._listed_changes[key] = obj
         else:
             self._listed_changes.pop(key, None)
 
     def drop_listed(self, key: str) -> None:
-        """The list takes back what it told of *key*."""
+        """Remove *key* from the list: it was deleted during the list."""
         self._listed_keys.discard(key)
         self._listed_changes.pop(key, None)
 
     def add_undecodable(self, meta: ObjectMeta) -> None:
-        """The list has an object that cannot be read; its former state, if any, stays."""
+        """Add an undecodable object of the list; its previous state, if any, is kept."""
         self.drop_listed(meta.key)
-        held = self._target.objects.get(meta.key)
-        if held is not None and held.metadata.uid == meta.uid:
+        previous = self._target.objects.get(meta.key)
+        if previous is not None and previous.metadata.uid == meta.uid:
             self._listed_keys.add(meta.key)
 
     def is_newer_than_list(self, version: str) -> bool:
-        """Whether *version* is later than that of the list, if that is known."""
+        """Return whether *version* is newer than the list's, if that is known."""
         return int(version or 0) > self._list_version
 
     def should_apply(self, meta: ObjectMeta) -> bool:
-        """Whether a change is to be told, which the caller then does: the list didn't tell it."""
+        """Return whether the caller must apply a change, which the list does not include."""
         if not self.is_newer_than_list(meta.resource_version):
             return False
         if not self.is_complete:
@@ -96,10 +96,9 @@ class Relist(Generic[T]):
         return True
 
     async def apply_list(self, version: str) -> None:
-        """The list was complete, and of *version*: tell what it brought, in slices.
+        """Apply the complete list of *version*, in slices.
 
-        First what went, then what is other than it was, then what is new, in the order in which it
-        was made; the first list of all comes as it is.
+        First deletes, then updates, then adds by creation time; the initial list in its own order.
         """
         self._list_version = int(version or 0)
         for number, key in enumerate(self._missing_keys(), 1):
@@ -121,12 +120,12 @@ class Relist(Generic[T]):
         return [key for key in self._target.objects if key not in self._listed_keys]
 
     def _ordered_changes(self) -> Iterable[T]:
-        news, held = self._listed_changes, self._target
-        if not held.is_synced:
-            return news.values()
-        known = [obj for key, obj in news.items() if key in held.objects]
-        new = [obj for key, obj in news.items() if key not in held.objects]
-        return [*known, *sorted(new, key=lambda obj: _creation_order(obj.metadata))]
+        changes, stored = self._listed_changes, self._target.objects
+        if not self._target.is_synced:
+            return changes.values()
+        updated = [obj for key, obj in changes.items() if key in stored]
+        new = [obj for key, obj in changes.items() if key not in stored]
+        return [*updated, *sorted(new, key=lambda obj: _creation_order(obj.metadata))]
 
 
 def _is_changed(one: ObjectMeta, other: ObjectMeta) -> bool:

@@ -1,8 +1,8 @@
-"""The custom resource definitions that Batholith serves: Job, Queue, PodGroup, Command.
+"""Custom resource definitions: Job, Queue, PodGroup, Command.
 
-Their fields, defaults and limits are those of Volcano's, so that every manifest and client keeps
-working; a Job has one field more, ``spec.suspend``. The YAML files are our own description of the
-types; `make crds` fills in the pod template and volume claim and writes what is loaded here.
+Fields, defaults and limits are Volcano's, plus ``spec.suspend`` of Job. The YAML files are the
+source; `make crds` inserts the pod template and volume claim schemas and writes the JSON file
+loaded here.
 """
 
 from importlib import resources
@@ -12,6 +12,6 @@ import msgspec
 
 
 def load() -> tuple[dict[str, Any], ...]:
-    """The definitions, as objects ready to be created; each call gives fresh ones."""
+    """Return the definitions as new objects."""
     text = resources.files(__name__).joinpath("definitions.json").read_bytes()
     return tuple(msgspec.json.decode(text, type=list[dict[str, Any]]))

@@ -1,4 +1,4 @@
-// Builds Helm for machines that have none; the tests render and check the chart with it.
+// Builds Helm for machines without it; the tests render and lint the chart with it.
 package main
 
 import (
@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"helm.sh/helm/v4/pkg/cmd"
-	// Credential plugins of client-go, as upstream's own main has them, are left out: the tests
-	// use a kubeconfig with a token.
+	// Unlike upstream's main, without credential plugins of client-go: the tests use a
+	// kubeconfig with a token.
 )
 
 func main() {

@@ -1,4 +1,4 @@
-// Builds kubectl for machines that have none; the tests run it as a user would.
+// Builds kubectl for machines without it; the tests run it as a user would.
 package main
 
 import (
