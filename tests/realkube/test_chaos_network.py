@@ -58,7 +58,7 @@ async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
 
             for replica in (await s.failed_over(cut_off)).values():
                 assert await replica.wait_exit() == 1
-                assert 'ended at once why="lost the Lease volcano-system/' in replica.log_text()
+                assert 'ended at once why="lost lease volcano-system/' in replica.log_text()
                 then(proxies[replica.user])
         await s.check_jobs()
         s.check_leaders(min_transitions=3)
