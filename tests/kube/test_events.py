@@ -1,4 +1,4 @@
-"""Events as users find them on the server: counted, combined, never a flood, never in the way."""
+"""Events on the server: counted, aggregated, limited, and never blocking."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ class RecorderHarness:
         self.recorder.record(about, type="Warning", reason=reason, message=message)
 
     async def written(self) -> list[Object]:
-        """Wait until everything recorded has been dealt with; the Events there are."""
+        """Wait until all recorded events are processed; return the Events."""
         await wait_for(lambda: self.settled == self.recorded_count)
         return list(self.api.objects(EVENTS).values())
 

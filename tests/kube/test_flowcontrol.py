@@ -17,7 +17,7 @@ from batholith.model.names import NODES
 
 
 class SleepClock:
-    """Time that passes only while someone sleeps."""
+    """Clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0

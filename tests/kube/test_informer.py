@@ -1,4 +1,4 @@
-"""The watch cache against a server that really keeps history, and really loses it."""
+"""Informer against a server with a watch history that can expire."""
 
 import asyncio
 import logging
@@ -289,7 +289,7 @@ async def test_very_short_watches_are_retried_with_backoff(api: FakeApi) -> None
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
 
-        # On a busy machine a watch may last long enough to count as a good one: end more of them.
+        # On a busy machine a watch may last long enough not to be very short: end more of them.
         def ended_often() -> bool:
             api.end_watches()
             return len(follower.delays) >= 3

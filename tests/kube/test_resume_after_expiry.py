@@ -222,7 +222,7 @@ async def test_informer_stopped_during_a_relist_relists_on_next_run(api: FakeApi
 
 
 async def test_state_of_a_restored_server_is_accepted(api: FakeApi) -> None:
-    """Its versions are lower than those that are known, and it has what we hold no more."""
+    """Its versions are lower than the known ones, and stored objects are missing."""
     three(api)
     api.put(PODS, "missed")
     async with running_informer(api) as follower:
