@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test soak lint bench bench-realkube chart crds api-types invariants
+.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants
 
 venv: .venv/.stamp
 
@@ -26,10 +26,16 @@ test: venv
 	@echo "==> pytest"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
+# The tests that start no process and no cluster: within a minute, for every change.
+test-fast: venv
+	@echo "==> pytest -m 'not process and not cluster and not soak'"
+	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady -m 'not process and not cluster and not soak'
+
 # Long-running tests: attacks and sustained load. Run it before closing an issue about what they cover.
 soak: venv
-	@echo "==> pytest -m soak (some minutes)"
+	@echo "==> pytest -m soak, and random histories of the controllers (some minutes)"
 	@$(PY) -m pytest -m soak
+	@BATHOLITH_STATEFUL_EXAMPLES=400 $(PY) -m pytest tests/job_ctrl/test_stateful.py tests/queue_ctrl/test_stateful.py tests/podgroup_ctrl/test_stateful.py
 
 lint: venv
 	@echo "==> ruff, mypy --strict, import-linter, terminology"

@@ -139,14 +139,10 @@ def agent(
         ),
     ] = None,
     pki_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory of agent.crt, agent.key and ca.crt for the log server."),
+        Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")
     ] = None,
     end_pods: Annotated[
-        bool,
-        typer.Option(
-            "--end-pods", help="Stop all pods at SIGTERM; by default they continue to run."
-        ),
+        bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",

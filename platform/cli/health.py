@@ -279,9 +279,9 @@ async def _serve_endpoint(endpoint: Endpoint) -> AsyncIterator[int]:
         text = f"cannot listen on {endpoint.address}: {error.strerror or error}"
         raise CannotListenError(text) from error
     bound_port: int = sockets[0].getsockname()[1]
-    log.info("listening", extra={"serves": name, "address": f"{host}:{bound_port}"})
     for listen_socket in sockets:
         listener.listen(listen_socket, tls=endpoint.tls)
+    log.info("listening", extra={"serves": name, "address": f"{host}:{bound_port}"})
     try:
         yield bound_port
     finally:

@@ -129,7 +129,7 @@ async def test_a_leader_that_was_stopped_for_too_long_ends_when_it_wakes(server:
         await leads(standby)
         leader.process.send_signal(signal.SIGCONT)
         assert await leader.wait_exit() == 1
-        assert "lost the Lease volcano-system/vc-controller-manager" in leader.text
+        assert "lost lease volcano-system/vc-controller-manager" in leader.text
         spec = await spec_of_lease(server, "vc-controller-manager")
         assert spec["holderIdentity"] == await identity(standby)
         await wait_reconciled(server, "after")

@@ -1,4 +1,4 @@
-"""What clients may take of a listener before anything is known of them."""
+"""Limits of a listener for unauthenticated clients."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ class ListenerWorld:
     clients: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def connect(self, sent: bytes = b"") -> asyncio.StreamReader:
-        """A client that has sent something, and is known to the server."""
+        """A client that has sent data and is accepted by the server."""
         number = self.fronts.connection_count
         self.now += 0.01
         reader, writer = await asyncio.open_connection(*self.address)
@@ -73,7 +73,7 @@ class ListenerWorld:
         return reader
 
     async def idle(self) -> asyncio.StreamReader:
-        """A client whose request is answered."""
+        """A client whose request gets a response."""
         reader = await self.connect(GET)
         assert await reader.readexactly(len(OK)) == OK
         return reader
@@ -363,7 +363,7 @@ async def test_too_large_header_is_rejected() -> None:
         assert it.assert_refused == {"header_too_large": 1}
 
 
-# -- whole requests
+# -- complete requests
 
 
 @pytest.mark.parametrize(

@@ -377,4 +377,4 @@ def _pick_by_index(which: int, names: list[str]) -> str | None:
 
 
 TestJobMachine = JobMachine.TestCase
-TestJobMachine.settings = stateful_settings(steps=30)
+TestJobMachine.settings = stateful_settings(steps=30, examples=15)

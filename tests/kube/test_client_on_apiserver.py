@@ -1,4 +1,4 @@
-"""Client, cache and events against our own API server, over TLS."""
+"""Client, informer and events against an API server, over TLS."""
 
 import asyncio
 from collections.abc import AsyncIterator

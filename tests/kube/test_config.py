@@ -1,4 +1,4 @@
-"""Kubeconfig files as people have them, the files of a pod, TLS, and credential plugins."""
+"""Kubeconfig files, in-cluster files, TLS, and credential plugins."""
 
 import base64
 import datetime

@@ -92,7 +92,7 @@ async def rest(exchange: Exchange) -> bytes:
 
 
 def cuts(raw: bytes) -> list[list[bytes]]:
-    """*raw* in two pieces, cut at every position, and in pieces of one byte."""
+    """*raw* in two chunks, split at every position, and in chunks of one byte."""
     return [[raw[:at], raw[at:]] for at in range(len(raw) + 1)] + [
         [raw[at : at + 1] for at in range(len(raw))]
     ]
@@ -366,7 +366,7 @@ async def test_connection_aborted_while_connecting_is_closed() -> None:
 
 @st.composite
 def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A body, and the same in chunks."""
+    """A body, and its chunked encoding."""
     chunks = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
     raw = b"".join(
         draw(st.sampled_from([b"%x\r\n%s\r\n", b"%X;a=b\r\n%s\r\n", b"000%x\r\n%s\r\n"]))

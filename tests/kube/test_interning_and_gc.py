@@ -1,4 +1,4 @@
-"""Sharing between cached objects, and the collector around big lists."""
+"""Interning of cached objects, and garbage collection around large lists."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""What another user may have prepared, or may read, is not used."""
+"""Files that another user may have prepared, or may read, are rejected."""
 
 import os
 from pathlib import Path

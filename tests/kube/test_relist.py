@@ -213,7 +213,7 @@ Change = tuple[str, str, str, int]
 
 
 class History:
-    """What a server stored, version by version."""
+    """The history of a server, version by version."""
 
     def __init__(self, first: int, writes: list[tuple[str, str]]) -> None:
         self.first = first

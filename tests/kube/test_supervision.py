@@ -1,4 +1,4 @@
-"""Long-running tasks: restarted after every failure, ended by a real cancellation alone."""
+"""Supervised tasks: restarted after every failure, ended only by a cancellation."""
 
 import asyncio
 import logging

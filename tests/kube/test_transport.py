@@ -1,4 +1,4 @@
-"""The pool of connections over real sockets: reuse, breaks, limits, the fence, proxies."""
+"""Transport and connection pool over real sockets: reuse, failures, limits, fence, proxies."""
 
 import asyncio
 import ssl
@@ -369,7 +369,7 @@ async def test_fence_is_checked_immediately_before_the_write() -> None:
 
 
 def connect_proxy_to(server: RawHttpServer, *, requests: list[bytes]) -> Callable[..., "object"]:
-    """A behaviour that opens tunnels to *server*."""
+    """A proxy handler that opens tunnels to *server*."""
 
     async def tunnel(_: RawHttpServer, peer: RawConnection) -> None:
         requests.append(await peer.request())
@@ -459,7 +459,7 @@ async def test_unsupported_proxy_scheme_is_rejected(proxy: str) -> None:
         Client(credentials, user_agent="tests")
 
 
-# Where a URL leads.
+# Origins.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cutting a stream into lines, and reading lines of a watch."""
+"""Splitting a stream into lines, and decoding the lines of a watch."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Slow start: a server that refuses is not flooded."""
+"""Slow start: a server that rejects requests is not flooded."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from batholith.machinery.batches import run_concurrently, slow_start
 
 
 class LimitedServer:
-    """Takes *good* calls and refuses the rest; notes how many run at the same time."""
+    """Accepts *good* calls and rejects the rest; counts concurrent calls."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

@@ -1,4 +1,4 @@
-"""What may wait does so while much is going on, and never for too long."""
+"""Deferrable writes are delayed under load, up to a maximum."""
 
 from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.testing import FakeClock

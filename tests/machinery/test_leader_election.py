@@ -1,4 +1,4 @@
-"""Who leads, when a leader stops, and that there are never two."""
+"""Leader election: acquisition, renewal, loss, and at most one leader."""
 
 import asyncio
 import math
@@ -39,7 +39,7 @@ async def world() -> AsyncIterator[LeaseSimulation]:
 
 
 class FakeRecorder:
-    """Keeps what was recorded."""
+    """Keeps recorded events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
@@ -78,7 +78,7 @@ async def has_lost(candidate: SimulatedCandidate) -> str:
     return str(caught.value)
 
 
-# A quiet life.
+# Regular operation.
 
 
 async def test_first_candidate_creates_the_lease_and_leads(world: LeaseSimulation) -> None:
@@ -124,11 +124,11 @@ async def test_standby_waits_and_observes_the_holder(world: LeaseSimulation) -> 
 
 
 async def test_identities_are_unique() -> None:
-    """A leader that is started again on its host must wait like all others."""
+    """A leader restarted on its host must wait like any other candidate."""
     assert LeaderElectionConfig(name="x").identity != LeaderElectionConfig(name="x").identity
 
 
-# The end of a leader.
+# Loss and release.
 
 
 async def test_inv_le_2_killed_leader_is_replaced_after_lease_expiry(
@@ -221,7 +221,7 @@ async def test_standby_acquires_the_lease_of_a_disconnected_leader(world: LeaseS
 
 
 async def test_one_lost_request_does_not_lose_the_lease(world: LeaseSimulation) -> None:
-    """The connection is dead, and the next one is not: half the deadline is kept for it."""
+    """The first connection is dead and the next one is not: half of the deadline is left for it."""
     leader = world.add()
     await world.clock.advance(0.1)
     leader.network.delivers_requests = False
@@ -233,7 +233,7 @@ async def test_one_lost_request_does_not_lose_the_lease(world: LeaseSimulation) 
 
 
 async def test_frozen_leader_loses_the_lease_on_wake_up(world: LeaseSimulation) -> None:
-    """SIGSTOP for longer than the Lease: not one write passes after SIGCONT."""
+    """SIGSTOP for longer than the lease duration: no write is sent after SIGCONT."""
     leader, standby = await leader_and_standby(world)
     leader.clock.frozen = True
     await world.clock.advance(60)
@@ -283,7 +283,7 @@ async def test_label_change_on_the_lease_does_not_affect_renewal(world: LeaseSim
     assert world.leaders == [standby]
 
 
-# What others write into the Lease.
+# Writes of others to the Lease.
 
 
 async def test_deleted_lease_is_not_acquired_before_its_expiry(
@@ -320,7 +320,7 @@ async def test_duration_of_the_observed_record_applies(world: LeaseSimulation) -
 
 
 async def test_clock_of_the_holder_is_ignored(world: LeaseSimulation) -> None:
-    """Its wall clock may be years off, and step while it leads."""
+    """The holder's wall clock may be years off, and step while it leads."""
     leader, standby = await leader_and_standby(world)
     leader.clock.wall_jump = -3e7
     await world.clock.advance(30)
@@ -347,7 +347,7 @@ async def test_lease_duration_is_rounded_up_to_seconds(world: LeaseSimulation) -
     assert world.server.spec["leaseDurationSeconds"] == 3
 
 
-# Doubtful writes.
+# Writes without a response.
 
 
 async def test_inv_le_4_write_without_response_is_not_trusted_until_observed(
@@ -393,7 +393,7 @@ async def test_leader_is_unhealthy_only_long_after_lease_expiry(world: LeaseSimu
     assert not leader.elector.healthy()
 
 
-# Settings.
+# Configuration.
 
 
 @pytest.mark.parametrize(

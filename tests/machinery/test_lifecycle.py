@@ -1,4 +1,4 @@
-"""Caches first, then work; and the end in the opposite order."""
+"""Startup and shutdown order of informers and workers."""
 
 import asyncio
 
@@ -18,13 +18,13 @@ class FakeInformer:
         self._events = events
 
     async def run(self) -> None:
-        self._events.append("cache starts")
+        self._events.append("informer starts")
         try:
             await self._failed.wait()
             if self.error is not None:
                 raise self.error
         finally:
-            self._events.append("cache ends")
+            self._events.append("informer ends")
 
     async def wait_synced(self) -> None:
         await self.synced.wait()
@@ -38,9 +38,9 @@ class FakeInformer:
 
 
 async def test_controller_starts_and_stops_in_order() -> None:
-    """INV-LC-1: work ends before the caches, and nothing happens after."""
+    """INV-LC-1: work ends before the informers, and nothing happens after."""
     story: list[str] = []
-    cache, ready = FakeInformer(story), asyncio.Event()
+    informer, ready = FakeInformer(story), asyncio.Event()
 
     async def work() -> None:
         story.append("work starts")
@@ -51,24 +51,24 @@ async def test_controller_starts_and_stops_in_order() -> None:
             story.append("work ends")
 
     task = asyncio.create_task(
-        run_controller([cache], work, on_synced=lambda: story.append("synced"), ready=ready)
+        run_controller([informer], work, on_synced=lambda: story.append("synced"), ready=ready)
     )
     await run_ready_tasks()
-    assert story == ["cache starts"]
+    assert story == ["informer starts"]
     assert not ready.is_set()
-    cache.synced.set()
+    informer.synced.set()
     await ready.wait()
     await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert story == [
-        "cache starts",
+        "informer starts",
         "handler attached",
         "synced",
         "work starts",
         "work ends",
-        "cache ends",
+        "informer ends",
     ]
 
 
@@ -83,83 +83,83 @@ async def test_inv_lc_2_stop_before_the_initial_sync_does_no_work() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert story == ["cache starts", "cache ends"]
+    assert story == ["informer starts", "informer ends"]
 
 
 async def test_end_of_work_stops_the_informers() -> None:
     story: list[str] = []
-    cache = FakeInformer(story)
-    cache.synced.set()
+    informer = FakeInformer(story)
+    informer.synced.set()
 
     async def work() -> None:
         await run_ready_tasks()
         story.append("work")
 
-    await run_controller([cache], work)
-    assert story == ["handler attached", "cache starts", "work", "cache ends"]
+    await run_controller([informer], work)
+    assert story == ["handler attached", "informer starts", "work", "informer ends"]
 
 
 async def test_standby_is_ready_and_attaches_no_handler_before_election() -> None:
     story: list[str] = []
-    cache, ready, lead = FakeInformer(story), asyncio.Event(), asyncio.Event()
+    informer, ready, elected = FakeInformer(story), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         story.append("work")
 
     task = asyncio.create_task(
         run_controller(
-            [cache], work, on_synced=lambda: story.append("synced"), ready=ready, elected=lead
+            [informer], work, on_synced=lambda: story.append("synced"), ready=ready, elected=elected
         )
     )
     await run_ready_tasks()
     assert not ready.is_set()
-    cache.synced.set()
+    informer.synced.set()
     await ready.wait()
     await run_ready_tasks()
-    assert story == ["cache starts"]
-    lead.set()
+    assert story == ["informer starts"]
+    elected.set()
     await task
-    assert story == ["cache starts", "handler attached", "synced", "work", "cache ends"]
+    assert story == ["informer starts", "handler attached", "synced", "work", "informer ends"]
 
 
 async def test_stopped_standby_does_no_work() -> None:
     story: list[str] = []
-    cache = FakeInformer(story)
-    cache.synced.set()
+    informer = FakeInformer(story)
+    informer.synced.set()
 
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([cache], work, elected=asyncio.Event()))
+    task = asyncio.create_task(run_controller([informer], work, elected=asyncio.Event()))
     await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert story == ["cache starts", "cache ends"]
+    assert story == ["informer starts", "informer ends"]
 
 
 async def test_election_before_the_initial_sync_still_waits_for_it() -> None:
     story: list[str] = []
-    cache, lead = FakeInformer(story), asyncio.Event()
-    lead.set()
+    informer, elected = FakeInformer(story), asyncio.Event()
+    elected.set()
 
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([cache], work, elected=lead))
+    task = asyncio.create_task(run_controller([informer], work, elected=elected))
     await run_ready_tasks()
-    assert story == ["cache starts"]
-    cache.synced.set()
+    assert story == ["informer starts"]
+    informer.synced.set()
     await task
-    assert story == ["cache starts", "handler attached", "work", "cache ends"]
+    assert story == ["informer starts", "handler attached", "work", "informer ends"]
 
 
 async def test_failing_informer_ends_the_controller() -> None:
-    cache = FakeInformer([])
-    cache.synced.set()
-    task = asyncio.create_task(run_controller([cache], asyncio.Event().wait))  # type: ignore[arg-type]
+    informer = FakeInformer([])
+    informer.synced.set()
+    task = asyncio.create_task(run_controller([informer], asyncio.Event().wait))  # type: ignore[arg-type]
     await run_ready_tasks()
-    cache.fail(RuntimeError("no such kind"))
+    informer.fail(RuntimeError("no such kind"))
     with pytest.raises(ExceptionGroup) as caught:
         await task
     assert [str(each) for each in caught.value.exceptions] == ["no such kind"]

@@ -1,4 +1,4 @@
-"""What Prometheus sees of a queue."""
+"""Prometheus metrics of a work queue."""
 
 import pytest
 from hypothesis import given

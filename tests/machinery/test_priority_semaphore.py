@@ -1,4 +1,4 @@
-"""Only some go at once, and those who wait go by rank."""
+"""A limited number of holders, and waiters by priority."""
 
 import asyncio
 

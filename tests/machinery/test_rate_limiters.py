@@ -1,4 +1,4 @@
-"""Delays of failing keys: the tables of the reference systems, and the laws behind them."""
+"""Delays of failing keys: the tables of client-go, and their invariants."""
 
 import math
 
@@ -165,7 +165,7 @@ FAILURES = st.tuples(
     st.booleans(),
     st.integers(1, 300),
 )
-"""Of which key, how long it may wait at most, seconds before, whether it was well, how often."""
+"""Key, maximum delay, seconds before, whether it succeeded, repetitions."""
 
 
 @given(failures=st.lists(FAILURES, max_size=40), longest=st.sampled_from([60.0, 1000.0]))
@@ -183,7 +183,7 @@ def test_no_delay_exceeds_its_maximum_after_any_history(
 
 
 def test_outage_of_a_thousand_keys_delays_another_failure_by_at_most_the_outage_delay() -> None:
-    """What a cut-off delay did not wait for must not be reserved."""
+    """A token that a bounded delay does not wait for must not be reserved."""
     clock, delay = FakeClock(), 30.0
     limiter = default_controller_rate_limiter(clock)
     for _ in range(20):

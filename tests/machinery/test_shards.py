@@ -1,4 +1,4 @@
-"""The shard of a key: Volcano's hash, in every process the same."""
+"""The shard of a key: Volcano's hash, the same in every process."""
 
 import subprocess
 import sys

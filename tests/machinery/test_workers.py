@@ -38,7 +38,7 @@ def make_queue(clock: FakeClock | None = None, *, shards: int = 1) -> ShardedQue
 async def working(
     queue: ShardedQueue, reconcile: Reconcile, settings: WorkerSettings | None = None
 ) -> AsyncIterator[None]:
-    """Workers for the length of the block, which end without a fault."""
+    """Workers for the length of the block, which must end without an error."""
     workers = asyncio.create_task(run_workers(queue, reconcile, settings=settings))
     await run_ready_tasks()
     try:
@@ -52,7 +52,7 @@ async def working(
 
 
 def failing(times: int, log: list[float], clock: FakeClock) -> Callable[[str], Awaitable[None]]:
-    """A reconcile that fails for the first *times* calls and notes when it was called."""
+    """A reconcile that fails the first *times* calls and records the times of its calls."""
 
     async def reconcile(key: str) -> None:
         log.append(clock.monotonic())
@@ -477,7 +477,7 @@ async def test_nothing_is_retried_once_the_queue_is_shut_down() -> None:
 
 
 class MisbehavingReconcile:
-    """A reconcile that does something once, and notes keys and times of its calls."""
+    """A reconcile that performs one action once, and records keys and times of its calls."""
 
     def __init__(self, clock: FakeClock, act: Callable[[], Awaitable[object]]) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""The work queue against a model of what was added, taken and done."""
+"""The work queue against a model."""
 
 import asyncio
 from collections import Counter
@@ -156,7 +156,7 @@ def test_inv_wq_9_last_add_is_followed_by_a_complete_sync(
 
 
 async def test_inv_wq_7_shutdown_wakes_every_waiter() -> None:
-    """INV-WQ-7: present getters and future ones."""
+    """INV-WQ-7: current waiters and later ones."""
     queue = make_queue()
     waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
     await run_ready_tasks()

@@ -1,4 +1,4 @@
-"""The PodGroup of a pod, field by field, and what a pod counts for."""
+"""The PodGroup of a pod, field by field, and the resources of a pod."""
 
 import json
 from typing import Any
@@ -167,7 +167,7 @@ def test_quirk_p1_queue_on_the_owner_is_ineffective_unless_it_is_the_pods(
 
 
 def test_quirk_p11_podgroup_lives_as_long_as_its_pods() -> None:
-    """Their owners are its owners; what else holds the pods holds it, too."""
+    """The pods' owners are its owners, so it is deleted with the pods."""
     owners = [owner("StatefulSet", "s1"), owner("ConfigMap", "c1", controller=False)]
     group = build(pod(metadata={"ownerReferences": owners}), {})
     assert wire(group)["metadata"]["ownerReferences"] == owners
@@ -200,7 +200,7 @@ def test_gang_of_size_zero_requests_nothing() -> None:
     ],
 )
 def test_network_topology_is_parsed(annotations: dict[str, str], topology: dict[str, Any]) -> None:
-    """A mode of ``hard`` is left out: it is the schema's default."""
+    """A mode of ``hard`` is omitted: it is the schema's default."""
     own = {f"volcano.sh/network-topology-{key}": value for key, value in annotations.items()}
     group = build(pod(metadata={"annotations": own}), {})
     assert wire(group)["spec"]["networkTopology"] == topology

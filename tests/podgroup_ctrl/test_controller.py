@@ -137,7 +137,7 @@ async def test_owner_is_not_read_without_inheritance(world: PodGroupHarness) -> 
 
 
 async def test_pods_with_a_podgroup_and_pods_of_jobs_are_ignored(world: PodGroupHarness) -> None:
-    """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
+    """Scenario bare-pod-group; also for pods that exist at the start: INV-LC-4."""
     world.pod("mine", annotations={GROUP: "mine"})
     world.pod("job", labels={"volcano.sh/job-name": "j", "volcano.sh/task-index": "0"})
     world.pod("before")
@@ -151,7 +151,7 @@ async def test_pods_with_a_podgroup_and_pods_of_jobs_are_ignored(world: PodGroup
 
 
 async def test_pod_with_only_the_job_name_label_gets_a_podgroup(world: PodGroupHarness) -> None:
-    """As what watches over a job may, so that both are found together."""
+    """As tools around a job do, so that both are selected together."""
     async with running(world.controller()):
         world.pod("board", labels={"volcano.sh/job-name": "train"})
         await wait_for(lambda: world.bound("board") == "podgroup-board-uid")
@@ -365,7 +365,7 @@ async def test_scaling_to_zero_while_the_controller_is_down_deletes_the_podgroup
 async def test_forbidden_owner_is_logged(
     world: PodGroupHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Or a gang of one that should be of eight would be a riddle."""
+    """Otherwise a gang of one instead of eight would be unexplained."""
     world.stateful_set("s", 1, group_min_member="8")
     world.api.fail(403, "GET", "/statefulsets/s")
     async with running(world.controller()):

@@ -52,7 +52,7 @@ def test_write_without_response_times_out_and_is_retried(
 def test_owner_with_invalid_name_is_treated_as_not_found(
     world: PodGroupWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Servers check no name in a reference."""
+    """Servers do not validate names in owner references."""
     world.run(world.run_until_quiet())
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": "u"}
     world.put(

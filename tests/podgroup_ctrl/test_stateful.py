@@ -19,7 +19,7 @@ def _has_pods(machine: Any) -> bool:
 
 
 class PodGroupMachine(ControllerMachine):
-    """A podgroup controller under everything that may happen to it."""
+    """The PodGroup controller under random operations and faults."""
 
     world: PodGroupWorld
 
@@ -30,7 +30,7 @@ class PodGroupMachine(ControllerMachine):
         pods = list(self.world.objects_by_key(PODS))
         return pods[which % len(pods)]
 
-    # Users, and the controllers of sets.
+    # Users and workload controllers.
 
     @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]),
           size=st.integers(0, 3),
@@ -42,7 +42,7 @@ class PodGroupMachine(ControllerMachine):
 
     @rule(space=NAMESPACES, pace=PACE)
     def scale_a_set_to_none(self, space: str, pace: int | None) -> None:
-        """As its own controller does: first the number, then the pods."""
+        """As its own controller does: first the replicas, then the pods."""
         world = self.world
         if (there := world.objects_by_key(STATEFULSETS).get(f"{space}/w")) is None:
             return
@@ -71,7 +71,7 @@ class PodGroupMachine(ControllerMachine):
     @precondition(_has_pods)
     @rule(which=WHICH, again=st.booleans(), pace=PACE)
     def remove_a_pod(self, which: int, again: bool, pace: int | None) -> None:
-        """Perhaps another gets its name at once."""
+        """Another pod may get its name at once."""
         key = self._pod(which)
         self.world.api.force_delete(PODS, key)
         if again:

@@ -1,4 +1,4 @@
-"""The queue controller's shell at work against the API server."""
+"""The queue controller against an in-process API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -334,7 +334,7 @@ async def test_quirk_q8_unknown_action_records_a_warning(
 
 
 async def test_inv_pipe_4_informer_objects_are_never_modified(world: QueueHarness) -> None:
-    """INV-PIPE-4: what a handler was given reads the same after all the work on it."""
+    """INV-PIPE-4: objects passed to a handler are unchanged after all reconciles."""
     seen: list[tuple[Queue, bytes]] = []
 
     def keep(old: Queue | None, new: Queue | None) -> None:
@@ -357,7 +357,7 @@ async def test_inv_pipe_4_informer_objects_are_never_modified(world: QueueHarnes
 async def test_required_queue_is_created_after_a_long_outage(
     world: QueueHarness,
 ) -> None:
-    """As it does while webhooks of queues are configured whose server is still on its way."""
+    """As it does while the webhook server of the queues is still starting."""
     world.api.fail(500, "POST", "/queues", count=8)
     async with running(world.controller(max_requeues=2)):
         while world.state("root") != "Open" or world.state("default") != "Open":

@@ -1,4 +1,4 @@
-"""The counts of PodGroups, kept by events, against a count from scratch."""
+"""PodGroup counts updated by events, against a full recount."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What is decided about a queue: the table of states, the tree, and that decisions end."""
+"""Decisions about a queue: state table, hierarchy, fixed point."""
 
 from dataclasses import replace
 
@@ -170,7 +170,7 @@ def test_queue_with_missing_parent_is_requeued_with_its_status_written() -> None
 
 
 def test_close_by_command_lasts_after_an_interrupted_opening() -> None:
-    """The state was written and the process died before it took the mark away."""
+    """The state was written and the process died before it removed the annotation."""
     half = view("Open", closed_by_parent="true")
     assert decide(half) == [SetClosedByParent(False)]
     closed = apply(half, decide(half, "CloseQueue"))
@@ -186,7 +186,7 @@ def test_counts_are_written_only_when_they_differ() -> None:
 
 
 def apply(seen: QueueView, changes: list[Change]) -> QueueView:
-    """The view after *changes* were carried out."""
+    """The view after *changes* are executed."""
     now = seen.queue
     for change in changes:
         match change:
@@ -233,7 +233,7 @@ def test_inv_vc_1_executing_a_command_again_has_no_effect(
 def test_inv_lc_4_interrupted_writes_are_completed(
     seen: QueueView, action: str | None, survived: int
 ) -> None:
-    """INV-LC-4: the first writes happened, then the Command is carried out again."""
+    """INV-LC-4: the first writes took effect, then the Command is executed again."""
     whole = apply(seen, decide(seen, action))
     broken = apply(seen, decide(seen, action)[:survived])
     again = apply(broken, decide(broken, action))
@@ -249,7 +249,7 @@ NAMES = ["root", "a", "b", "c"]
 def test_children_of_closed_parents_end_up_closed(
     data: st.DataObject,
 ) -> None:
-    """INV-PIPE-1 for a chain of queues, in any order of looks."""
+    """INV-PIPE-1 for a chain of queues, in any order of syncs."""
     tree = {
         name: queue(
             name,

@@ -1,4 +1,4 @@
-"""Random histories of a tree of queues, their controller killed, cut off and lied to on the way."""
+"""Random histories of a queue tree, with its controller killed, disconnected and lagging."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ WHICH = st.integers(0, 7)
 
 
 class QueueMachine(ControllerMachine):
-    """A queue controller under everything that may happen to it."""
+    """The queue controller under random operations and faults."""
 
     world: QueueWorld
 
@@ -26,7 +26,7 @@ class QueueMachine(ControllerMachine):
 
     @initialize(parents=st.lists(st.integers(0, 4), min_size=2, max_size=4))
     def begin(self, parents: list[int]) -> None:
-        """A tree."""
+        """Create a queue tree."""
         names = ["root"]
         for name, parent in zip(NAMES, parents, strict=False):
             above = names[parent % len(names)]

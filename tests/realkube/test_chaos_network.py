@@ -60,7 +60,7 @@ async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
 
             for replica in (await s.failed_over(cut_off)).values():
                 assert await replica.wait_exit() == 1
-                last_line = 'exiting immediately reason="lost the Lease volcano-system/'
+                last_line = 'exiting immediately reason="lost lease volcano-system/'
                 assert last_line in replica.log_text()
                 then(proxies[replica.user])
         await s.check_jobs()

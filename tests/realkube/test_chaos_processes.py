@@ -34,7 +34,7 @@ async def test_leaders_are_stopped_for_longer_than_the_lease_and_go_on(tmp_path:
             for replica in (await s.failed_over(Replica.suspend)).values():
                 replica.resume()
                 assert await replica.wait_exit() == 1
-                last_line = 'exiting immediately reason="lost the Lease volcano-system/'
+                last_line = 'exiting immediately reason="lost lease volcano-system/'
                 assert last_line in replica.log_text()
         await s.check_jobs()
         s.check_leaders(min_transitions=2)

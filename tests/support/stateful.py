@@ -26,10 +26,11 @@ def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., Non
     )
 
 
-def stateful_settings(*, steps: int) -> settings:
-    """How many histories of how many *steps* are tried: always the same, save in long runs."""
+def stateful_settings(*, steps: int, examples: int = 40) -> settings:
+    """Return settings for *examples* histories of *steps*, the same in each run but of `make
+    soak`."""
     return settings(
-        max_examples=int(os.environ.get("BATHOLITH_STATEFUL_EXAMPLES", "40")),
+        max_examples=int(os.environ.get("BATHOLITH_STATEFUL_EXAMPLES", examples)),
         stateful_step_count=int(os.environ.get("BATHOLITH_STATEFUL_STEPS", str(steps))),
         derandomize="BATHOLITH_STATEFUL_EXAMPLES" not in os.environ,
         deadline=None,
