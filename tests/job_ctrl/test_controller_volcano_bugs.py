@@ -213,7 +213,7 @@ def test_quirk_13_no_pod_is_made_before_what_plugins_bring_is_there() -> None:
     world.crash()  # so that the objects have to be looked after again
     effects = decide(world.job_view())
     kinds = [type(effect).__name__ for effect in effects]
-    assert kinds.index("EnsureObjects") < kinds.index("CreatePods")
+    assert kinds.index("EnsurePluginObjects") < kinds.index("CreatePods")
 
 
 @pytest.mark.parametrize("dies_after", range(1, 7))
@@ -279,7 +279,7 @@ def test_quirk_22_a_pod_that_fails_because_it_was_deleted_was_evicted() -> None:
     books = world.pod_tracker
     for phase in (P.RUNNING, P.FAILED):
         books.update(
-            pod_info("t-0", phase, uid=pod.uid, leaving=True, exit_code=143 * (phase is P.FAILED))
+            pod_info("t-0", phase, uid=pod.uid, terminating=True, exit_code=143 * (phase is P.FAILED))
         )
     assert not [one for one in books.events if one.event_type is JobEvent.POD_FAILED]
     world.evict("t-0")

@@ -76,7 +76,7 @@ def test_no_pod_before_the_gang_is_admitted(phase: str) -> None:
     """INV-VC-6."""
     pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
     assert decide(job_view(pending, podgroup=phase)) == []
-    assert decide(job_view(pending, podgroup=None, podgroup_leaving=True))
+    assert decide(job_view(pending, podgroup=None, podgroup_terminating=True))
     (create,) = decide(job_view(pending, podgroup="Inqueue"))
     assert create == CreatePods({"t": (0, 1)})
 
@@ -484,7 +484,7 @@ def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPa
     def refuse(ledger: PodTracker) -> None:
         raise AssertionError("all pods were walked over")
 
-    for walk in ("live", "done"):
+    for walk in ("active", "finished"):
         monkeypatch.setattr(PodTracker, walk, refuse)
     world.report_pod("t-0", P.FAILED)
     assert [type(effect) for effect in decide(world.job_view())] == [DropLifecycleEvents, SetStatus]

@@ -54,7 +54,7 @@ CHANGES = st.fixed_dictionaries(
     {
         "phase": st.sampled_from([*P, P.PENDING]),
         "uid": st.sampled_from(["u1", "u2"]),
-        "leaving": st.sampled_from([False, False, False, True]),
+        "terminating": st.sampled_from([False, False, False, True]),
         "version": st.sampled_from([0, 0, 0, 1]),
         "restarts": st.integers(0, 1),
     }

@@ -182,8 +182,8 @@ def test_a_job_that_was_stopped_has_stopped_when_no_pod_is_alive(
 ) -> None:
     of = job(status=status_in(phase, version=1))
     assert final_phase(running_job(of, t="SR")) is None  # it must still be told to go
-    assert final_phase(job_view(of, pod_info(leaving=True))) is None
-    assert final_phase(job_view(of, pod_info("t-1", PodPhase.SUCCEEDED, leaving=True))) is None
+    assert final_phase(job_view(of, pod_info(terminating=True))) is None
+    assert final_phase(job_view(of, pod_info("t-1", PodPhase.SUCCEEDED, terminating=True))) is None
     assert final_phase(running_job(of, t="SF")) == then
     assert final_phase(job_view(of)) == then
 
@@ -195,7 +195,7 @@ def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
         to=P.FAILED, bumps_version=True
     )
     two = JobStatus(state=state, version=1, retry_count=2, min_available=2)
-    assert final_phase(job_view(job(status=two), pod_info(leaving=True))) is None
+    assert final_phase(job_view(job(status=two), pod_info(terminating=True))) is None
     assert final_phase(job_view(job(status=two))) == P.PENDING
 
 
@@ -203,7 +203,7 @@ def test_a_job_that_was_scaled_down_while_it_stood_still_does_not_wait_for_ever(
     state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
     smaller = job(task(replicas=1), status=JobStatus(state=state, version=1, min_available=3))
     assert final_phase(job_view(smaller)) == P.PENDING
-    assert final_phase(job_view(smaller, pod_info(leaving=True))) is None
+    assert final_phase(job_view(smaller, pod_info(terminating=True))) is None
 
 
 def test_a_resume_costs_no_retry_and_never_fails_the_job() -> None:

@@ -20,7 +20,7 @@ PODS = st.builds(
     st.fixed_dictionaries(
         {
             "version": st.integers(0, 2),
-            "leaving": st.booleans(),
+            "terminating": st.booleans(),
             "owner": st.sampled_from(["uid-j", "uid-other"]),
         }
     ),
@@ -104,7 +104,7 @@ def test_a_pod_that_goes_was_evicted_unless_we_asked_for_it() -> None:
     assert events_of(ledger) == [(JobEvent.POD_EVICTED, "j-t-0")]
     ledger = tracked_pods()
     ledger.mark_deleting(["uid-t-0"])
-    ledger.update(pod_info(phase=PodPhase.FAILED, leaving=True))
+    ledger.update(pod_info(phase=PodPhase.FAILED, terminating=True))
     ledger.remove("uid-t-0")
     assert events_of(ledger) == []
 
@@ -116,7 +116,7 @@ def test_inv_ex_6_a_pod_seen_to_go_twice_counts_once() -> None:
     ledger.mark_deleting(["uid-t-0"])
     for _ in range(2):
         assert (ledger.counts(0).terminating, ledger.counts(0).unfinished) == (1, 2)
-        ledger.update(pod_info(leaving=True))
+        ledger.update(pod_info(terminating=True))
     for _ in range(2):
         ledger.remove("uid-t-0")
         assert (ledger.counts(0).terminating, ledger.counts(0).unfinished) == (0, 1)
@@ -128,7 +128,7 @@ def test_a_pod_that_fails_is_a_happening_with_its_exit_code() -> None:
     ledger = tracked_pods()
     ledger.update(pod_info(phase=PodPhase.FAILED, exit_code=3))
     assert [one.exit_code for one in ledger.events] == [3]
-    ledger.update(pod_info(phase=PodPhase.FAILED, exit_code=3, leaving=True))
+    ledger.update(pod_info(phase=PodPhase.FAILED, exit_code=3, terminating=True))
     assert events_of(ledger) == [(JobEvent.POD_FAILED, "j-t-0")]
 
 

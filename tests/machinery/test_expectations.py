@@ -68,7 +68,7 @@ class ControllerMachine(RuleBasedStateMachine):
         assert len(self.children) <= DESIRED + self.timed_out
 
     def teardown(self) -> None:
-        if hasattr(self, "is_watch") and self.timed_out == 0:
+        if hasattr(self, "cache") and self.timed_out == 0:
             while self.unobserved:
                 self.notify(again=False)
             assert not self.expected.pending("job")

@@ -86,7 +86,7 @@ class JobSimulator:
         seen = job_view(
             self.job,
             podgroup=None,
-            objects_due=self._plugin_objects_stale,
+            plugin_objects_stale=self._plugin_objects_stale,
         )
         return dataclasses.replace(
             seen,
