@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from ..job_ctrl.actions import ACTIONS
 from ..model import durations
-from ..model.job import Action, JobEvent, LifecyclePolicy
+from ..model.job import JobEvent, LifecyclePolicy
 from .field_errors import quote
 
 EVENTS = (
@@ -18,19 +19,6 @@ EVENTS = (
     JobEvent.JOB_UPDATED,
 )
 """Events that a policy may wait for; the others are the controller's own."""
-
-ACTIONS = (
-    Action.ABORT_JOB,
-    Action.RESTART_JOB,
-    Action.RESTART_TASK,
-    Action.RESTART_POD,
-    Action.RESTART_PARTITION,
-    Action.TERMINATE_JOB,
-    Action.COMPLETE_JOB,
-    Action.RESUME_JOB,
-)
-"""Actions that a policy may ask for."""
-
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     """The first thing that is wrong with the list at *path*, or ``""``."""

@@ -1,14 +1,12 @@
-"""Issue Commands and learn what came of them.
+"""Issue Commands and record their outcomes.
 
-The order of things makes a crash at any point harmless: the row is written, then the Command
-object is made under a name that the row holds, then the row is marked. A sweep starts from the rows
-without an outcome and asks the cluster what has become of each: at the start, now and then, and as
-soon as a database that was out of reach answers again.
+A crash at any point is harmless: the row is written first, then the Command object under a name
+that the row holds, then the update of the row. A sweep resolves the rows without an
+outcome: at the start, periodically, and as soon as an unavailable database is available again.
 """
 
 import asyncio
 import logging
-import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..model.base import ApiStruct
 from ..model.command import Command
+from ..model.controlled_resources import executed_commands
 from ..model.job import Action, Job, JobPhase, JobStatus
 from ..model.meta import ObjectMeta
 from ..model.names import COMMANDS, JOBS
@@ -41,37 +40,35 @@ FINISHED = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
 
 
 ISSUE_TIMEOUT = timedelta(minutes=1)
-"""How long a Command may be on its way before its absence means that it never arrived."""
+"""Time after which a Command that does not exist was never created."""
 
-NOT_FOUND = "its Command was not found; whether it was carried out is not known"
-SUPERSEDED = "its Command is gone, and the job's status tells of a later one"
+NOT_FOUND = "its Command was not found; whether it was executed is not known"
+SUPERSEDED = "its Command was deleted, and the job's status names a later one"
 
 OUTCOME_CACHE_SIZE = 10_000
-"""Carried out Commands that are remembered at most."""
+"""Maximum number of executed Commands in memory."""
 MAX_NAME = 253
 """Characters of an object's name."""
 SWEEP_INTERVAL = 30.0
 """Seconds between two sweeps."""
 SWEEP_RETRY_DELAY = 1.0
-"""Seconds until a sweep that the database cut short begins again."""
+"""Seconds until the retry of a sweep that the database interrupted."""
 CACHE_SYNC_TIMEOUT = 10.0
-"""Seconds that the watch of jobs gets to show what a read has shown already."""
-
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Maximum seconds until the job informer holds what a read has returned."""
 
 
 class WatchedJob(ApiStruct, frozen=True):
-    """What is followed of a job."""
+    """Fields of a job that the service watches."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: JobStatus = JobStatus()
 
 
 def rejection_reason(job: Job, action: Action) -> str | None:
-    """Why *job* will never take *action*, or ``None``.
+    """Return why *job* will never execute *action*, or ``None``.
 
-    Only what cannot change meanwhile: a resume right behind a suspend finds the job still
-    running, and both are right.
+    Only reasons that cannot change before the Command is executed: a resume directly after a
+    suspend finds the job still running, and both are valid.
     """
     if job.status.state.phase in FINISHED:
         return f"job {job.metadata.name!r} is {job.status.state.phase}; it takes no commands"
@@ -82,7 +79,7 @@ def rejection_reason(job: Job, action: Action) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What came of a command."""
+    """Outcome of a command."""
 
     state: CommandState
     detail: str
@@ -90,7 +87,7 @@ class _Outcome:
 
 
 class CommandService:
-    """Orders to jobs, from the REST call to the outcome."""
+    """Commands to jobs, from the REST request to the outcome."""
 
     def __init__(
         self,
@@ -111,26 +108,26 @@ class CommandService:
         self._job_observed = asyncio.Event()
         self._synced_at: str | None = None
         self.synced = False
-        """Whether outcomes are noted as they come."""
+        """Whether outcomes are recorded as they are observed."""
         self._executed_phases: OrderedDict[str, str] = OrderedDict()
-        """Phase that each Command led to, by its uid; the next Command takes its place in the
-        job's status, so it is noted as it goes by."""
+        """Phase that each Command led to, by its uid: the next Command replaces the mark in the
+        job's status."""
         self._command_uids: OrderedDict[str, str] = OrderedDict()
-        """Uids of Commands by namespace and name, for rows that could not be marked."""
+        """Uids of Commands by namespace and name, for rows that could not be updated."""
         self._pending_outcomes: OrderedDict[str, _Outcome] = OrderedDict()
-        """Outcomes that the database did not take yet, by the row's id."""
+        """Outcomes that could not be written to the database yet, by the row's id."""
 
     async def issue(self, job: Job, action: Action, *, who: str) -> CommandRecord:
-        """Write the order down and make its Command object.
+        """Write the row and create its Command object.
 
         Raises:
-            ProblemError: 409 when the job can never take it.
-            StoreUnavailableError: the row cannot be written; no Command is made.
-            ApiError: the cluster refuses; the row says so.
+            ProblemError: 409 when the job can never execute it.
+            StoreUnavailableError: the row cannot be written; no Command is created.
+            ApiError: the API server rejects the Command; the row is marked as failed.
         """
-        why_not = rejection_reason(job, action)
-        if why_not is not None:
-            raise ProblemError(409, why_not)
+        reason = rejection_reason(job, action)
+        if reason is not None:
+            raise ProblemError(409, reason)
         id_ = str(uuid.uuid4())
         record = CommandRecord(
             id=id_,
@@ -143,35 +140,35 @@ class CommandService:
             received_at=timestamp(self._now()),
         )
         await self._store.add(record)
-        log.info("command asked for", extra=_log_fields(record))
+        log.info("command accepted", extra=_log_fields(record))
         try:
-            made = await self._create_command(record)
+            command = await self._create_command(record)
         except ApiError as error:
             await self._finish(record, CommandState.FAILED, f"not issued: {error.message}")
             raise
-        uid = made.metadata.uid
+        uid = command.metadata.uid
         _add_bounded(self._command_uids, f"{record.namespace}/{record.command}", uid)
         try:
             await self._store.mark_issued(id_, command_uid=uid)
             return await self._store.get(record.namespace, record.job, id_) or record
         except StoreUnavailableError as error:
-            # The order is given: an error would make the caller give it twice.
+            # The Command exists: after an error the caller would issue it again.
             log.warning(
-                "command not marked yet", extra={**_log_fields(record), "error": str(error)}
+                "cannot mark command as issued", extra={**_log_fields(record), "error": str(error)}
             )
             self._sweep_due.set()
         return msgspec.structs.replace(record, state=CommandState.ISSUED, command_uid=uid)
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Follow Commands and write outcomes, until cancelled."""
-        cache = Informer(self._client, COMMANDS, Command)
-        cache.add_event_handler(self._on_command)
+        """Watch Commands and write outcomes until cancelled."""
+        commands = Informer(self._client, COMMANDS, Command)
+        commands.add_event_handler(self._on_command)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
             await self._jobs.wait_synced()
-            tasks.create_task(cache.run())
-            await cache.wait_synced()
-            tasks.create_task(supervise("command sweep", partial(self._sweep, cache)))
+            tasks.create_task(commands.run())
+            await commands.wait_synced()
+            tasks.create_task(supervise("command sweep", partial(self._sweep, commands)))
             self._synced_at = timestamp(self._now())
             self.synced = True
             if ready is not None:
@@ -181,18 +178,18 @@ class CommandService:
     def _on_job(self, old: WatchedJob | None, new: WatchedJob | None) -> None:
         if new is None:
             return
-        for uid in _UID.findall(new.status.state.message):
-            _add_bounded(self._executed_phases, uid, new.status.state.phase)
+        for command in executed_commands(new.status):
+            _add_bounded(self._executed_phases, command.uid, command.phase)
         self._job_observed.set()
 
     async def _wait_until_fresh(self, job: Job) -> None:
-        """Wait until every status that *job* had up to now has gone by."""
+        """Wait until the informer has reported every status up to that of *job*."""
         async with asyncio.timeout(CACHE_SYNC_TIMEOUT):
             while True:
                 self._job_observed.clear()
-                seen = self._jobs.get(job.metadata.key)
-                if seen is None or _resource_version(seen.metadata) >= _resource_version(
-                    job.metadata
+                observed = self._jobs.get(job.metadata.key)
+                if observed is None or _resource_version(observed.metadata) >= (
+                    _resource_version(job.metadata)
                 ):
                     return
                 await self._job_observed.wait()
@@ -203,39 +200,39 @@ class CommandService:
             self._deleted_commands.put_nowait(old)
 
     async def _resolve_deleted(self) -> None:
-        """Settle Commands as they go; each in a task of its own, for some have to wait."""
+        """Resolve deleted Commands; each in its own task, because some have to wait."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(self._resolve_by_command(await self._deleted_commands.get()))
 
     async def _resolve_by_command(self, command: Command) -> None:
-        where = command.metadata
+        meta = command.metadata
         try:
-            record = await self._store.get_open_by_command(where.namespace, where.name)
+            record = await self._store.get_open_by_command(meta.namespace, meta.name)
             if record is not None:
-                await self._try_resolve(record, where.uid, observed=True)
+                await self._try_resolve(record, meta.uid, observed=True)
         except StoreUnavailableError:
             self._sweep_due.set()
         except Exception:
-            # It must not take the Commands with it that are settled beside it.
-            log.exception("cannot settle a command", extra={"command": where.key})
+            # Must not cancel the tasks of the other Commands.
+            log.exception("cannot resolve command", extra={"command": meta.key})
             self._sweep_due.set()
 
     async def _sweep(self, informer: Informer[Command]) -> None:
-        """Settle what no change of a Command settles: what was under way when this process, or the
-        one before, did not look, and what the cluster or the database could not tell or take."""
-        complaint = ""
+        """Resolve what no deletion of a Command resolves: rows of the time when no process watched,
+        and rows whose read or write failed."""
+        logged = ""
         while True:
             self._sweep_due.clear()
             try:
                 await self._resolve_open(informer)
             except StoreUnavailableError as error:
-                if str(error) != complaint:
-                    log.warning("commands stay open for now", extra={"error": str(error)})
-                complaint = str(error)
+                if str(error) != logged:
+                    log.warning("cannot resolve open commands", extra={"error": str(error)})
+                logged = str(error)
                 await self._clock.sleep(SWEEP_RETRY_DELAY)
                 continue
-            complaint = ""
+            logged = ""
             timer = self._clock.call_later(SWEEP_INTERVAL, self._sweep_due.set)
             await self._sweep_due.wait()
             timer.cancel()
@@ -250,7 +247,7 @@ class CommandService:
             except StoreUnavailableError:
                 raise
             except Exception:
-                log.exception("cannot settle a command", extra=_log_fields(record))
+                log.exception("cannot resolve command", extra=_log_fields(record))
 
     async def _resolve_record(self, record: CommandRecord, informer: Informer[Command]) -> None:
         command = informer.get(f"{record.namespace}/{record.command}")
@@ -265,13 +262,13 @@ class CommandService:
         try:
             await self._resolve(record, command_uid, observed=observed)
         except (ApiError, ConnectionLostError, TimeoutError):
-            # The row stays open; the next start, or the next look at it, settles it.
-            log.warning("cannot learn a command's outcome", extra=_log_fields(record))
+            # The row stays open until the next sweep or read.
+            log.warning("cannot determine outcome of command", extra=_log_fields(record))
 
     async def _resolve(self, record: CommandRecord, command_uid: str, *, observed: bool) -> None:
-        """The Command is gone: say what came of it.
+        """Write the outcome of a deleted Command.
 
-        *seen*: this process has followed the job all the while.
+        *observed*: this process has watched the job since the Command was issued.
         """
         if not command_uid:
             await self._finish(record, CommandState.FAILED, NOT_FOUND)
@@ -279,32 +276,32 @@ class CommandService:
         try:
             job = await self._client.get(JOBS, record.job, namespace=record.namespace, view=Job)
         except NotFoundError:
-            await self._finish(record, CommandState.FAILED, "the job is gone")
+            await self._finish(record, CommandState.FAILED, "the job was deleted")
             return
         if job.metadata.uid != record.job_uid:
-            await self._finish(record, CommandState.FAILED, "the job is gone")
+            await self._finish(record, CommandState.FAILED, "the job was deleted")
             return
         await self._wait_until_fresh(job)
         state = job.status.state
         phase = self._executed_phases.get(command_uid)
         if phase is not None:
-            await self._finish(record, CommandState.EXECUTED, f"the job went to {phase}")
+            await self._finish(record, CommandState.EXECUTED, f"the job entered {phase}")
         elif observed:
             await self._finish(
-                record, CommandState.IGNORED, f"the job is {state.phase} and had no use for it"
+                record, CommandState.IGNORED, f"the job is {state.phase}; it has no effect there"
             )
         else:
             await self._finish(record, CommandState.UNKNOWN, SUPERSEDED)
 
     async def refresh(self, record: CommandRecord) -> CommandRecord:
-        """The record, settled when its Command has gone unseen."""
+        """Return the record, resolved if its Command was deleted."""
         if record.state not in (CommandState.ACCEPTED, CommandState.ISSUED):
             return record
         await self._resolve_if_deleted(record)
         return await self._store.get(record.namespace, record.job, record.id) or record
 
     async def _resolve_if_deleted(self, record: CommandRecord) -> None:
-        """Settle *record* if its Command is gone; one without a uid may still be on its way."""
+        """Resolve *record* if its Command was deleted; without a uid it may not exist yet."""
         try:
             await self._client.get(
                 COMMANDS, record.command, namespace=record.namespace, view=Command
@@ -312,17 +309,17 @@ class CommandService:
         except NotFoundError:
             pass
         except (ApiError, ConnectionLostError):
-            log.warning("cannot look for a command", extra=_log_fields(record))
+            log.warning("cannot get command", extra=_log_fields(record))
             return
         else:
             return
         uid = record.command_uid or self._command_uids.get(
             f"{record.namespace}/{record.command}", ""
         )
-        sent_long_ago = record.received_at < timestamp(self._now() - ISSUE_TIMEOUT)
-        if uid or sent_long_ago:
-            followed = self._synced_at is not None and record.received_at >= self._synced_at
-            await self._try_resolve(record, uid, observed=followed)
+        expired = record.received_at < timestamp(self._now() - ISSUE_TIMEOUT)
+        if uid or expired:
+            watched = self._synced_at is not None and record.received_at >= self._synced_at
+            await self._try_resolve(record, uid, observed=watched)
 
     async def _create_command(self, record: CommandRecord) -> Command:
         target = {
@@ -349,7 +346,7 @@ class CommandService:
                 COMMANDS, body, namespace=record.namespace, view=Command
             )
         except AlreadyExistsError:
-            # An answer was lost and the request sent again: the name is ours alone.
+            # The response was lost and the request retried: only this row has the name.
             return await self._client.get(
                 COMMANDS, record.command, namespace=record.namespace, view=Command
             )
@@ -363,27 +360,28 @@ class CommandService:
                 self._pending_outcomes, record.id, _Outcome(state=state, detail=detail, at=at)
             )
             self._sweep_due.set()
-        log.info("command settled", extra={**_log_fields(record), "state": state, "detail": detail})
+        outcome = {"state": state, "detail": detail}
+        log.info("command finished", extra={**_log_fields(record), **outcome})
 
 
 def _add_bounded(cache: OrderedDict[str, T], key: str, value: T) -> None:
-    """Note *value* unless there is one; the oldest of too many are forgotten."""
+    """Add *value* unless the key exists; drop the oldest entries beyond the limit."""
     cache.setdefault(key, value)
     while len(cache) > OUTCOME_CACHE_SIZE:
         cache.popitem(last=False)
 
 
 def _command_name(job: str, suffix: str) -> str:
-    """Name of a Command object: that of the job, cut where it leaves no room for *end*."""
+    """Return the name of a Command object: that of the job, truncated, with *suffix*."""
     return job[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
 def _log_fields(record: CommandRecord) -> dict[str, str]:
-    """How the log names a command."""
+    """Return the log fields of a command."""
     job = f"{record.namespace}/{record.job}"
     return {"job": job, "action": record.action, "command": record.id, "who": record.who}
 
 
 def _resource_version(meta: ObjectMeta) -> int:
-    """Versions of one resource grow with every write."""
+    """Return the version as a number; versions of one resource increase with every write."""
     return int(meta.resource_version or 0)

@@ -55,7 +55,7 @@ async def test_the_outcome_is_what_the_jobs_status_shows(rest: RestClient) -> No
     [command] = await rest.commands()
     await rest.complete_command(command, phase="Aborting")
     outcome = await rest.wait_outcome(body["id"])
-    assert (outcome["state"], outcome["detail"]) == ("Executed", "the job went to Aborting")
+    assert (outcome["state"], outcome["detail"]) == ("Executed", "the job entered Aborting")
     assert outcome["finished_at"] is not None
 
 
@@ -82,7 +82,7 @@ async def test_a_command_whose_job_goes_has_failed(rest: RestClient) -> None:
     with contextlib.suppress(Exception):
         await rest.drop_command(command)
     outcome = await rest.wait_outcome(body["id"])
-    assert (outcome["state"], outcome["detail"]) == ("Failed", "the job is gone")
+    assert (outcome["state"], outcome["detail"]) == ("Failed", "the job was deleted")
 
 
 async def test_what_was_under_way_is_settled_after_a_restart(

@@ -102,7 +102,7 @@ async def test_commands_are_settled_after_postgres_was_stopped(
         finally:
             database.start()
         outcome = await there.rest.wait_outcome(body["id"])
-        assert (outcome["state"], outcome["detail"]) == ("Executed", "the job went to Aborting")
+        assert (outcome["state"], outcome["detail"]) == ("Executed", "the job entered Aborting")
         assert (await there.rest.command("resume"))["state"] == "Issued"
         assert await there.get("/readyz") == (200, "ok")
 

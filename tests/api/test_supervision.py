@@ -44,7 +44,7 @@ async def test_a_command_whose_settling_fails_is_settled_by_the_sweep(
         await rest.complete_command(command, phase="Aborting")
         assert (await rest.wait_outcome(body["id"]))["state"] == "Executed"
         assert not serving.done()
-    assert "cannot settle a command" in caplog.messages
+    assert "cannot resolve command" in caplog.messages
 
 
 async def test_a_sweep_that_fails_is_started_again(

@@ -53,7 +53,7 @@ EXPECTED_LINES = {
     ],
     "scheduler": ["gang admitted", "gang bound", "gang phase"],
     "agent": ["phase=Running"],
-    "api": ["command asked for", "command settled"],
+    "api": ["command accepted", "command finished"],
 }
 """What each part tells, in order. Between two parts a millisecond decides which line is first.
 

@@ -308,7 +308,7 @@ async def test_quirk_14_a_claim_is_waited_for_however_long_it_takes(
         await wait_for(lambda: asked() > 20)
         assert harness.phase == "Pending"
         await wait_for(lambda: harness.state.get("reason") == "PVCError")
-        assert "PersistentVolumeClaim late is not there" in harness.state["message"]
+        assert 'PersistentVolumeClaim "late" not found' in harness.state["message"]
         harness.api.put(PERSISTENTVOLUMECLAIMS, "late")
         await wait_for(lambda: harness.objects_by_name(PODGROUPS))
         await wait_for(lambda: not harness.state)
@@ -416,7 +416,7 @@ async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(
     async with harness.controller():
         await wait_for(lambda: any(event[3] == "PluginError" for event in harness.recorder.events))
         assert harness.objects_by_name(PODGROUPS) == {}
-        told = "ConfigMap j-svc is there and does not belong to the job"
+        told = 'ConfigMap "j-svc" already exists and is not controlled by this job'
         await wait_for(lambda: harness.state == {"reason": "PluginError", "message": told})
         harness.api.remove(CONFIGMAPS, "j-svc")
         await wait_for(lambda: harness.objects_by_name(PODGROUPS))
@@ -432,7 +432,7 @@ async def test_quirk_26_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_
         await wait_for(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await wait_for(lambda: any(event[3] == "FailedCreate" for event in harness.recorder.events))
-        told = "Pod j-t-1 is there and does not belong to the job"
+        told = 'pod "j-t-1" already exists and is not controlled by this job'
         await wait_for(lambda: harness.state == {"reason": "FailedCreate", "message": told})
         harness.api.remove(PODS, "j-t-1")
         await harness.wait_pods(2)
@@ -544,7 +544,7 @@ async def test_quirk_25_a_job_made_again_under_its_name_is_another_job(
             harness.api.remove(PODS, name)
         harness.api.remove(PODGROUPS, "j-uid-2")
         harness.api.remove(PODGROUPS, "j-uid-j")
-        await wait_for(lambda: controller.statistics() == {"cases": 0, "queued": 0})
+        await wait_for(lambda: controller.statistics() == {"jobs": 0, "queued": 0})
 
 
 @asynccontextmanager

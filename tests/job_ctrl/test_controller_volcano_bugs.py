@@ -6,12 +6,14 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import pod_tracker, podgroups, policies, status
+from batholith.job_ctrl import pod_info as pod_infos
+from batholith.job_ctrl import podgroups, policies, status
 from batholith.job_ctrl.core_types import ContainerState, ContainerStatus, PodStatus, Terminated
 from batholith.job_ctrl.core_types import Pod as PodView
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
-from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
+from batholith.job_ctrl.pod_info import LifecycleEvent
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
@@ -277,10 +279,8 @@ def test_quirk_22_a_pod_that_fails_because_it_was_deleted_was_evicted() -> None:
     world = running_job(task("t", 2), policies=both)
     pod = world.pods["j-t-0"]
     books = world.pod_tracker
-    for phase in (P.RUNNING, P.FAILED):
-        books.update(
-            pod_info("t-0", phase, uid=pod.uid, terminating=True, exit_code=143 * (phase is P.FAILED))
-        )
+    for phase, code in ((P.RUNNING, 0), (P.FAILED, 143)):
+        books.update(pod_info("t-0", phase, uid=pod.uid, terminating=True, exit_code=code))
     assert not [one for one in books.events if one.event_type is JobEvent.POD_FAILED]
     world.evict("t-0")
     world.run_until_stable()
@@ -312,12 +312,12 @@ def pod_of(kind: str, group: str, *, first: int = 0, second: int = 0) -> PodView
 
 
 def test_quirk_23_the_exit_code_is_that_of_the_container_that_failed() -> None:
-    read = pod_tracker.parse_pod(pod_of("Job", "batch.volcano.sh", first=0, second=3))
+    read = pod_infos.parse_pod(pod_of("Job", "batch.volcano.sh", first=0, second=3))
     assert read is not None and read.exit_code == 3
 
 
 def test_quirk_28_jobs_of_other_groups_are_none_of_ours() -> None:
-    assert pod_tracker.parse_pod(pod_of("Job", "batch")) is None
+    assert pod_infos.parse_pod(pod_of("Job", "batch")) is None
 
 
 def test_quirk_29_pods_of_an_earlier_job_count_nowhere_and_hold_only_their_names() -> None:

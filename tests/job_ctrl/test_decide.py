@@ -437,7 +437,7 @@ def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
     ("action", "told"),
     [
         ("Frobnicate", "there is no such action"),
-        ("RestartTask", "it changes nothing, as a Command cannot say of which pods"),
+        ("RestartTask", "it changes nothing, because a Command names no pods"),
         ("ResumeJob", "it changes nothing in phase Pending"),
         ("SyncJob", "it changes nothing in phase Pending"),
     ],

@@ -25,8 +25,9 @@ from batholith.job_ctrl.effects import (
 )
 from batholith.job_ctrl.job_view import JobView
 from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
-from batholith.job_ctrl.restarts import RestartTarget
+from batholith.job_ctrl.pod_info import LifecycleEvent
+from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.restarts import target_for_event
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -134,19 +135,21 @@ class PolicyModel:
         return effects
 
 
-def evaluate_all(seen: JobView) -> tuple[list[LifecycleEvent], float | None, str]:
+def evaluate_all(
+    seen: JobView, events: list[LifecycleEvent]
+) -> tuple[list[LifecycleEvent], float | None, str]:
     """The naive rule: all that happened, asked about one by one.
 
     Returns what needs no more thought, seconds until something else is due, and what is done.
     """
     over, waits = list[LifecycleEvent](), list[float]()
-    for happening in seen.pod_tracker.events:
+    for happening in events:
         policy = policies.match_policy(seen.job, happening, seen.pod_counts)
         if policy is None or policies.is_stale(seen.pod_tracker, happening, policy):
             over.append(happening)
             continue
         go = RULES[seen.phase].transitions.get(Action(policy.action))
-        if go is None or RestartTarget.for_event(Action(policy.action), happening) is None:
+        if go is None or target_for_event(policy.action, happening) is None:
             over.append(happening)
             continue
         left = (
@@ -168,7 +171,7 @@ def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
     story = PolicyModel(rules)
     for step in steps:
         story.apply_step(*step)
-        over, left, action = evaluate_all(story.view())
+        over, left, action = evaluate_all(story.view(), story.pod_tracker.events)
         effects = story.evaluate_policies()
         forgotten = [
             one for each in effects if isinstance(each, DropLifecycleEvents) for one in each.events

@@ -58,7 +58,7 @@ def test_an_installed_plugin_serves_the_jobs_that_name_it(packages: Path) -> Non
     [
         ("gone", "marks:Gone of acme-plugins 1.0: AttributeError"),
         ("exits", "exits:X of acme-plugins 1.0: SystemExit: nothing here"),
-        ("number", "marks:N of acme-plugins 1.0: TypeError: it is no class"),
+        ("number", "marks:N of acme-plugins 1.0: TypeError: it is neither a class"),
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_named_to_its_jobs_alone(
@@ -91,7 +91,7 @@ class FailingPlugin:
 
     def __init__(self, given: Sequence[str]) -> None:
         (self.fails_in,) = given
-        self._fail_if("its making")
+        self._fail_if("its constructor")
 
     def _fail_if(self, where: str) -> None:
         if where == self.fails_in:
@@ -105,7 +105,7 @@ class FailingPlugin:
         return [DesiredObject(resource=CONFIGMAPS, name="c", build=self._build)]
 
     def _build(self) -> dict[str, Any]:
-        self._fail_if("the making of ConfigMap c")
+        self._fail_if("build of ConfigMap c")
         return {}
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
@@ -113,7 +113,7 @@ class FailingPlugin:
         return [(CONFIGMAPS, "c")]
 
     def validate_job(self, job: Job) -> Sequence[str]:
-        self._fail_if("complaints_about")
+        self._fail_if("validate_job")
         return []
 
 
@@ -128,7 +128,7 @@ def run_all_hooks(plugins: JobPlugins, job: Job) -> list[str]:
 
 @pytest.mark.parametrize(
     "where",
-    ["its making", "on_pod_create", "on_job_add", "the making of ConfigMap c", "on_job_delete"],
+    ["its constructor", "on_pod_create", "on_job_add", "build of ConfigMap c", "on_job_delete"],
 )
 def test_a_plugin_that_fails_is_named_with_what_it_was_about(where: str) -> None:
     of = job(plugins={"clumsy": [where], "env": []})
@@ -139,9 +139,9 @@ def test_a_plugin_that_fails_is_named_with_what_it_was_about(where: str) -> None
 
 
 def test_a_plugin_that_fails_to_complain_is_complained_of() -> None:
-    of = job(plugins={"clumsy": ["complaints_about"]})
+    of = job(plugins={"clumsy": ["validate_job"]})
     (said,) = run_all_hooks(Registry({"clumsy": FailingPlugin}).for_job(of), of)
-    assert said == "job plugin 'clumsy' failed in complaints_about: ValueError: oh"
+    assert said == "job plugin 'clumsy' failed in validate_job: ValueError: oh"
 
 
 def test_one_that_fails_to_take_its_objects_away_keeps_no_others() -> None:
@@ -163,7 +163,7 @@ def test_an_object_that_is_none_is_not_sent_to_the_server() -> None:
 
     of = job(plugins={"empty": []})
     (wanted,) = Registry({"empty": lambda given: Empty()}).for_job(of).desired_objects(of)
-    with pytest.raises(PluginError, match="the making of ConfigMap c: TypeError: it is no object"):
+    with pytest.raises(PluginError, match="build of ConfigMap c: TypeError: it is no object"):
         wanted.build()
 
 

@@ -279,6 +279,6 @@ def test_a_plugin_that_cancels_itself_or_names_what_cannot_be_is_blamed(name: st
     team = registry.for_job(of)
     with pytest.raises(PluginError, match=r"wayward.*CancelledError"):
         team.mutate_pod({}, of)
-    with pytest.raises(PluginError, match="'wayward' wants an object of an invalid name"):
+    with pytest.raises(PluginError, match="'wayward' returned an object with an invalid name"):
         list(team.desired_objects(of))
     assert list(team.objects_to_delete(of)) == [(CONFIGMAPS, "well")]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from support.jobs import job, pod_info, task
 
 from batholith.job_ctrl.core_types import Pod
-from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker, parse_pod
+from batholith.job_ctrl.pod_info import PodInfo, parse_pod
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import JobEvent
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import FINISHED, PodPhase
@@ -151,31 +152,24 @@ def test_a_pod_of_an_earlier_job_holds_its_name_and_counts_nowhere() -> None:
     assert ledger.missing("t") == [0, 1]
 
 
-def test_a_pod_made_but_not_seen_is_there_until_nobody_awaits_it() -> None:
-    ledger = PodTracker()
-    ledger.set_job(job(task("t", 2)))
-    ledger.expect("j-t-0")
-    assert ledger.missing("t") == [0, 1]
-    ledger.add_unobserved(pod_info(phase=PodPhase.PENDING))
-    ledger.remove_unobserved({"j-t-0"})
-    assert ledger.missing("t") == [1]
-    ledger.remove_unobserved(())
-    assert ledger.missing("t") == [0, 1]
-    ledger.expect("j-t-0")
-    ledger.add_unobserved(pod_info(phase=PodPhase.PENDING))
-    ledger.update(pod_info(phase=PodPhase.PENDING))
-    ledger.remove_unobserved(())
-    assert ledger.missing("t") == [1]
+def test_created_pod_counts_until_its_expectation_expires() -> None:
+    tracker = PodTracker()
+    tracker.set_job(job(task("t", 2)))
+    tracker.add_created(pod_info(phase=PodPhase.PENDING))
+    assert tracker.missing("t") == [1]
+    tracker.remove_created("uid-t-0")
+    assert tracker.missing("t") == [0, 1]
+    assert events_of(tracker) == []
 
 
-def test_the_cache_has_the_last_word_about_a_pod_that_it_showed_first() -> None:
-    ledger = PodTracker()
-    ledger.set_job(job(task("t", 2)))
-    ledger.expect("j-t-0")
-    ledger.update(pod_info(phase=PodPhase.PENDING))
-    ledger.remove("uid-t-0")
-    ledger.add_unobserved(pod_info(phase=PodPhase.PENDING))  # the answer, late
-    assert ledger.missing("t") == [0, 1]
+def test_first_observation_of_a_created_pod_causes_its_events() -> None:
+    tracker = PodTracker()
+    tracker.set_job(job(task("t", 2)))
+    pending = pod_info(phase=PodPhase.PENDING)
+    tracker.add_created(pending)
+    assert events_of(tracker) == []
+    assert tracker.update(pending, first_observed=True)
+    assert events_of(tracker) == [(JobEvent.POD_PENDING, "j-t-0")]
 
 
 def pod(**changes: object) -> Pod:

@@ -8,7 +8,8 @@ from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _apply_policies
-from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodCounts
+from batholith.job_ctrl.pod_info import LifecycleEvent, PodCounts
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import JobEvent as E
 from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase
@@ -90,15 +91,15 @@ def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) 
     policy = {"action": "AbortJob", "event": "Unknown", "timeout": timeout}
     of = job(task(replicas=1), policies=[policy], status=JobStatus(state=JobState("Running")))
     seen = job_view(of, pod_info("t-0", PodPhase.RUNNING), podgroup="Unknown")
-    seen.pod_tracker.add_event(
-        LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0)
-    )
+    tracker = seen.pod_tracker
+    assert isinstance(tracker, PodTracker)
+    tracker.add_event(LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0))
 
     def moves(now: float) -> bool:
         return bool(_apply_policies(dataclasses.replace(seen, monotonic_now=now))[1])
 
     assert not moves(100.0 + due - 0.1) and moves(100.0 + due)
-    seen.pod_tracker.clear_event(E.JOB_UNKNOWN)
+    tracker.clear_event(E.JOB_UNKNOWN)
     assert not moves(100.0 + due)
 
 

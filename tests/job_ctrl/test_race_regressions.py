@@ -78,7 +78,7 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
     world.delete_orphans()
     world.run(world.run_until_quiet())
     assert world.controller is not None
-    assert world.controller.statistics() == {"cases": 0, "queued": 0}
+    assert world.controller.statistics() == {"jobs": 0, "queued": 0}
     submit(world)
     world.run(world.run_until_quiet())
     world.admit()
@@ -505,5 +505,5 @@ def test_a_claim_of_a_name_that_there_cannot_be_is_told_and_asks_nothing(
     submit(world, volumes=[{"mountPath": "/data", "volumeClaimName": name}])
     world.run(world.run_until_quiet())
     assert world.status["state"]["reason"] == "PVCError"
-    assert f"{name} cannot be there, as its name is invalid" in world.status["state"]["message"]
+    assert f'"{name}" not found: invalid name' in world.status["state"]["message"]
     assert "will retry" not in caplog.messages

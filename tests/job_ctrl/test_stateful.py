@@ -8,14 +8,17 @@ whenever the controller has come to a rest, the world is as the jobs and the pod
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.job_invariants import ANY_EVENT, is_incomplete, is_terminating, phase_of_pod, validate
 from support.job_specs import specs
 from support.job_stateful import CREATED_RESOURCES, SETTLE_TIMEOUT, JobWorld
 from support.job_transitions import FINAL, phase_of
+from support.pure_decide import pure_decide
 from support.stateful import stateful_settings
 
+from batholith.job_ctrl import controller
 from batholith.model.names import COMMANDS, CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES
 
 Object = dict[str, Any]
@@ -369,11 +372,17 @@ class JobMachine(RuleBasedStateMachine):
             self._remove_foreign_objects()
             self.finish_all_pod_deletions(None)
         assert life.controller is not None
-        assert life.controller.statistics() == {"cases": 0, "queued": 0}
+        assert life.controller.statistics() == {"jobs": 0, "queued": 0}
 
 
 def _pick_by_index(which: int, names: list[str]) -> str | None:
     return names[which % len(names)] if names else None
+
+
+@pytest.fixture(autouse=True)
+def _decide_must_be_pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the view before and after each decision of each history."""
+    monkeypatch.setattr(controller, "decide", pure_decide)
 
 
 TestJobMachine = JobMachine.TestCase

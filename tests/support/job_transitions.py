@@ -7,6 +7,7 @@ from typing import Any
 from support.inmemory_api import InMemoryApi, key_of
 
 from batholith.model import durations
+from batholith.model.controlled_resources import COMMAND_UID, RESTART_TARGET
 from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
 
 Object = dict[str, Any]
@@ -208,7 +209,9 @@ class JobAudit:
             return  # nothing new; of a failed job the message goes on to say why
         uid = job["metadata"]["uid"]
         if said.startswith("Command "):
-            number, about, action = self._commands[said.split("(")[1].rstrip(")")]
+            command = job["status"]["controlledResources"][COMMAND_UID]
+            assert said.endswith(f"({command})"), "the mark and the message name one Command"
+            number, about, action = self._commands[command]
             assert (about, action) == (object_key(job), job["status"]["state"]["reason"])
             assert number != self._last_command[uid], "INV-VC-1: a Command took effect twice"
             assert number > self._last_command[uid], "INV-VC-2: Commands are obeyed in their order"
@@ -311,10 +314,8 @@ def pod_identity(pod: Object) -> Pod:
 
 def restart_target_of(job: Object) -> str:
     """The part of the job that its restart is about; empty if it is all of it."""
-    state = job["status"]["state"]
-    partial = state.get("reason") in ("RestartPartition", "RestartPod", "RestartTask")
-    part: str = state["message"].partition(":")[0] if partial else ""
-    return part
+    target: str = job["status"].get("controlledResources", {}).get(RESTART_TARGET, "")
+    return target
 
 
 def restart_targets_of(pod: Object) -> set[str]:
@@ -322,7 +323,7 @@ def restart_targets_of(pod: Object) -> set[str]:
     meta = pod["metadata"]
     task = meta["annotations"]["volcano.sh/task-spec"]
     partition = meta["labels"].get("volcano.sh/partition-id", "")
-    return {f"pod {meta['name']}", f"task {task}", f"partition {task}/{partition}"}
+    return {f"pod/{meta['name']}", f"task/{task}", f"partition/{task}/{partition}"}
 
 
 def _explains_deletion(job: Object, pod: Object) -> bool:
