@@ -1,6 +1,7 @@
-"""Executed Commands and restart targets are marks in the status, whatever its message says."""
+"""Executed Commands and restart targets are marks in the status, independent of its message."""
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +27,7 @@ RUNNING = JobStatus(state=JobState(phase="Running"), min_available=2)
 CUT = {"totalPartitions": 2, "partitionSize": 1}
 
 
-def running_world(*tasks: dict[str, object], **spec: object) -> JobSimulator:
+def running_world(*tasks: dict[str, Any], **spec: Any) -> JobSimulator:
     world = JobSimulator(job(*tasks, **spec))
     world.run_until_stable()
     world.admit()
@@ -155,7 +156,7 @@ def test_command_that_an_earlier_version_executed_is_only_deleted() -> None:
 
 
 def test_command_of_an_earlier_version_after_a_mark_of_this_one_counts() -> None:
-    """During a rolling update, replicas of both versions may be the leader in turn."""
+    """During a rolling update, replicas of both versions may be the leader alternately."""
     state = JobState(phase="Aborting", reason="AbortJob", message="Command b (uid-b)")
     marks = {COMMAND_UID: "uid-a", COMMAND_PHASE: "Restarting"}
     status = JobStatus(state=state, version=1, controlled_resources=marks)

@@ -1,7 +1,7 @@
 """Random histories of jobs, their controller killed, cut off and lied to on the way.
 
-Whatever happens, the rules of ``support.job_transitions`` hold at each change of the world; and
-whenever the controller has come to a rest, the world is as the jobs and the pods ask for
+At each change of the world, the rules of ``support.job_transitions`` hold; and
+when the controller is idle, the world is as the jobs and the pods require
 (``support.job_invariants``).
 """
 
@@ -29,7 +29,7 @@ COMMANDS_SENT = st.sampled_from(
 )
 WHICH = st.integers(0, 5)
 PACE = st.sampled_from([None, None, None, 0, 1, 3, 6, 12, 25, 60])
-"""After a step: wait for a rest, or let everybody do only so much."""
+"""After a step: wait until all is quiet, or run a number of loop iterations."""
 
 
 def _some(*phases: str, terminating: bool | None = None) -> Callable[[Any], bool]:
@@ -59,7 +59,7 @@ class JobMachine(RuleBasedStateMachine):
         self.keys: tuple[str, ...] = KEYS
         """Jobs that this history may have."""
         self.no_violation = True
-        """Nothing has gone wrong yet that the end would only hide."""
+        """No failure yet that the checks of teardown would hide."""
 
     @initialize(
         number=st.sampled_from([1, 1, 2, 3]),
@@ -215,7 +215,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), which=st.sampled_from(["a-0", "a-1", "b-0"]), pace=PACE)
     def create_conflicting_pod(self, key: str, which: str, pace: int | None) -> None:
-        """Somebody makes a pod with a name that a job may want."""
+        """Another client creates a pod with a name that a job may need."""
         if f"{key}-{which}" not in self.world.objects_by_key(PODS):
             self.world.put(PODS, f"{key}-{which}", metadata={"labels": {"app": "other"}})
         self._settle_or_advance(pace)
@@ -304,7 +304,7 @@ class JobMachine(RuleBasedStateMachine):
         self.world.collect_garbage()
         self._settle_or_advance(pace)
 
-    # What goes wrong, and time.
+    # Faults, and time.
 
     @rule(graceful=st.booleans())
     def the_controller_ends(self, graceful: bool) -> None:
@@ -362,7 +362,7 @@ class JobMachine(RuleBasedStateMachine):
         assert self.world.transitions.violations == []
 
     def _check_nothing_retained(self) -> None:
-        """INV-VC-3: nothing is remembered of jobs that are gone with all that they had."""
+        """INV-VC-3: no state is kept of jobs that are deleted with all their objects."""
         life = self.world
         for key in life.objects_by_key(JOBS):
             life.delete_job(key)

@@ -5,7 +5,8 @@ from typing import Any
 
 from support.cel_policies import policies
 
-from batholith.admission.policy_validation import ACTIONS, EVENTS
+from batholith.admission.policy_validation import EVENTS
+from batholith.job_ctrl.actions import ACTIONS
 from batholith.job_ctrl.plugins.registry import BUILT_IN
 
 Json = dict[str, Any]

@@ -33,7 +33,7 @@ def test_counts_are_written_though_all_retries_met_a_conflict(world: QueueWorld)
     assert world.queues["default"]["status"]["running"] == 1
 
 
-def test_commands_found_by_a_new_list_are_obeyed_in_their_order(world: QueueWorld) -> None:
+def test_commands_of_a_relist_are_executed_in_order(world: QueueWorld) -> None:
     """INV-VC-2."""
     world.run(world.run_until_quiet())
     world.api.hold_watches(COMMANDS)
