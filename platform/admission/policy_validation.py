@@ -20,6 +20,7 @@ EVENTS = (
 )
 """Events that a policy may wait for; the others are the controller's own."""
 
+
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     """The first thing that is wrong with the list at *path*, or ``""``."""
     problem = next(filter(None, (_policy_error(each, path) for each in policies)), "")
