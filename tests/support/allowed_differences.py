@@ -48,6 +48,11 @@ ALLOWED = (
         paths=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
     ),
     AllowedDifference(
+        reason="`status.controlledResources` names the last Command that changed the job's phase.",
+        scenarios=("command-*",),
+        paths=("/final/jobs/*/marks",),
+    ),
+    AllowedDifference(
         reason="A deleted PodGroup is re-created.",
         scenarios=("podgroup-deleted",),
         paths=("/groups/*", "/final/groups/*"),
