@@ -76,14 +76,14 @@ class FakeApi:
         self.supports_watch_list = True
         """Whether ``sendInitialEvents`` is understood; otherwise answered with 422."""
         self.hang_lists = False
-        """An old server: takes ``sendInitialEvents`` without a word and never ends the list."""
+        """An old server: ignores ``sendInitialEvents`` and never ends the list."""
         self.reports_oldest_version = True
-        """Whether a refusal to watch from a version says from which on one could."""
+        """Whether the 410 of a watch names the oldest available version."""
         self.lists = asyncio.Event()
-        """Clear it to hold back the answers to lists, of either form."""
+        """Clear it to hold back the responses to lists, of either form."""
         self.lists.set()
         self.break_watch_after: int | None = None
-        """Break the connection of a watch after so many further bytes, in the middle of a line."""
+        """Break the connection of a watch after this number of further bytes, in the middle of a line."""
         self.received: list[ReceivedRequest] = []
         self.version = 100
         self.stores: dict[str, dict[str, Object]] = {}
@@ -186,7 +186,7 @@ class FakeApi:
             watcher.lines.put_nowait(None)
 
     def forget_history(self) -> None:
-        """Make every version before now too old to watch from."""
+        """Expire every version before now."""
         self._oldest_version = self.version
         self.history.clear()
 
@@ -394,8 +394,8 @@ def _abort(response: web.StreamResponse | None) -> None:
 
 
 def _parse(path: str) -> _Target:
-    parts = path.strip("/").split("/")
-    root, rest = (parts[:2], parts[2:]) if parts[0] == "api" else (parts[:3], parts[3:])
+    pieces = path.strip("/").split("/")
+    root, rest = (pieces[:2], pieces[2:]) if pieces[0] == "api" else (pieces[:3], pieces[3:])
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
@@ -431,10 +431,10 @@ def _selected(obj: Object, namespace: str, selector: str) -> bool:
     if namespace and meta.get("namespace") != namespace:
         return False
     labels: dict[str, str] = meta.get("labels", {})
-    parts = [part for part in selector.split(",") if part]
-    absent = {part[1:] for part in parts if part.startswith("!")}
-    present = {part for part in parts if not part.startswith("!") and "=" not in part}
-    expected = dict(part.split("=", 1) for part in parts if "=" in part)
+    pieces = [piece for piece in selector.split(",") if piece]
+    absent = {piece[1:] for piece in pieces if piece.startswith("!")}
+    present = {piece for piece in pieces if not piece.startswith("!") and "=" not in piece}
+    expected = dict(piece.split("=", 1) for piece in pieces if "=" in piece)
     matches = expected.items() <= labels.items() and present <= labels.keys()
     return matches and not absent & labels.keys()
 
