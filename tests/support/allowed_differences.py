@@ -1,4 +1,4 @@
-"""Where we differ from the recordings on purpose, and why; told to users in docs/differences.md."""
+"""Intended differences from the recordings, with reasons; documented in docs/differences.md."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,10 +25,10 @@ class AllowedDifference:
     """Names, or patterns of names, of recordings."""
 
     paths: tuple[str, ...]
-    """Patterns of places in a life."""
+    """Patterns of paths in a scenario result."""
 
     def covers(self, scenario: str, path: str) -> bool:
-        """Whether a difference at *place* is this one."""
+        """Whether a difference at *path* is this one."""
         return _matches(scenario, self.scenarios) and _matches(path, self.paths)
 
 
