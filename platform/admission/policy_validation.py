@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from ..job_ctrl.actions import ACTIONS
 from ..model import durations
-from ..model.job import POLICY_ACTIONS, POLICY_EVENTS, JobEvent, LifecyclePolicy
+from ..model.job import POLICY_EVENTS, JobEvent, LifecyclePolicy
 from .field_errors import quote
 
 
@@ -14,7 +15,7 @@ def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     error = error or _conflict_error(policies, path)
     if not error:
         return ""
-    events, actions = " ".join(POLICY_EVENTS), " ".join(POLICY_ACTIONS)
+    events, actions = " ".join(POLICY_EVENTS), " ".join(ACTIONS)
     return f"{error}; valid events are [{events}], valid actions are [{actions}]"
 
 
@@ -33,7 +34,7 @@ def _policy_error(policy: LifecyclePolicy, path: str) -> str:
     for event in events:
         if event not in POLICY_EVENTS:
             return f"{path}: Invalid value: {quote(event)}: invalid policy event"
-    if policy.action not in POLICY_ACTIONS:
+    if policy.action not in ACTIONS:
         return f"{path}: Invalid value: {quote(policy.action)}: invalid policy action"
     if policy.exit_code == 0:
         return f"{path}: 0 is not a valid error code"

@@ -7,7 +7,6 @@ outcome from cluster state: at start-up, periodically, and once an unavailable d
 
 import asyncio
 import logging
-import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..model.base import ApiStruct
 from ..model.command import Command
+from ..model.controlled_resources import executed_commands
 from ..model.job import FINAL_PHASES, Action, Job, JobStatus
 from ..model.meta import ObjectMeta
 from ..model.names import COMMANDS, JOBS
@@ -51,8 +51,6 @@ SWEEP_RETRY_DELAY = 1.0
 """Seconds until a sweep is retried while the database is unavailable."""
 CACHE_SYNC_TIMEOUT = 10.0
 """Seconds to wait for the informer to reach the version of a live read."""
-
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class WatchedJob(ApiStruct, frozen=True):
@@ -177,8 +175,8 @@ class CommandService:
     def _on_job(self, old: WatchedJob | None, new: WatchedJob | None) -> None:
         if new is None:
             return
-        for uid in _UID.findall(new.status.state.message):
-            _add_bounded(self._executed_phases, uid, new.status.state.phase)
+        for command in executed_commands(new.status):
+            _add_bounded(self._executed_phases, command.uid, command.phase)
         self._job_observed.set()
 
     async def _wait_until_fresh(self, job: Job) -> None:
@@ -287,7 +285,7 @@ class CommandService:
         state = job.status.state
         phase = self._executed_phases.get(command_uid)
         if phase is not None:
-            await self._finish(record, CommandState.EXECUTED, f"the job changed to phase {phase}")
+            await self._finish(record, CommandState.EXECUTED, f"the job entered {phase}")
         elif observed:
             await self._finish(
                 record, CommandState.IGNORED, f"the job is {state.phase}; the Command had no effect"

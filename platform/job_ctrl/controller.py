@@ -1,8 +1,8 @@
-"""The job controller's shell: watches, keeps the books, asks for decisions, has them carried out.
+"""Job controller: informers, event handlers and the reconcile loop.
 
-Handlers do no more than to keep each job's ledger and to mark its key; one worker at a time then
-looks at the job, decides and acts until nothing is left to do. What it decides is in ``decide``,
-what it writes in ``executor``. Nothing that is only in memory is needed to go on after a crash.
+Event handlers update the job's pod tracker and enqueue its key. One worker at a time then
+reconciles the job: it decides (``decide``) and executes the effects (``executor``) until there are
+none. After a crash the controller continues without its in-memory state.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from ..model.command import Command, target_kind_error, target_name_error
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
-from . import pod_tracker, podgroups
+from . import podgroups
 from .core_types import MetadataOnly, Pod, PriorityClass
 from .decide import decide
 from .defaults import DefaultedJob
@@ -33,34 +33,33 @@ from .executor import Executor, ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
 from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
+from .plugin_objects import WATCHED_PLUGIN_KINDS
 from .plugins.registry import Registry
+from .pod_info import LifecycleEvent, PodInfo, parse_pod
+from .pod_tracker import PodTracker
+from .policies import policy_inputs
 from .recovery import errors_from_status, restore
 from .settings import JobSettings
 
 log = logging.getLogger(__name__)
 
 _BATCH_DELAY = 0.05
-"""Seconds for which changes of a job's pods are collected while much is going on: a job that
-thousands of pods start for is not looked at for each of them."""
-WATCHED_PLUGIN_KINDS = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
-"""Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
-would be the right to read everybody's, so they come back when a pod has to be made again."""
+"""Seconds for which changes of a job's pods are collected under load, so that the start of
+thousands of pods does not cause as many syncs."""
 
 _MAX_STEPS = 32
-"""Decisions about one job in a row before others get their turn."""
-
+"""Decisions about one job in one reconcile, before the worker takes the next key."""
 
 _MAX_BACKOFF = 60.0
-"""Seconds that a job waits at most before what was refused is tried again: nobody tells us of a
-quota that is freed, or of a name that is given up."""
+"""Maximum seconds between retries: no event reports that quota or a name is available again."""
 
 _UNOBSERVED_RECHECK = 3.0
-"""Seconds until a job is looked at again of which the caches do not show all that we wrote. Mostly
-they do by then; what went while a watch was broken they never will."""
+"""Seconds until the next sync of a job with unobserved writes. The informers mostly report them by
+then; they never report an object that was deleted while a watch was broken."""
 
 
 class JobController:
-    """Runs Volcano's Jobs; see :meth:`run_in_thread`."""
+    """Reconciles Volcano's Jobs; see :meth:`run`."""
 
     def __init__(
         self,
@@ -72,9 +71,9 @@ class JobController:
         plugins: Registry | None = None,
         podgroups: Informer[PodGroup] | None = None,
     ) -> None:
-        """*podgroups* holds PodGroups, at least those of the jobs' namespace.
+        """*podgroups* holds the PodGroups at least of the jobs' namespace.
 
-        Several controllers may share it, each running it.
+        Several controllers may use one informer; each runs it.
         """
         self._client = client
         self._settings = settings = settings or JobSettings()
@@ -103,25 +102,27 @@ class JobController:
         )
         self._plugins = plugins or Registry.load()
         self._job_infos: dict[str, JobInfo] = {}
-        # Commands of the first list, which comes in no useful order.
+        # Commands of the initial list, which is not in the order of their creation.
         self._initial_commands: list[Command] | None = []
         self._priority_classes_generation = 0
         self._create_informers(podgroups)
 
     def _create_informers(self, podgroup_informer: Informer[PodGroup] | None) -> None:
-        client, space = self._client, self._settings.namespace
-        self._jobs = Informer(client, names.JOBS, DefaultedJob, namespace=space)
+        client, namespace = self._client, self._settings.namespace
+        self._jobs = Informer(client, names.JOBS, DefaultedJob, namespace=namespace)
         self._pods = Informer(
-            client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME
+            client, names.PODS, Pod, namespace=namespace, label_selector=names.JOB_NAME
         )
         if podgroup_informer is None:
-            podgroup_informer = Informer(client, names.PODGROUPS, PodGroup, namespace=space)
+            podgroup_informer = Informer(client, names.PODGROUPS, PodGroup, namespace=namespace)
         self._podgroups = podgroup_informer
-        obeyed = InformerOptions(ordered=True)
-        self._commands = Informer(client, names.COMMANDS, Command, namespace=space, options=obeyed)
+        ordered = InformerOptions(ordered=True)
+        self._commands = Informer(
+            client, names.COMMANDS, Command, namespace=namespace, options=ordered
+        )
         self._priority_classes = Informer(client, names.PRIORITYCLASSES, PriorityClass)
-        made = [
-            Informer(client, kind, MetadataOnly, namespace=space, label_selector=names.JOB_NAME)
+        plugin_objects = [
+            Informer(client, kind, MetadataOnly, namespace=namespace, label_selector=names.JOB_NAME)
             for kind in WATCHED_PLUGIN_KINDS
         ]
         self._sources: list[Source] = [
@@ -130,15 +131,15 @@ class JobController:
             KindSource(self._podgroups, self._on_podgroup),
             KindSource(self._commands, self._on_command),
             KindSource(self._priority_classes, self._on_priority_class),
-            *(KindSource(cache, self._on_plugin_object) for cache in made),
+            *(KindSource(informer, self._on_plugin_object) for informer in plugin_objects),
         ]
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> None:
-        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
+        """Sync the informers, set *ready*, and reconcile after *elected* until cancelled.
 
-        When cancelled, it finishes what is in hand and queued, and writes nothing after.
+        When cancelled, it finishes the keys that are processed or queued, then writes nothing.
         """
         await run_controller(
             self._sources,
@@ -153,109 +154,105 @@ class JobController:
         await run_workers(self._workqueue, self._reconcile, settings=settings)
 
     def _on_synced(self) -> None:
-        early, self._initial_commands = self._initial_commands or [], None
-        for command in sorted(early, key=lambda command: command.sort_key):
+        commands, self._initial_commands = self._initial_commands or [], None
+        for command in sorted(commands, key=lambda command: command.sort_key):
             self._on_command(None, command)
 
-    # What is seen.
+    # Event handlers.
 
     def _on_job(self, old: Job | None, new: Job | None) -> None:
-        about = new or old
-        if about is None:
+        job = new or old
+        if job is None:
             return
         self._change_rate.observe()
-        key = about.metadata.key
+        key = job.metadata.key
         if new is None:
-            self._metrics.job_deleted(about)
+            self._metrics.job_deleted(job)
             self._clean_up(key)
             self._workqueue.add(key)
-            log.info("job deleted", extra={"job": key, "phase": about.status.state.phase})
+            log.info("job deleted", extra={"job": key, "phase": job.status.state.phase})
             return
         if old is None and not new.status.state.phase:
             log.info("job created", extra={"job": key, "queue": new.spec.queue})
         written = self._job_info(key).last_written_job
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
-            self._workqueue.add(key)  # our own write has been looked at already
+            self._workqueue.add(key)  # not the echo of this controller's own write
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        was, entry = _pod_info(old), _pod_info(new)
-        if old is not None and was is not None and (entry is None or entry.owner != was.owner):
-            self._pod_deleted(_owner_key(old.metadata), was)  # deleted, or not its job's any longer
-        if new is not None and entry is not None:
+        before, pod = _pod_info(old), _pod_info(new)
+        if old is not None and before is not None and (pod is None or pod.owner != before.owner):
+            self._pod_deleted(_owner_key(old.metadata), before)  # deleted or orphaned
+        if new is not None and pod is not None:
             key = _owner_key(new.metadata)
-            self._expectations.observe(key, entry.name)
-            if self._job_info(key).pod_tracker.update(entry, now=self._event_time(entry)):
+            first = self._expectations.observe(key, pod.name) == pod.uid
+            tracker = self._job_info(key).pod_tracker
+            if tracker.update(pod, now=self._event_time(pod), first_observed=first):
                 self._enqueue(key)
 
-    def _pod_deleted(self, key: str, entry: pod_tracker.PodInfo) -> None:
-        self._expectations.observe(key, entry.name)
-        case = self._job_info(key)
-        case.pod_tracker.remove(entry.uid, now=self._event_time(entry))
-        # Its successor may need what nobody tells us of if it goes.
-        case.plugin_object_deletions += any(
-            kind not in WATCHED_PLUGIN_KINDS for kind, _ in case.plugin_object_uids
+    def _pod_deleted(self, key: str, pod: PodInfo) -> None:
+        if self._expectations.created(key).get(pod.name) == pod.uid:
+            self._expectations.observe(key, pod.name)
+        info = self._job_info(key)
+        info.pod_tracker.remove(pod.uid, now=self._event_time(pod))
+        # The next pod of this name may need an object whose deletion no informer reports.
+        info.plugin_object_deletions += any(
+            kind not in WATCHED_PLUGIN_KINDS for kind, _ in info.plugin_object_uids
         )
         self._clean_up(key)
         self._enqueue(key)
 
     def _enqueue(self, key: str) -> None:
-        """Have a look at a job of whose pods something is new."""
+        """Enqueue a job whose pods have changed; after a delay under load."""
         self._change_rate.observe()
         if self._change_rate.quiet_in():
             self._workqueue.add_after(key, _BATCH_DELAY)
         else:
             self._workqueue.add(key)
 
-    def _event_time(self, entry: pod_tracker.PodInfo) -> float:
-        """When that happened to the pod: just now, or before we came as long ago as it says."""
+    def _event_time(self, pod: PodInfo) -> float:
+        """Return the time of a change: now, but for the initial list the time in the pod."""
         now = self._clock.monotonic()
-        if self._initial_commands is None or entry.event_time is None:
+        if self._initial_commands is None or pod.event_time is None:
             return now
         try:
-            age = (self._clock.now() - times.parse(entry.event_time)).total_seconds()
+            age = (self._clock.now() - times.parse(pod.event_time)).total_seconds()
         except times.TimeError:
             return now
         return now - max(age, 0.0)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        about = new or old
-        owner = about.metadata.controller if about is not None else None
-        ours = (names.JOBS.api_version, names.JOBS.kind)
-        if about is None or owner is None or (owner.api_version, owner.kind) != ours:
+        podgroup = new or old
+        owner = podgroup.metadata.controller if podgroup is not None else None
+        job_kind = (names.JOBS.api_version, names.JOBS.kind)
+        if podgroup is None or owner is None or (owner.api_version, owner.kind) != job_kind:
             return
         self._change_rate.observe()
-        key = _owner_key(about.metadata)
-        case = self._job_info(key)
-        books = case.pod_tracker
-        if (
-            new is None
-            and case.last_written_podgroup
-            and case.last_written_podgroup.metadata.uid == about.metadata.uid
-        ):
-            case.last_written_podgroup = None  # it came and went before we had another look
+        key = _owner_key(podgroup.metadata)
+        info = self._job_info(key)
+        written = info.last_written_podgroup
+        if new is None and written and written.metadata.uid == podgroup.metadata.uid:
+            info.last_written_podgroup = None  # deleted before the next sync
         if new is not None and new.status.phase == PodGroupPhase.UNKNOWN:
             now = self._clock.monotonic()
-            books.add_event(
-                pod_tracker.LifecycleEvent(
-                    event_type=JobEvent.JOB_UNKNOWN, owner=owner.uid, occurred_at=now
-                )
+            info.pod_tracker.add_event(
+                LifecycleEvent(event_type=JobEvent.JOB_UNKNOWN, owner=owner.uid, occurred_at=now)
             )
         else:
-            books.clear_event(JobEvent.JOB_UNKNOWN)
+            info.pod_tracker.clear_event(JobEvent.JOB_UNKNOWN)
         self._clean_up(key)
-        made = case.last_written_podgroup
-        if new is None or made is None or made.metadata != new.metadata:
-            self._workqueue.add(key)  # our own write has been looked at already
+        written = info.last_written_podgroup
+        if new is None or written is None or written.metadata != new.metadata:
+            self._workqueue.add(key)  # not the echo of this controller's own write
 
     def _on_plugin_object(self, old: MetadataOnly | None, new: MetadataOnly | None) -> None:
-        """An object of a plugin's; if it went, by whomever, it is time to look after them."""
+        """Sync the plugins' objects again after one was deleted."""
         owner = old.metadata.controller if old is not None and new is None else None
         if old is None or owner is None:
             return
         key = _owner_key(old.metadata)
-        case = self._job_infos.get(key)
-        if case is not None and case.uid == owner.uid:
-            case.plugin_object_deletions += 1
+        info = self._job_infos.get(key)
+        if info is not None and info.uid == owner.uid:
+            info.plugin_object_deletions += 1
             self._workqueue.add(key)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
@@ -268,140 +265,151 @@ class JobController:
         if self._initial_commands is not None:
             self._initial_commands.append(new)
             return
-        order = CommandRef(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
-        self._workqueue.add_item(f"{new.metadata.namespace}/{new.target.name}", order)
+        command = CommandRef(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
+        self._workqueue.add_item(f"{new.metadata.namespace}/{new.target.name}", command)
 
     def _on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
-        self._priority_classes_generation += (
-            1  # gangs are worked out anew when their jobs are looked at
-        )
+        self._priority_classes_generation += 1  # the next sync of each job recomputes its PodGroup
 
-    # What is done.
+    # Reconcile.
 
     async def _reconcile(self, key: str) -> float | None:
-        """Look at the job and act until nothing is left to do; seconds until the next look."""
+        """Sync the job until nothing remains to be done; return the seconds until the next sync."""
         for _ in range(_MAX_STEPS):
-            order = await self._next_command(key)
+            command = await self._next_command(key)
             job = self._latest(key)
             if job is None:
-                await self._job_not_found(key, order)
+                await self._job_not_found(key, command)
                 return None
-            case = self._job_info(key)
-            case.reset_for(job)
-            self._executor.confirm_transition(key, job, case)
-            if case.first_sync:
-                restore(job, case.pod_tracker, now=self._clock.monotonic())
-            self._remove_unobserved(key, case.pod_tracker)
-            plan = self._desired_state(job, case)
-            if plan is not case.desired_state:
-                case.desired_state = plan
-                # Those that are known may have been of the spec before.
-                case.last_errors = errors_from_status(job) if case.first_sync else {}
-            case.first_sync = False
-            turn = SyncContext(key=key, job=job, job_info=case, desired_state=plan, command=order)
-            effects = decide(self._view(turn), order)
+            info = self._job_info(key)
+            context = self._sync_context(key, job, info, command)
+            effects = decide(self._view(context), command)
             try:
-                await self._executor.execute(turn, effects)
+                await self._executor.execute(context, effects)
             except Exception:
-                if (
-                    turn.requeue_after is not None
-                ):  # what is due then must not wait for a late retry
-                    self._workqueue.add_after(key, turn.requeue_after)
+                if context.requeue_after is not None:  # must not wait for the retry
+                    self._workqueue.add_after(key, context.requeue_after)
                 raise
             if not any(isinstance(effect, SetStatus) for effect in effects):
-                case.counts_stale_since = None
-            if not turn.requeue:
-                if case.last_written_podgroup is not None or case.pod_tracker.has_unobserved:
-                    turn.request_requeue(_UNOBSERVED_RECHECK)
-                return turn.requeue_after
+                info.counts_stale_since = None
+            if not context.requeue:
+                if info.last_written_podgroup is not None or key in self._expectations:
+                    context.request_requeue(_UNOBSERVED_RECHECK)
+                return context.requeue_after
         return 0.0
 
-    def _remove_unobserved(self, key: str, tracker: pod_tracker.PodTracker) -> None:
-        """Strike pods that we made and that went before any cache could show them."""
-        for pod in tracker.missing_from_informer(int(self._pods.resource_version or 0)):
-            self._expectations.observe(key, pod.name)
-            tracker.remove(pod.uid, now=self._clock.monotonic())
-        tracker.remove_unobserved(self._expectations.pending(key))
+    def _sync_context(
+        self, key: str, job: Job, info: JobInfo, command: CommandRef | None
+    ) -> SyncContext:
+        """Update the job's state for the next decision."""
+        info.reset_for(job)
+        self._executor.confirm_transition(key, job, info)
+        if info.first_sync:
+            restore(job, info.pod_tracker, now=self._clock.monotonic())
+        self._remove_unobserved(key, info.pod_tracker)
+        desired_state = self._desired_state(job, info)
+        if desired_state is not info.desired_state:
+            info.desired_state = desired_state
+            # Known errors may concern the previous spec.
+            info.last_errors = errors_from_status(job) if info.first_sync else {}
+        info.first_sync = False
+        return SyncContext(
+            key=key, job=job, job_info=info, desired_state=desired_state, command=command
+        )
+
+    def _remove_unobserved(self, key: str, tracker: PodTracker) -> None:
+        """Remove created pods that the informer will never report."""
+        synced_version = int(self._pods.resource_version or 0)
+        for name, uid in self._expectations.created(key).items():
+            pod = tracker.get(uid)
+            if pod is not None and int(pod.resource_version or 0) <= synced_version:
+                # Deleted before the informer could report it.
+                self._expectations.observe(key, name)
+                tracker.remove(uid, now=self._clock.monotonic())
+        for uid in self._expectations.expire(key):
+            tracker.remove_created(uid)
 
     def _view(self, context: SyncContext) -> JobView:
-        """What there is to see of the job, our own last writes included."""
-        case, podgroup = context.job_info, self._podgroup(context.job, context.job_info)
+        """Return the state of the job, including this controller's own last writes."""
+        info, podgroup = context.job_info, self._podgroup(context.job, context.job_info)
         meta = podgroup.metadata if podgroup is not None else ObjectMeta()
+        now = self._clock.monotonic()
+        info.pod_tracker.refresh(
+            context.job.status.version, now=now, inputs=policy_inputs(context.job)
+        )
         return JobView(
             job=context.job,
-            pod_tracker=case.pod_tracker,
+            pod_tracker=info.pod_tracker,
             podgroup_spec=context.desired_state.podgroup_spec,
             now=self._clock.now(),
-            monotonic_now=self._clock.monotonic(),
+            monotonic_now=now,
             podgroup=podgroup,
             podgroup_terminating=bool(
-                meta.deletion_timestamp or (meta.uid and meta.uid == case.deleting_podgroup_uid)
+                meta.deletion_timestamp or (meta.uid and meta.uid == info.deleting_podgroup_uid)
             ),
-            plugin_objects_stale=case.plugin_objects_synced_for
-            != case.plugin_objects_key(context.desired_state),
+            plugin_objects_stale=info.plugin_objects_synced_for
+            != info.plugin_objects_key(context.desired_state),
             pvcs_stale=bool(context.job.spec.volumes)
-            and case.pvcs_synced_for != context.desired_state.spec_key,
-            last_errors=case.last_errors,
+            and info.pvcs_synced_for != context.desired_state.spec_key,
+            last_errors=dict(info.last_errors),
         )
 
     def _latest(self, key: str) -> Job | None:
-        """The job as the cache shows it, or as our own write left it if that is newer."""
-        seen, case = self._jobs.get(key), self._job_infos.get(key)
-        if seen is None or case is None or case.last_written_job is None:
-            return seen
-        if case.last_written_job.metadata.uid == seen.metadata.uid and is_newer(
-            case.last_written_job, seen
-        ):
-            return case.last_written_job
-        return seen
+        """Return the job from the informer, or from the last own write if that is newer."""
+        observed, info = self._jobs.get(key), self._job_infos.get(key)
+        written = info.last_written_job if info is not None else None
+        if observed is None or written is None:
+            return observed
+        same = written.metadata.uid == observed.metadata.uid
+        return written if same and is_newer(written, observed) else observed
 
     def _podgroup(self, job: Job, job_info: JobInfo) -> PodGroup | None:
-        """The job's PodGroup, likewise."""
-        seen = self._podgroups.get(f"{job.metadata.namespace}/{podgroups.name_of(job)}")
-        made = job_info.last_written_podgroup
-        if made is None:
-            return seen
-        late = self._clock.monotonic() - job_info.podgroup_written_at > UNOBSERVED_TIMEOUT
-        shown = int(self._podgroups.resource_version or 0) >= int(
-            made.metadata.resource_version or 0
+        """Return the job's PodGroup, likewise."""
+        observed = self._podgroups.get(f"{job.metadata.namespace}/{podgroups.name_of(job)}")
+        written = job_info.last_written_podgroup
+        if written is None:
+            return observed
+        expired = self._clock.monotonic() - job_info.podgroup_written_at > UNOBSERVED_TIMEOUT
+        synced = int(self._podgroups.resource_version or 0) >= int(
+            written.metadata.resource_version or 0
         )
-        if late or shown or (seen is not None and not is_newer(made, seen)):
+        if expired or synced or (observed is not None and not is_newer(written, observed)):
             job_info.last_written_podgroup = None
-            return seen
-        return made
+            return observed
+        return written
 
     def _desired_state(self, job: Job, job_info: JobInfo) -> DesiredState:
-        """What follows from the job's spec; worked out anew only when that has changed."""
-        meta = job.metadata
-        of = (meta.uid, meta.generation or meta.resource_version)
+        """Return what follows from the job's spec; recompute it only if the spec has changed."""
+        meta, generation = job.metadata, self._priority_classes_generation
+        spec_key = (meta.uid, meta.generation or meta.resource_version)
         known = job_info.desired_state
         if known is not None and (known.spec_key, known.priority_classes_generation) == (
-            of,
-            self._priority_classes_generation,
+            spec_key,
+            generation,
         ):
             return known
         values = {one.metadata.name: one.value for one in self._priority_classes}
         return DesiredState(
-            spec_key=of,
-            priority_classes_generation=self._priority_classes_generation,
+            spec_key=spec_key,
+            priority_classes_generation=generation,
             podgroup_spec=podgroups.desired_spec(job, priorities=values),
             plugins=self._plugins.for_job(job),
         )
 
     async def _next_command(self, key: str) -> CommandRef | None:
-        """The oldest Command that nobody has taken back."""
+        """Return the oldest Command for the job; drop items whose Command was deleted."""
         namespace = key.partition("/")[0]
         while True:
-            order = self._workqueue.peek_item(key)
-            if not isinstance(order, CommandRef):
+            command = self._workqueue.peek_item(key)
+            if not isinstance(command, CommandRef):
                 return None
-            there = self._commands.get(f"{namespace}/{order.name}")
-            if there is not None and there.metadata.uid == order.uid:
-                return order
+            observed = self._commands.get(f"{namespace}/{command.name}")
+            if observed is not None and observed.metadata.uid == command.uid:
+                return command
             self._workqueue.pop_item(key)
 
     async def _job_not_found(self, key: str, command: CommandRef | None) -> None:
-        """No cache shows the job: wait for it if it is only late, else forget about it."""
+        """Requeue if the informer is behind; else delete the Command, and the job's state."""
         if command is None:
             self._clean_up(key)
             return
@@ -414,32 +422,32 @@ class JobController:
             await self._client.get(names.JOBS, name, namespace=namespace, view=Job)
         except NotFoundError:
             await self._executor.delete_command(key, command)
-            self._workqueue.add(key)  # there may be more of them
+            self._workqueue.add(key)  # more Commands may be pending
         else:
-            raise RequeueError("the job is not in the cache yet")
+            raise RequeueError("job not in the informer yet")
 
     # Helpers.
 
     def _job_info(self, key: str) -> JobInfo:
-        case = self._job_infos.get(key)
-        if case is None:
-            case = self._job_infos[key] = JobInfo()
-        return case
+        info = self._job_infos.get(key)
+        if info is None:
+            info = self._job_infos[key] = JobInfo()
+        return info
 
     def _clean_up(self, key: str) -> None:
-        """Forget a job that is gone with all its pods."""
-        case = self._job_infos.get(key)
-        if case is not None and self._jobs.get(key) is None and not len(case.pod_tracker):
+        """Drop the state of a job that is deleted with all its pods."""
+        info = self._job_infos.get(key)
+        if info is not None and self._jobs.get(key) is None and not len(info.pod_tracker):
             del self._job_infos[key]
             self._expectations.delete(key)
 
     def statistics(self) -> dict[str, int]:
-        """How many jobs are remembered, and how many keys wait for a worker."""
-        return {"cases": len(self._job_infos), "queued": self._workqueue.depth()}
+        """Return the number of known jobs and of queued keys."""
+        return {"jobs": len(self._job_infos), "queued": self._workqueue.depth()}
 
 
-def _pod_info(pod: Pod | None) -> pod_tracker.PodInfo | None:
-    return pod_tracker.parse_pod(pod) if pod is not None else None
+def _pod_info(pod: Pod | None) -> PodInfo | None:
+    return parse_pod(pod) if pod is not None else None
 
 
 def _owner_key(meta: ObjectMeta) -> str:

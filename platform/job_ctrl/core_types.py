@@ -1,18 +1,18 @@
-"""What the job controller reads of objects that are not Volcano's own."""
+"""Fields that the job controller reads of objects of Kubernetes."""
 
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 
 
 class Terminated(ApiStruct, frozen=True):
-    """How a container ended."""
+    """Terminated state of a container."""
 
     exit_code: int = 0
     finished_at: str | None = None
 
 
 class ContainerState(ApiStruct, frozen=True):
-    """The part of a container's state that policies ask for."""
+    """State of a container, as far as policies need it."""
 
     terminated: Terminated | None = None
 
@@ -35,21 +35,21 @@ class PodStatus(ApiStruct, frozen=True):
 
 
 class Pod(ApiStruct, frozen=True):
-    """A pod, as far as a job must know it."""
+    """Fields of a pod that the job controller reads."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: PodStatus = PodStatus()
 
 
 class PriorityClass(ApiStruct, frozen=True):
-    """A priority by name."""
+    """A PriorityClass."""
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
 
 
 class MetadataOnly(ApiStruct, frozen=True):
-    """Any object, without what is in it."""
+    """Metadata of any object."""
 
     metadata: ObjectMeta = ObjectMeta()
 

@@ -1,18 +1,20 @@
-"""What must happen to a job. Pure: it says what to do, and does none of it.
+"""Decide the next step for a job. Pure: returns effects, and changes neither view nor tracker.
 
-The controller asks again after each round of effects, until there is nothing left to do; so each
-answer is one step, and a controller that dies between two steps finds the next one from the caches
-alone. The order within an answer matters: a new phase is written before anything is deleted, and a
-Command is removed after it has been obeyed.
+The controller executes the effects and decides again until there are none. So each decision is one
+step, and a controller that stops between two steps continues from the informers alone. The order of
+effects is significant: a phase is written before anything is deleted, and a Command is deleted
+after it was executed.
 """
 
 from collections.abc import Iterator
 from functools import partial
 
 from ..model import times
+from ..model.controlled_resources import executed_commands
 from ..model.job import FINAL_PHASES, Action, JobPhase
 from ..model.pod import PodPhase
 from . import podgroups, policies, status
+from .actions import ACTIONS, COMMAND_ACTIONS, Transition
 from .effects import (
     CreatePodGroup,
     CreatePods,
@@ -33,195 +35,198 @@ from .effects import (
     UpdatePodGroup,
 )
 from .job_view import CommandRef, JobView
-from .phases import RULES, SyncMode, Transition
-from .pod_tracker import LifecycleEvent, PodInfo
-from .restarts import SUSPENDED, RestartTarget
-
-_SUSPEND_RESULT = {True: "suspended", False: "goes on"}
+from .phases import RULES, SyncMode
+from .pod_info import LifecycleEvent, PodInfo
+from .restarts import SUSPENDED, target_for_event
 
 
 def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
-    """The next step for the job that *view* shows: first the *order*, if there is one."""
+    """Return the next step for the job; *command*, if any, takes precedence over the pods."""
     if view.job.metadata.deletion_timestamp is not None:
-        return [DeleteCommand()] if command else []  # the rest goes with the job
+        # The garbage collector deletes everything else.
+        return [DeleteCommand()] if command else []
     if not view.job.status.state.phase:
         return [
             SetStatus(status.initial_status(view), immediate=True),
             *_warn_ineffective_policies(view),
         ]
-    if command is not None and command.uid in view.job.status.state.message:
-        return [DeleteCommand()]  # it was obeyed before a crash, or could not be deleted
+    if command is not None and _was_executed(view, command):
+        return [DeleteCommand()]  # executed before a crash, or its deletion failed
     if view.phase is JobPhase.RESTARTING and (failed := _fail_if_retries_exhausted(view)):
         return failed
-    if turned := _apply_suspend(view):
-        return turned
+    if suspended := _apply_suspend(view):
+        return suspended
     if command is not None:
         return _apply_command(view, command)
-    upkeep = RULES[view.phase].sync_mode
-    if upkeep is SyncMode.RESTART:
+    sync_mode = RULES[view.phase].sync_mode
+    if sync_mode is SyncMode.RESTART:
         return _delete_for_restart(view)
-    asides, move = _apply_policies(view)
-    step = move or _transition(view) or (_sync(view) if upkeep is SyncMode.SYNC else _kill(view))
-    return [*asides, *step]
+    handled, transition = _apply_policies(view)
+    step = (
+        transition
+        or _transition(view)
+        or (_sync(view) if sync_mode is SyncMode.SYNC else _kill(view))
+    )
+    return [*handled, *step]
+
+
+def _was_executed(view: JobView, command: CommandRef) -> bool:
+    return any(each.uid == command.uid for each in executed_commands(view.job.status))
 
 
 def _apply_suspend(view: JobView) -> list[Effect]:
-    """Do what ``spec.suspend`` says, if it is not done: stop the job, or have it go on."""
-    state, wanted = view.job.status.state, view.job.spec.suspend
-    done = state.reason == SUSPENDED and Action.RESUME_JOB in RULES[view.phase].transitions
-    if wanted == done:
+    """Stop or resume the job if ``spec.suspend`` requires it."""
+    suspend, transitions = view.job.spec.suspend, RULES[view.phase].transitions
+    is_stopped = Action.RESUME_JOB in transitions
+    if suspend == (is_stopped and view.job.status.state.reason == SUSPENDED):
         return []
-    if wanted:
-        rest = (
-            Transition(to=view.phase)
-            if Action.RESUME_JOB in RULES[view.phase].transitions
-            else None
-        )
-        go, reason, said = (
-            RULES[view.phase].transitions.get(Action.ABORT_JOB) or rest,
-            SUSPENDED,
-            "true",
-        )
+    if suspend:
+        stopped = Transition(to=view.phase) if is_stopped else None
+        transition = transitions.get(Action.ABORT_JOB) or stopped
+        reason, result, value = SUSPENDED, "suspended", "true"
     else:
-        go, reason, said = (
-            RULES[view.phase].transitions[Action.RESUME_JOB],
-            Action.RESUME_JOB,
-            "false",
-        )
-    if go is None:
-        return []  # it has ended, or is about to
-    message = f"spec.suspend is {said}"
+        transition = transitions[Action.RESUME_JOB]
+        reason, result, value = Action.RESUME_JOB, "resumed", "false"
+    if transition is None:
+        return []  # the job has ended or is ending
+    message = f"spec.suspend is {value}"
+    new = status.apply_transition(view, transition, reason=reason, message=message)
     return [
-        SetStatus(
-            status.apply_transition(view, go, reason=reason, message=message), immediate=True
-        ),
-        RecordEvent(Reason.EXECUTE_ACTION, f"Job {_SUSPEND_RESULT[wanted]}: {message}"),
+        SetStatus(new, immediate=True),
+        RecordEvent(Reason.EXECUTE_ACTION, f"Job {result}: {message}"),
     ]
 
 
 def _transition_for(view: JobView, action: str) -> Transition | None:
-    """Where *action* leads; nothing but ``spec.suspend`` itself resumes what it has stopped."""
+    """Return the transition of *action*; only ``spec.suspend`` resumes what it has stopped."""
     if action == Action.RESUME_JOB and view.job.spec.suspend:
         return None
-    return RULES[view.phase].transitions.get(Action(action))
+    return RULES[view.phase].transitions.get(action)
 
 
 def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
-    """Carry a Command out."""
-    go = (
-        _transition_for(view, command.action)
-        if command.action in policies.COMMAND_ACTIONS
-        else None
+    """Execute a Command."""
+    transition = (
+        _transition_for(view, command.action) if command.action in COMMAND_ACTIONS else None
     )
     effects: list[Effect] = []
-    if go is not None:
+    if transition is not None:
         message = f"Command {command.name} ({command.uid})"
-        moved = status.apply_transition(view, go, reason=command.action, message=message)
-        effects.append(SetStatus(moved, immediate=True))
-    done = "carried out" if go else _why_ignored(view, command)
+        new = status.apply_transition(
+            view, transition, reason=command.action, message=message, command=command
+        )
+        effects.append(SetStatus(new, immediate=True))
+    result = "carried out" if transition else _why_ignored(view, command)
     return [
         *effects,
-        RecordEvent(Reason.COMMAND_ISSUED, f"Command {command.action} received: {done}"),
+        RecordEvent(Reason.COMMAND_ISSUED, f"Command {command.action} received: {result}"),
         RecordEvent(Reason.EXECUTE_ACTION, f"Action {command.action} by Command {command.name}"),
         DeleteCommand(),
     ]
 
 
 def _why_ignored(view: JobView, command: CommandRef) -> str:
-    """Why the Command changes nothing."""
+    """Return why the Command has no effect."""
     if command.action not in set(Action):
         return "there is no such action"
-    if command.action in policies.ACTIONS - policies.COMMAND_ACTIONS:
-        return "it changes nothing, as a Command cannot say of which pods"
+    if command.action in ACTIONS.keys() - COMMAND_ACTIONS:
+        return "it changes nothing, because a Command names no pods"
     if command.action == Action.RESUME_JOB and view.job.spec.suspend:
         return "it changes nothing as long as spec.suspend is true"
     return f"it changes nothing in phase {view.phase}"
 
 
 def _apply_policies(view: JobView) -> tuple[list[Effect], list[Effect]]:
-    """Ask the policies about what happened; the first action that this phase knows is taken.
+    """Match the lifecycle events with policies; the first action with an effect is executed.
 
-    Returns what is to be noted in any case, and the move to another phase, if there is one.
+    Returns the handling of the events, and the transition if there is one.
     """
     if not view.pod_tracker.has_events:
         return [], []
-    judged: list[LifecycleEvent] = []
-    waits: dict[LifecycleEvent, float] = {}
-    pods, terms = view.pod_counts, policies.policy_inputs(view.job)
-    due, later = view.pod_tracker.due_events(view.monotonic_now, inputs=terms)
-    for happening in due:
-        policy = policies.match_policy(view.job, happening, pods)
-        go, target = None, None
-        if policy is not None and not policies.is_stale(view.pod_tracker, happening, policy):
-            go = _transition_for(view, policy.action)
-            target = RestartTarget.for_event(Action(policy.action), happening)
-        if policy is None or go is None or target is None:
-            judged.append(happening)
+    handled: list[LifecycleEvent] = []
+    due_at: dict[LifecycleEvent, float] = {}
+    pods, inputs = view.pod_counts, policies.policy_inputs(view.job)
+    due, next_due = view.pod_tracker.due_events(view.monotonic_now, inputs=inputs)
+    for event in due:
+        policy = policies.match_policy(view.job, event, pods)
+        transition, target = None, None
+        if policy is not None and not policies.is_stale(view.pod_tracker, event, policy):
+            transition = _transition_for(view, policy.action)
+            target = target_for_event(policy.action, event)
+        if policy is None or transition is None or target is None:
+            handled.append(event)
             continue
-        until = happening.occurred_at + policies.delay(policy, happening.event_type)
+        until = event.occurred_at + policies.delay(policy, event.event_type)
         if until > view.monotonic_now:
-            waits[happening] = until
+            due_at[event] = until
             continue
-        why = target.message(_describe(happening))
-        moved = status.apply_transition(view, go, reason=policy.action, message=why)
+        message = target.message(_describe(event))
+        new = status.apply_transition(
+            view, transition, reason=policy.action, message=message, target=target
+        )
         return [], [
-            SetStatus(moved, immediate=True),
-            DropLifecycleEvents((*judged, happening)),
-            RecordEvent(Reason.EXECUTE_ACTION, f"Action {policy.action} after {why}"),
+            SetStatus(new, immediate=True),
+            DropLifecycleEvents((*handled, event)),
+            RecordEvent(Reason.EXECUTE_ACTION, f"Action {policy.action} after {message}"),
         ]
     return [
-        *_acknowledge(judged, waits, inputs=terms),
-        *_requeue_at(view, later, *waits.values()),
+        *_acknowledge(handled, due_at, inputs=inputs),
+        *_requeue_at(view, next_due, *due_at.values()),
     ], []
 
 
 def _acknowledge(
     handled: list[LifecycleEvent], due_at: dict[LifecycleEvent, float], *, inputs: object
 ) -> Iterator[Effect]:
-    """What need not be judged at the next look, if nothing happens before."""
+    """Drop handled events and defer those that only time changes."""
     if handled:
         yield DropLifecycleEvents(tuple(handled))
-    waiting = {
-        one: until for one, until in due_at.items() if one.event_type not in policies.TASK_EVENTS
+    deferred = {
+        event: until
+        for event, until in due_at.items()
+        if event.event_type not in policies.TASK_EVENTS
     }
-    if waiting:
-        yield DeferLifecycleEvents(waiting, inputs)
+    if deferred:
+        yield DeferLifecycleEvents(deferred, inputs)
 
 
 def _requeue_at(view: JobView, *times_due: float | None) -> Iterator[Effect]:
-    """Look again at the first of these moments of the monotonic clock."""
-    first = min((one for one in times_due if one is not None), default=None)
+    """Requeue the job at the first of these times on the monotonic clock."""
+    first = min((each for each in times_due if each is not None), default=None)
     if first is not None:
         yield RequeueAfter(first - view.monotonic_now)
 
 
 def _describe(event: LifecycleEvent) -> str:
-    about = f" of {event.pod}" if event.pod else ""
+    pod = f" of {event.pod}" if event.pod else ""
     code = f" with exit code {event.exit_code}" if event.exit_code else ""
-    return f"{event.event_type}{about}{code}"
+    return f"{event.event_type}{pod}{code}"
 
 
 def _transition(view: JobView) -> list[Effect]:
-    """Move on to the phase that the pods ask for."""
-    go = RULES[view.phase].next_transition(view)
-    if go is None:
+    """Enter the phase that the pods require."""
+    transition = RULES[view.phase].next_transition(view)
+    if transition is None:
         return []
-    moved = status.apply_transition(view, go, reason=go.reason, message=go.message)
-    return [SetStatus(moved, immediate=True)]
+    new = status.apply_transition(
+        view, transition, reason=transition.reason, message=transition.message
+    )
+    return [SetStatus(new, immediate=True)]
 
 
 def _fail_if_retries_exhausted(view: JobView) -> list[Effect]:
-    """End a job that restarts with no retries left.
+    """Fail a restarting job without retries left.
 
-    No order comes before that: a job that is stopped and resumed now would go on past its limit.
+    This precedes Commands: a job that is stopped and resumed now would exceed its limit.
     """
-    go = RULES[view.phase].next_transition(view)
-    return _transition(view) if go is not None and go.to in FINAL_PHASES else []
+    transition = RULES[view.phase].next_transition(view)
+    failed = transition is not None and transition.to in FINAL_PHASES
+    return _transition(view) if failed else []
 
 
 def _sync(view: JobView) -> Iterator[Effect]:
-    """Pending and Running: see to it that everything is there that should be."""
-    # First, as the rest may fail (again), which ends this look and puts off the next one.
+    """Pending and Running: create and update all objects of the job."""
+    # First, because an error in the rest ends this sync and delays the next one.
     yield from _update_counts(view, immediate=bool(view.last_errors))
     if view.pvcs_stale and view.phase is JobPhase.PENDING:
         yield EnsureVolumeClaims()
@@ -235,15 +240,15 @@ def _sync(view: JobView) -> Iterator[Effect]:
         if changes:
             yield UpdatePodGroup(changes, view.podgroup.metadata)
         yield from _warn_unschedulable(view)
-    unwanted = (*view.pod_tracker.outdated(view.job.status.version), *view.pod_tracker.excess())
-    if unwanted:
-        yield DeletePods(unwanted)
+    obsolete = (*view.pod_tracker.outdated(view.job.status.version), *view.pod_tracker.excess())
+    if obsolete:
+        yield DeletePods(obsolete)
     if view.admitted:
         yield from _create_missing_pods(view)
 
 
 def _create_missing_pods(view: JobView) -> Iterator[Effect]:
-    """Make the pods that are missing and may start."""
+    """Create the missing pods of tasks whose dependencies are met."""
     missing = {
         task.name: tuple(view.pod_tracker.missing(task.name))
         for task in view.job.spec.tasks
@@ -255,25 +260,25 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
 
 
 def _delete_for_restart(view: JobView) -> list[Effect]:
-    """Restarting: let the old go, then move on. Nothing is made in this phase."""
-    unwanted = tuple(_pods_to_delete(view))
-    if unwanted:
-        return [DeletePods(unwanted)]
+    """Restarting: delete the old pods, then leave the phase. Creates nothing."""
+    obsolete = tuple(_pods_to_delete(view))
+    if obsolete:
+        return [DeletePods(obsolete)]
     if view.restart_target.is_whole_job and view.podgroup is not None:
-        # The new run is admitted by a PodGroup of its own; until the old one is gone the job
-        # stays here, so that no PodGroup seen in this phase can be the new one.
+        # The restarted job is queued with a new PodGroup. The job stays in this phase until the
+        # old one is deleted, so that a PodGroup observed in this phase is always the old one.
         uid = view.podgroup.metadata.uid
-        gone: list[Effect] = [] if view.podgroup_terminating else [DeletePodGroup(uid)]
-        return [*gone, *_update_counts(view)]
-    asides, move = _apply_policies(view)
-    return [*asides, *(move or _transition(view) or _update_counts(view))]
+        delete: list[Effect] = [] if view.podgroup_terminating else [DeletePodGroup(uid)]
+        return [*delete, *_update_counts(view)]
+    handled, transition = _apply_policies(view)
+    return [*handled, *(transition or _transition(view) or _update_counts(view))]
 
 
 def _kill(view: JobView) -> Iterator[Effect]:
-    """The other phases: let everything go but the finished pods."""
-    unwanted = (*view.pod_tracker.active(), *view.pod_tracker.excess())
-    if unwanted:
-        yield DeletePods(unwanted)
+    """The other phases: delete everything except the finished pods."""
+    obsolete = (*view.pod_tracker.active(), *view.pod_tracker.excess())
+    if obsolete:
+        yield DeletePods(obsolete)
     if view.podgroup is not None and not view.podgroup_terminating:
         yield DeletePodGroup(view.podgroup.metadata.uid)
     counted = status.update_counts(view)
@@ -286,7 +291,7 @@ def _kill(view: JobView) -> Iterator[Effect]:
 
 
 def _pods_to_delete(view: JobView) -> Iterator[PodInfo]:
-    """The pods that a restart lets go, as far as they have not been asked to."""
+    """Yield the pods that a restart deletes and whose deletion was not requested yet."""
     version, target = view.job.status.version, view.restart_target
     yield from view.pod_tracker.outdated(version)
     yield from view.pod_tracker.excess()
@@ -296,7 +301,7 @@ def _pods_to_delete(view: JobView) -> Iterator[PodInfo]:
 
 
 def _has_started(view: JobView, name: str) -> bool:
-    """Whether the task of that name has its minimum; one that the job does not have always has."""
+    """Whether a task has started ``minAvailable`` pods; true for a name without a task."""
     task = next((task for task in view.job.spec.tasks if task.name == name), None)
     if task is None or task.min_available is None:
         return True
@@ -306,29 +311,29 @@ def _has_started(view: JobView, name: str) -> bool:
 
 
 def _warn_ineffective_policies(view: JobView) -> Iterator[Effect]:
-    """Say at the start what will have no effect."""
+    """Warn about policies without effect."""
     for event in policies.unreachable_events(view.job):
-        said = f"a policy waits for {event}, which never happens"
-        yield RecordEvent(Reason.POLICY_NEVER_FIRES, said, warning=True)
+        message = f"a policy waits for {event}, which never happens"
+        yield RecordEvent(Reason.POLICY_NEVER_FIRES, message, warning=True)
 
 
 def _warn_unschedulable(view: JobView) -> Iterator[Effect]:
-    """Say why the gang waits: what the scheduler found, and what it cannot know."""
-    found = podgroups.unschedulable_condition(view.podgroup) if view.podgroup else None
-    if found is not None:
+    """Warn why the gang does not start: the scheduler's condition, and what it cannot know."""
+    condition = podgroups.unschedulable_condition(view.podgroup) if view.podgroup else None
+    if condition is not None:
         meta = view.job.metadata
-        said = f"PodGroup {meta.namespace}:{meta.name} {found.type.lower()}: {found.message}"
-        yield RecordEvent(Reason.PODGROUP_PENDING, said, warning=True)
+        message = f"PodGroup {meta.namespace}:{meta.name} {condition.type.lower()}: "
+        yield RecordEvent(Reason.PODGROUP_PENDING, message + condition.message, warning=True)
     if view.unsatisfiable_reason:
         yield RecordEvent(Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason, warning=True)
     for task in view.job.spec.tasks:
         failed = view.pod_counts.tasks.get(task.name, {}).get(PodPhase.FAILED)
         if failed and policies.can_never_fire(view.job, task):
-            said = (
+            message = (
                 f"a pod of task {task.name} has failed, but no policy for TaskFailed will act: it"
                 " counts restarts of containers, and the task's restartPolicy is Never"
             )
-            yield RecordEvent(Reason.POLICY_NEVER_FIRES, said, warning=True)
+            yield RecordEvent(Reason.POLICY_NEVER_FIRES, message, warning=True)
 
 
 def _update_counts(view: JobView, *, immediate: bool = False) -> Iterator[Effect]:
@@ -338,7 +343,7 @@ def _update_counts(view: JobView, *, immediate: bool = False) -> Iterator[Effect
 
 
 def _apply_ttl(view: JobView) -> Iterator[Effect]:
-    """Remove a job whose time after its end is over."""
+    """Delete a finished job whose ``ttlSecondsAfterFinished`` has expired."""
     ttl, ended = view.job.spec.ttl_seconds_after_finished, view.job.status.state
     if ttl is None or view.phase not in FINAL_PHASES or not ended.last_transition_time:
         return

@@ -1,7 +1,7 @@
-"""Jobs as the controller reads them: what their authors left out is filled in.
+"""Jobs as the controller decodes them, with the defaults of their spec.
 
-Admission writes the same into a job before it is stored. A cluster may do without admission, or
-have had none when a job was made; then the job means the same all the same.
+Admission sets the same defaults before a job is stored. The job means the same in a cluster
+without admission, or if it was created before admission was installed.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ _PLUGINS_NEEDING_SVC = frozenset(("tensorflow", "mpi", "pytorch", "ray"))
 class DefaultedSpec(JobSpec, frozen=True):
     """``spec`` of a Job with its defaults.
 
-    A ``minAvailable`` of 0 that stands there is meant: an update may have asked for it.
+    An explicit ``minAvailable`` of 0 is kept, because an update may have set it.
     """
 
     min_available: int = _UNSET
@@ -34,10 +34,10 @@ class DefaultedSpec(JobSpec, frozen=True):
             force_setattr(self, "plugins", {**self.plugins, **dict.fromkeys(added, ())})
 
     def _implied_plugins(self) -> list[str]:
-        """Plugins that others cannot do without."""
+        """Return the plugins that those in the spec require."""
         given = self.plugins.keys()
-        wanted = {"svc": bool(given & _PLUGINS_NEEDING_SVC), "ssh": "mpi" in given}
-        return [name for name, needed in wanted.items() if needed and name not in given]
+        required = {"svc": bool(given & _PLUGINS_NEEDING_SVC), "ssh": "mpi" in given}
+        return [name for name, needed in required.items() if needed and name not in given]
 
 
 def _is_complete(task: TaskSpec) -> bool:
@@ -54,12 +54,12 @@ def _with_defaults(task: TaskSpec, index: int) -> TaskSpec:
 
 
 def _min_available(task: TaskSpec) -> int:
-    """How many pods of *task* the job cannot run without."""
+    """Return the number of pods of *task* that the job requires."""
     if task.min_available is not None:
         return task.min_available
-    cut = task.partition_policy
-    if cut is not None and cut.min_partitions > 0:
-        return cut.min_partitions * cut.partition_size
+    policy = task.partition_policy
+    if policy is not None and policy.min_partitions > 0:
+        return policy.min_partitions * policy.partition_size
     return task.replicas
 
 

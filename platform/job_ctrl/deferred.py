@@ -1,8 +1,7 @@
-"""Matters to be judged, each at the next sitting or not before its time.
+"""Items to process now or not before a time.
 
-What is put off lies in a heap by the time when it is due, so that a sitting costs as much as there
-is to judge, not as much as waits. Entries of the heap that no longer hold are passed over when they
-come up.
+Deferred items are in a heap by the time when they are due, so that reading what is due costs as
+much as there is due. Heap entries that are no longer current are skipped.
 """
 
 from heapq import heapify, heappop, heappush
@@ -13,11 +12,11 @@ Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 _MAX_STALE_ENTRIES = 64
-"""So many entries that no longer hold are not worth tidying up for."""
+"""Stale heap entries that are kept beyond the number of deferred items."""
 
 
 class DeferredItems(Generic[Key, Item]):
-    """Matters by key, in the order in which they came."""
+    """Items by key, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._sequence = count()
@@ -28,24 +27,24 @@ class DeferredItems(Generic[Key, Item]):
         self._inputs: object = None
 
     def add(self, key: Key, item: Item) -> None:
-        """Have *matter* judged at the next sitting; it takes the place of one with its key."""
+        """Add *item*, due at once; it replaces an item with the same key."""
         self.discard(key)
         self._items[key] = (next(self._sequence), item)
         self._active.add(key)
 
     def get(self, key: Key) -> Item | None:
-        """The matter of that key."""
+        """Return the item of *key*."""
         found = self._items.get(key)
         return None if found is None else found[1]
 
     def discard(self, key: Key) -> None:
-        """Take a matter off, if it is there."""
+        """Remove the item of *key*, if any."""
         self._items.pop(key, None)
         self._active.discard(key)
         self._until.pop(key, None)
 
     def defer(self, key: Key, *, until: float, inputs: object) -> None:
-        """Judge a matter no more before *until*, unless it is reopened or *terms* change."""
+        """Defer an item until *until*, unless it is reactivated or *inputs* change before."""
         if inputs != self._inputs:
             self._active.update(self._until)
             self._until.clear()
@@ -59,36 +58,54 @@ class DeferredItems(Generic[Key, Item]):
             heapify(self._heap)
 
     def reactivate(self, key: Key) -> None:
-        """Something about a matter has changed: judge it at the next sitting."""
+        """End the deferral of an item."""
         if self._until.pop(key, None) is not None:
             self._active.add(key)
 
-    def due(self, now: float, *, inputs: object) -> tuple[list[Item], float | None]:
-        """What is to be judged *now*, and when something else will be; ``None``: no such time.
-
-        On other *terms* than before that is everything.
-        """
-        if inputs != self._inputs:
-            return self.items, None
+    def activate_due(self, now: float, *, inputs: object) -> None:
+        """Reactivate the items that are due at *now*, so that :meth:`due` need not search them."""
         heap = self._heap
-        while heap and (heap[0][0] <= now or not self._is_current(heap[0])):
+        while (
+            inputs == self._inputs and heap and (heap[0][0] <= now or not self._is_current(heap[0]))
+        ):
             entry = heappop(heap)
             if self._is_current(entry):
                 self.reactivate(entry[2])
-        found = sorted((self._items[key] for key in self._active), key=lambda found: found[0])
-        return [matter for _, matter in found], heap[0][0] if heap else None
+
+    def due(self, now: float, *, inputs: object) -> tuple[list[Item], float | None]:
+        """Return the items that are due at *now* and the time when the next one is due.
+
+        With other *inputs* than those of the last :meth:`defer` all items are due. Changes nothing.
+        """
+        if inputs != self._inputs:
+            return self.items, None
+        found = {self._items[key][0]: self._items[key][1] for key in self._active}
+        later: list[float] = []
+        positions = [0]
+        while positions:
+            position = positions.pop()
+            if position >= len(self._heap):
+                continue
+            entry = self._heap[position]
+            if self._is_current(entry):
+                if entry[0] > now:  # and so are the entries below it
+                    later.append(entry[0])
+                    continue
+                found[entry[1]] = self._items[entry[2]][1]
+            positions += (2 * position + 1, 2 * position + 2)
+        return [found[number] for number in sorted(found)], min(later, default=None)
 
     @property
     def items(self) -> list[Item]:
-        """All of them."""
-        return [matter for _, matter in self._items.values()]
+        """All items."""
+        return [item for _, item in self._items.values()]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of items."""
         return len(self._items)
 
     def validate(self) -> None:
-        """Check that each matter is either open or put off; for tests.
+        """Check that each item is either active or deferred; for tests.
 
         Raises:
             AssertionError: it is not.

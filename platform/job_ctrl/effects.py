@@ -1,6 +1,6 @@
-"""What a decision asks to be done: *effects*, carried out in order by the executor.
+"""Effects: the writes that a decision returns, for the executor to execute in order.
 
-(The word "command" is taken: a Command is the user's order to a job.)
+They are not called commands, because a Command is the API object that requests an action.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from enum import StrEnum
 from ..model.job import JobStatus
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
-from .pod_tracker import LifecycleEvent, PodInfo
+from .pod_info import LifecycleEvent, PodInfo
 
 
 class Reason(StrEnum):
-    """Reasons of the events on a Job, where people and tools look for them."""
+    """Reasons of the events that are recorded on a Job."""
 
     EXECUTE_ACTION = "ExecuteAction"
     COMMAND_ISSUED = "CommandIssued"
@@ -36,91 +36,91 @@ class SetStatus:
 
     status: JobStatus
     immediate: bool
-    """Write at once; otherwise it is only about numbers, and several may become one write."""
+    """Write without delay; otherwise only counts have changed, and several writes may be merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePodGroup:
-    """Make the job's PodGroup."""
+    """Create the job's PodGroup."""
 
     spec: PodGroupSpec
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatePodGroup:
-    """Change fields of the PodGroup's spec, by a merge patch."""
+    """Patch the PodGroup's spec with a merge patch."""
 
     spec: Mapping[str, object]
     observed: ObjectMeta
-    """The PodGroup as it was seen; one that has changed since is looked at anew."""
+    """Metadata of the PodGroup that the patch is based on; a precondition of the write."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePodGroup:
-    """Remove the PodGroup of this uid."""
+    """Delete the PodGroup with this uid."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePods:
-    """Make the pods of these indices, by task in the order of the spec."""
+    """Create the pods of these indices, by task in the order of the spec."""
 
     indices: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePods:
-    """Remove these pods."""
+    """Delete these pods."""
 
     pods: tuple[PodInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EnsureVolumeClaims:
-    """See to it that the claims of the job's volumes are there."""
+    """Create the missing PersistentVolumeClaims of the job's volumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsurePluginObjects:
-    """Make, or bring up to date, what the job's plugins need beside the pods."""
+    """Create or update the objects that the job's plugins provide."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePluginObjects:
-    """Remove what the job's plugins brought."""
+    """Delete the objects that the job's plugins provide."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Remove the job itself, whose time to live has run out."""
+    """Delete the job, whose ``ttlSecondsAfterFinished`` has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteCommand:
-    """Remove the Command that has just been obeyed (or never can be) and its mail."""
+    """Delete the Command that was executed or ignored, and its pending item."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropLifecycleEvents:
-    """These happenings are judged."""
+    """Remove handled lifecycle events."""
 
     events: tuple[LifecycleEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeferLifecycleEvents:
-    """These happenings are answered later."""
+    """Defer lifecycle events whose policies have a timeout."""
 
     due_at: Mapping[LifecycleEvent, float]
-    """Until when, on the monotonic clock."""
+    """Times on the monotonic clock."""
     inputs: object
-    """What that was judged by, beside the pods."""
+    """What the decision was based on, besides the pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Tell the user, by an Event on the job."""
+    """Record an event on the job."""
 
     reason: Reason
     message: str
@@ -129,7 +129,7 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequeueAfter:
-    """Nothing to do now, but after so many seconds there is."""
+    """Sync the job again after some seconds."""
 
     seconds: float
 

@@ -1,7 +1,7 @@
 """Executes effects: every write of the job controller is here.
 
 Each effect updates the job's :class:`~batholith.job_ctrl.job_info.JobInfo` at once, so that the
-next decision sees it before the informers do.
+next decision does not depend on the informers.
 """
 
 import logging
@@ -33,7 +33,7 @@ from ..model.job import Job, TaskSpec
 from ..model.meta import ObjectMeta, preconditions
 from ..model.podgroup import PodGroup
 from . import effects as fx
-from . import pod_tracker, podgroups, pods, status
+from . import podgroups, pods, status
 from .core_types import Pod
 from .defaults import DefaultedJob
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo
@@ -41,22 +41,23 @@ from .job_view import CommandRef
 from .metrics import JobMetrics
 from .plugin_objects import PluginObjects
 from .plugins.errors import PluginError
+from .pod_info import PodInfo, parse_pod
 from .pvcs import VolumeClaimNotFoundError, VolumeClaims
 from .settings import JobSettings
 
 log = logging.getLogger(__name__)
 
 _PODS_PER_SECOND = 100.0
-"""Pods a second by which a job's size counts for its place in line."""
+"""Pods that delay the priority of a job by one second."""
 _MAX_INITIAL_BATCH = 64
-"""Pods that are tried together at most before one has been made."""
+"""Maximum number of pods in the first batch of a slow start."""
 _PERSISTENT_ERRORS = (AlreadyExistsError, ForbiddenError, InvalidError)
-"""Refusals that time alone does not cure."""
+"""Errors that persist until the job or its namespace changes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SyncContext:
-    """One look at one job: what it is about, and what came of it."""
+    """One sync of one job: its inputs and its result."""
 
     key: str
     job: Job
@@ -64,9 +65,9 @@ class SyncContext:
     desired_state: DesiredState
     command: CommandRef | None = None
     requeue: bool = False
-    """Something was done that asks for another look at once."""
+    """Sync the job again at once, because something was written."""
     requeue_after: float | None = None
-    """Seconds until the next look, if nothing happens before."""
+    """Seconds until the next sync, if no event precedes it."""
 
     @property
     def namespace(self) -> str:
@@ -74,7 +75,7 @@ class SyncContext:
         return self.job.metadata.namespace
 
     def request_requeue(self, seconds: float) -> None:
-        """Look again in *seconds*, or sooner if that was asked for already."""
+        """Sync the job again after *seconds*; an earlier requested time wins."""
         self.requeue_after = (
             seconds if self.requeue_after is None else min(seconds, self.requeue_after)
         )
@@ -82,7 +83,7 @@ class SyncContext:
 
 @dataclass(slots=True, kw_only=True)
 class ExecutorDeps:
-    """What the executor works with."""
+    """Dependencies of the executor."""
 
     client: Client
     clock: Clock
@@ -95,7 +96,7 @@ class ExecutorDeps:
 
 
 class Executor:
-    """Does what decisions ask for, in their order."""
+    """Executes the effects of decisions in their order."""
 
     def __init__(self, deps: ExecutorDeps) -> None:
         self._deps = deps
@@ -103,7 +104,7 @@ class Executor:
         self._plugin_objects = PluginObjects(deps.client)
         self._volume_claims = VolumeClaims(deps.client)
         self._write_slots = PrioritySemaphore(deps.settings.max_writes_in_flight)
-        # Pods that may be made together at first, by namespace: a power of two.
+        # Size of the first batch of a slow start by namespace: a power of two.
         self._initial_batch: dict[str, int] = {}
         self._handlers: Mapping[type, Callable[[SyncContext, Any], Awaitable[None]]] = {
             fx.SetStatus: self._set_status,
@@ -124,12 +125,12 @@ class Executor:
         }
 
     async def execute(self, context: SyncContext, effects: list[fx.Effect]) -> None:
-        """Do *effects* one after the other; the first error leaves the rest undone.
+        """Execute *effects* one after the other; an error skips the rest.
 
         Raises:
-            TryAgainError: somebody else was faster, or the caches are behind.
-            ApiError, ConnectionLostError: the server could not be asked, or refused.
-            PluginError: a plugin of the job's failed, which the job has been told.
+            RequeueError: a conflict, or the informers are stale.
+            ApiError, ConnectionLostError: the API server is unavailable or rejected a request.
+            PluginError: a plugin of the job failed; an event is recorded on the job.
         """
         for effect in effects:
             try:
@@ -139,15 +140,15 @@ class Executor:
                 raise
 
     async def delete_command(self, key: str, command: CommandRef) -> None:
-        """Delete a Command that is carried out or void, then take it from the mailbox."""
+        """Delete a Command that was executed or ignored, then its pending item."""
         namespace = key.partition("/")[0]
         await self._delete(names.COMMANDS, command.name, namespace=namespace, uid=command.uid)
         self._deps.workqueue.pop_item(key)
         log.info("command done", extra={"job": key, "action": command.action})
 
     def record_invalid_command(self, command: ObjectMeta, problem: str) -> None:
-        """Say on a Command why it cannot be obeyed."""
-        log.warning("command cannot be obeyed", extra={"command": command.key, "why": problem})
+        """Record an event on a Command that cannot be executed."""
+        log.warning("cannot execute command", extra={"command": command.key, "reason": problem})
         if self._deps.recorder is not None:
             self._deps.recorder.record(
                 object_reference(names.COMMANDS, command),
@@ -157,7 +158,7 @@ class Executor:
             )
 
     async def reject_command(self, key: str, command: CommandRef, problem: str) -> None:
-        """Say on a Command why it can never be obeyed, and delete it."""
+        """Record an event on a Command that can never be executed, and delete it."""
         namespace = key.partition("/")[0]
         self.record_invalid_command(
             ObjectMeta(name=command.name, namespace=namespace, uid=command.uid), problem
@@ -167,20 +168,20 @@ class Executor:
     async def _delete(
         self, resource: names.Resource, name: str, *, namespace: str, uid: str, version: str = ""
     ) -> None:
-        """Delete an object, unless it is gone already.
+        """Delete an object, unless it is deleted already.
 
         Raises:
-            TryAgainError: a conflict. Most likely it has changed, or another object has the name
-                by now, which the cache will say; but the object may be there still.
+            RequeueError: a conflict. Most likely the object was modified, or another one has its
+                name, which the informer will report; but the object may still exist.
         """
         try:
             await self._client.delete(
                 resource, name, namespace=namespace, uid=uid, resource_version=version
             )
         except NotFoundError:
-            pass  # the cache will say so
+            pass  # the DELETED event triggers the next sync
         except ConflictError as error:
-            raise RequeueError(f"{name} could not be deleted just now") from error
+            raise RequeueError(f"cannot delete {name}: conflict") from error
 
     def record_event(
         self, job: Job, reason: fx.Reason, message: str, *, warning: bool = False
@@ -195,38 +196,38 @@ class Executor:
             )
 
     def _record_error(self, context: SyncContext, reason: fx.Reason, error: ApiError | str) -> None:
-        """Tell of an *error*; what time alone does not cure shall stand in the status, too."""
+        """Record an event for *error*; keep a persistent error for the status of the job."""
         message = error if isinstance(error, str) else error.message
         self.record_event(context.job, reason, message, warning=True)
         if isinstance(error, (str, *_PERSISTENT_ERRORS)):
             context.job_info.last_errors[reason] = message
 
-    # The job itself.
+    # The job.
 
     async def _set_status(self, context: SyncContext, effect: fx.SetStatus) -> None:
-        job, case = context.job, context.job_info
+        job, info = context.job, context.job_info
         if not effect.immediate:
-            if case.counts_stale_since is None:
-                case.counts_stale_since = self._deps.clock.monotonic()
-            left = self._remaining_delay(case.counts_stale_since)
-            if left > 0:
-                context.request_requeue(left)
+            if info.counts_stale_since is None:
+                info.counts_stale_since = self._deps.clock.monotonic()
+            remaining = self._remaining_delay(info.counts_stale_since)
+            if remaining > 0:
+                context.request_requeue(remaining)
                 return
-        case.counts_stale_since = None
+        info.counts_stale_since = None
         patch = status.merge_patch(
             msgspec.to_builtins(job.status), msgspec.to_builtins(effect.status)
         )
         if not patch:
             return
-        was, phase = job.status.state.phase, effect.status.state.phase
+        before, phase = job.status.state.phase, effect.status.state.phase
         try:
-            case.last_written_job = await self._patch_status(job, patch)
+            info.last_written_job = await self._patch_status(job, patch)
         except BaseException as error:
-            if phase != was and not _was_rejected(error):
-                case.unconfirmed_transition = (was, phase)
+            if phase != before and not _was_rejected(error):
+                info.unconfirmed_transition = (before, phase)
             raise
-        if phase != was:
-            self._phase_entered(context.key, job, case, was=was, phase=phase)
+        if phase != before:
+            self._phase_entered(context.key, job, info, before=before, phase=phase)
         context.requeue = True
 
     async def _patch_status(self, job: Job, patch: Mapping[str, object]) -> Job:
@@ -241,35 +242,35 @@ class Executor:
                 view=DefaultedJob,
             )
         except ConflictError as error:
-            raise RequeueError("the job has changed meanwhile") from error
+            raise RequeueError("job was modified concurrently") from error
         except NotFoundError as error:
-            raise RequeueError("the job is gone") from error
+            raise RequeueError("job not found") from error
         except (ForbiddenError, InvalidError) as error:
             self.record_event(job, fx.Reason.STATUS_ERROR, error.message, warning=True)
             raise
 
     def confirm_transition(self, key: str, job: Job, job_info: JobInfo) -> None:
-        """Take note of a phase whose write was carried out though no answer came."""
+        """Account for a transition whose write took effect without a response."""
         if (
             job_info.unconfirmed_transition is None
             or job.status.state.phase == job_info.unconfirmed_transition[0]
         ):
             return
-        was, phase = job_info.unconfirmed_transition
+        before, phase = job_info.unconfirmed_transition
         job_info.unconfirmed_transition = None
         if job.status.state.phase == phase:
-            self._phase_entered(key, job, job_info, was=was, phase=phase)
+            self._phase_entered(key, job, job_info, before=before, phase=phase)
 
     def _phase_entered(
-        self, key: str, job: Job, job_info: JobInfo, *, was: str, phase: str
+        self, key: str, job: Job, job_info: JobInfo, *, before: str, phase: str
     ) -> None:
         self._deps.metrics.phase_entered(job, phase)
         job_info.unconfirmed_transition = None
-        job_info.last_errors.clear()  # the next phase finds out for itself
-        log.info("job phase", extra={"job": key, "phase": phase, "was": was})
+        job_info.last_errors.clear()  # the next phase collects its own errors
+        log.info("job phase", extra={"job": key, "phase": phase, "from": before})
 
     def _remaining_delay(self, stale_since: float) -> float:
-        """Seconds that numbers may still wait that are wrong *since*."""
+        """Return the seconds by which outdated counts may still be delayed."""
         settings = self._deps.settings
         return self._deps.change_rate.remaining_delay(
             stale_since, min_delay=settings.status_delay, max_delay=settings.max_status_delay
@@ -287,27 +288,27 @@ class Executor:
                 propagation="Foreground",
             )
         except ConflictError as error:
-            raise RequeueError("the job has changed meanwhile") from error
+            raise RequeueError("job was modified concurrently") from error
         except NotFoundError:
-            pass  # somebody else had the same thought
+            pass  # deleted by another client
 
-    # Its PodGroup.
+    # The PodGroup.
 
     async def _create_podgroup(self, context: SyncContext, effect: fx.CreatePodGroup) -> None:
         body = podgroups.build(context.job, effect.spec)
         try:
-            made = await self._client.create(
+            created = await self._client.create(
                 names.PODGROUPS, body, namespace=context.namespace, view=PodGroup
             )
-        except AlreadyExistsError:  # its name holds the job's uid, so it is ours
-            made = await self._client.get(
+        except AlreadyExistsError:  # the name contains the job's uid, so it is this job's
+            created = await self._client.get(
                 names.PODGROUPS, body.metadata.name, namespace=context.namespace, view=PodGroup
             )
         except ApiError as error:
             self._record_error(context, fx.Reason.PODGROUP_ERROR, error)
             raise
-        log.info("podgroup created", extra={"job": context.key, "podgroup": made.metadata.key})
-        self._podgroup_written(context, made)
+        log.info("podgroup created", extra={"job": context.key, "podgroup": created.metadata.key})
+        self._podgroup_written(context, created)
 
     async def _update_podgroup(self, context: SyncContext, effect: fx.UpdatePodGroup) -> None:
         try:
@@ -319,9 +320,9 @@ class Executor:
                 view=PodGroup,
             )
         except NotFoundError as error:
-            raise RequeueError("the PodGroup is gone") from error
+            raise RequeueError("PodGroup not found") from error
         except ConflictError as error:
-            raise RequeueError("the PodGroup has changed meanwhile") from error
+            raise RequeueError("PodGroup was modified concurrently") from error
         except ApiError as error:
             self._record_error(context, fx.Reason.PODGROUP_ERROR, error)
             raise
@@ -340,42 +341,43 @@ class Executor:
         log.info("podgroup deleted", extra={"job": context.key})
         context.requeue = True
 
-    # Its pods.
+    # Pods.
 
     async def _create_pods(self, context: SyncContext, effect: fx.CreatePods) -> None:
-        """Create pods with a slow start; what was made stands in the ledger at once."""
-        expected = self._deps.expectations
+        """Create pods with a slow start; the tracker holds each one as soon as it is created."""
+        expectations = self._deps.expectations
         by_name = {task.name: task for task in context.job.spec.tasks}
-        wanted = [
+        desired = [
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
         ]
 
-        rank, taken = self._priority(len(wanted)), list[AlreadyExistsError]()
-        found: list[tuple[TaskSpec, int]] = []
+        priority, conflicts = self._priority(len(desired)), list[AlreadyExistsError]()
+        existing: list[tuple[TaskSpec, int]] = []
 
         async def create(pod: tuple[TaskSpec, int]) -> None:
-            async with self._write_slots.slot(rank):
+            async with self._write_slots.slot(priority):
                 if context.job_info.pod_tracker.has_index(pod[0].name, pod[1]):
-                    # A former leader's, that came meanwhile: it will not be shown once more.
-                    found.append(pod)
+                    # Created by a former leader and observed while this batch was being created:
+                    # no further event would end the expectation.
+                    existing.append(pod)
                     return
                 try:
                     await self._create_pod(context, *pod)
-                except AlreadyExistsError as error:  # which says nothing about the other pods
-                    taken.append(error)
-                    expected.observe(context.key, _pod_name(context, *pod))
+                except AlreadyExistsError as error:  # does not affect the other pods
+                    conflicts.append(error)
+                    expectations.observe(context.key, _pod_name(context, *pod))
 
-        first = self._initial_batch.get(context.namespace, 1)
-        outcome = await slow_start(wanted, create, initial=first)
-        made = len(outcome.succeeded) - len(taken) - len(found)
-        self._adjust_slow_start(context.namespace, made, failed=bool(outcome.failed))
-        context.requeue = context.requeue or bool(made or found)
-        if made:
-            log.info("pods created", extra={"job": context.key, "pods": made})
+        initial = self._initial_batch.get(context.namespace, 1)
+        outcome = await slow_start(desired, create, initial=initial)
+        created = len(outcome.succeeded) - len(conflicts) - len(existing)
+        self._adjust_slow_start(context.namespace, created, failed=bool(outcome.failed))
+        context.requeue = context.requeue or bool(created or existing)
+        if created:
+            log.info("pods created", extra={"job": context.key, "pods": created})
         for pod, failure in outcome.failed:
-            if _was_rejected(failure):  # else it may have been made all the same
-                expected.observe(context.key, _pod_name(context, *pod))
-        error = outcome.first_error or next(iter(taken), None)
+            if _was_rejected(failure):  # otherwise the pod may exist
+                expectations.observe(context.key, _pod_name(context, *pod))
+        error = outcome.first_error or next(iter(conflicts), None)
         if error is None:
             for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
                 context.job_info.last_errors.pop(reason, None)
@@ -385,74 +387,76 @@ class Executor:
         raise error
 
     def _adjust_slow_start(self, namespace: str, created: int, *, failed: bool) -> None:
-        """Where pods have been taken, the next job need not begin with a single one."""
+        """Start the next batch of the namespace with as many pods as were just accepted."""
         if failed:
             self._initial_batch.pop(namespace, None)
         elif created:
-            well = min(1 << (created.bit_length() - 1), _MAX_INITIAL_BATCH)
-            self._initial_batch[namespace] = max(well, self._initial_batch.get(namespace, 1))
+            accepted = min(1 << (created.bit_length() - 1), _MAX_INITIAL_BATCH)
+            self._initial_batch[namespace] = max(accepted, self._initial_batch.get(namespace, 1))
 
     async def _create_pod(self, context: SyncContext, task: TaskSpec, index: int) -> None:
-        expected, name = self._deps.expectations, _pod_name(context, task, index)
+        expectations, name = self._deps.expectations, _pod_name(context, task, index)
         body = pods.build(context.job, task, index)
         context.desired_state.plugins.mutate_pod(body, context.job)
-        expected.expect(context.key, (name,))
-        context.job_info.pod_tracker.expect(name)
+        expectations.expect(context.key, (name,))
         try:
-            made = await self._client.create(
+            created = await self._client.create(
                 names.PODS, body, namespace=context.namespace, view=Pod
             )
-            self._deps.metrics.pod_created(context.job, made.metadata.creation_timestamp)
+            self._deps.metrics.pod_created(context.job, created.metadata.creation_timestamp)
         except AlreadyExistsError as error:
-            made = await self._adopt_pod(context, name, error)
-        entry = pod_tracker.parse_pod(made)
-        if entry is not None:
-            context.job_info.pod_tracker.add_unobserved(entry)
+            created = await self._adopt_pod(context, name, error)
+        pod = parse_pod(created)
+        # If the informer was faster, the tracker holds the pod, or has removed it, already.
+        if pod is not None and expectations.set_created(context.key, name, pod.uid):
+            context.job_info.pod_tracker.add_created(pod)
 
     async def _adopt_pod(self, context: SyncContext, name: str, error: AlreadyExistsError) -> Pod:
-        """The pod that has the name already, if it is the one that we meant to make."""
+        """Return the existing pod of this name if it is the one that was to be created."""
         found = await self._client.get(names.PODS, name, namespace=context.namespace, view=Pod)
-        entry = pod_tracker.parse_pod(found)
-        if entry is None or entry.owner != context.job.metadata.uid:
-            text = f"Pod {name} is there and does not belong to the job"
+        pod = parse_pod(found)
+        if pod is None or pod.owner != context.job.metadata.uid:
+            text = f'pod "{name}" already exists and is not controlled by this job'
             raise AlreadyExistsError(text, status=409, reason="AlreadyExists") from error
         if names.JOB_NAME not in found.metadata.labels:
-            raise error  # no watch will ever show it
-        if entry.version != context.job.status.version or entry.terminating:
-            raise RequeueError(f"an older pod {name} is still there") from error
+            raise error  # the informer selects by this label and never reports the pod
+        if pod.version != context.job.status.version or pod.terminating:
+            raise RequeueError(f'older pod "{name}" still exists') from error
         return found
 
     async def _delete_pods(self, context: SyncContext, effect: fx.DeletePods) -> None:
-        """Ask pods to go; from before the call on, their end is our doing and no eviction.
+        """Delete pods; from before the call on, their end is no eviction.
 
-        So it is as long as the request may have been carried out, whatever was answered.
+        The same holds as long as a request without a response may take effect.
         """
-        books, rank = context.job_info.pod_tracker, self._priority(len(effect.pods))
-        books.mark_deleting(pod.uid for pod in effect.pods)
+        tracker, priority = context.job_info.pod_tracker, self._priority(len(effect.pods))
+        tracker.mark_deleting(pod.uid for pod in effect.pods)
 
-        async def delete(pod: pod_tracker.PodInfo) -> None:
-            revision = ""
+        async def delete(pod: PodInfo) -> None:
+            version = ""
             try:
-                async with self._write_slots.slot(rank):
-                    seen = books.get(pod.uid)
-                    if seen is None:
+                async with self._write_slots.slot(priority):
+                    current = tracker.get(pod.uid)
+                    if current is None:
                         return
-                    if seen != pod:
-                        raise RequeueError(f"pod {pod.name} has changed meanwhile")
-                    revision = seen.resource_version
+                    if current != pod:
+                        raise RequeueError(f'pod "{pod.name}" was modified concurrently')
+                    version = current.resource_version
                     await self._delete(
                         names.PODS,
                         pod.name,
                         namespace=context.namespace,
                         uid=pod.uid,
-                        version=revision,
+                        version=version,
                     )
             except BaseException as error:
-                if not revision or _was_rejected(error):
-                    books.unmark_deleting((pod.uid,))
+                if not version or _was_rejected(error):
+                    tracker.unmark_deleting((pod.uid,))
                 else:
                     until = self._deps.clock.monotonic() + UNOBSERVED_TIMEOUT
-                    books.mark_unconfirmed_deletion(pod.uid, resource_version=revision, until=until)
+                    tracker.mark_unconfirmed_deletion(
+                        pod.uid, resource_version=version, until=until
+                    )
                 raise
 
         outcome = await run_concurrently(effect.pods, delete)
@@ -466,14 +470,14 @@ class Executor:
             raise error
 
     def _priority(self, pods: int) -> float:
-        """Where a job that makes or removes so many *pods* stands in line for places.
+        """Return the priority of a job that creates or deletes this number of *pods*.
 
-        One after the other in the order in which they came, so that a gang is complete soon; but
-        small ones before the rest of a large one that came a little earlier.
+        Jobs write in the order of their arrival, so that a gang is complete soon; but a small job
+        overtakes the rest of a large one that arrived a little earlier.
         """
         return self._deps.clock.monotonic() + pods / _PODS_PER_SECOND
 
-    # Its volumes and its plugins' objects.
+    # Volumes and plugins' objects.
 
     async def _ensure_volume_claims(
         self, context: SyncContext, effect: fx.EnsureVolumeClaims
@@ -481,10 +485,10 @@ class Executor:
         try:
             job = await self._volume_claims.ensure(context.job)
         except VolumeClaimNotFoundError as error:
-            said = fx.RecordEvent(fx.Reason.PVC_ERROR, str(error), warning=True)
-            await self._record_event(context, said)
-            context.requeue = context.job_info.last_errors.get(said.reason) != said.message
-            context.job_info.last_errors[said.reason] = said.message
+            event = fx.RecordEvent(fx.Reason.PVC_ERROR, str(error), warning=True)
+            await self._record_event(context, event)
+            context.requeue = context.job_info.last_errors.get(event.reason) != event.message
+            context.job_info.last_errors[event.reason] = event.message
             context.request_requeue(self._deps.settings.pvc_recheck_interval)
             return
         except ApiError as error:
@@ -493,16 +497,15 @@ class Executor:
         context.job_info.last_errors.pop(fx.Reason.PVC_ERROR, None)
         if job is context.job:
             context.job_info.pvcs_synced_for = context.desired_state.spec_key
-        else:  # the names are in its spec now, which the next look must see
+        else:  # the claim names are in its spec now; the next sync needs them
             context.job_info.last_written_job = job
         context.requeue = True
 
     async def _ensure_plugin_objects(
         self, context: SyncContext, effect: fx.EnsurePluginObjects
     ) -> None:
-        wanted = context.job_info.plugin_objects_key(
-            context.desired_state
-        )  # one may be lost meanwhile
+        # Before the writes, because an object may be deleted during them.
+        synced_for = context.job_info.plugin_objects_key(context.desired_state)
         try:
             await self._plugin_objects.ensure(
                 context.job, context.desired_state.plugins, context.job_info.plugin_object_uids
@@ -511,30 +514,27 @@ class Executor:
             self._record_error(context, fx.Reason.PLUGIN_ERROR, error)
             raise
         context.job_info.last_errors.pop(fx.Reason.PLUGIN_ERROR, None)
-        for complaint in context.desired_state.plugins.warnings(context.job):
-            self.record_event(context.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
-        context.job_info.plugin_objects_synced_for, context.job_info.plugin_objects_deleted = (
-            wanted,
-            False,
-        )
+        for warning in context.desired_state.plugins.warnings(context.job):
+            self.record_event(context.job, fx.Reason.PLUGIN_ERROR, warning, warning=True)
+        context.job_info.plugin_objects_synced_for = synced_for
+        context.job_info.plugin_objects_deleted = False
         context.requeue = True
 
     async def _delete_plugin_objects(
         self, context: SyncContext, effect: fx.DeletePluginObjects
     ) -> None:
-        if not context.job_info.plugin_objects_deleted:  # the mark in the status may go later
+        # The write that removes the marks from the status may be delayed.
+        if not context.job_info.plugin_objects_deleted:
             try:
                 await self._plugin_objects.delete(
                     context.job, context.desired_state.plugins, context.job_info.plugin_object_uids
                 )
-            except PluginError as error:  # what it does not name goes with the job
+            except PluginError as error:  # the garbage collector deletes the other objects
                 self.record_event(context.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
-            context.job_info.plugin_objects_synced_for, context.job_info.plugin_objects_deleted = (
-                None,
-                True,
-            )
+            context.job_info.plugin_objects_synced_for = None
+            context.job_info.plugin_objects_deleted = True
 
-    # Words and times.
+    # Commands, events and time.
 
     async def _delete_command(self, context: SyncContext, effect: fx.DeleteCommand) -> None:
         if context.command is not None:
@@ -559,7 +559,7 @@ class Executor:
 
 
 def _was_rejected(error: BaseException) -> bool:
-    """Whether a write that failed so has had no effect, and will have none."""
+    """Whether a write that failed with *error* had and will have no effect."""
     return isinstance(error, RequeueError) or was_rejected(error)
 
 

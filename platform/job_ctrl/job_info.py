@@ -1,7 +1,7 @@
-"""What the controller remembers of one job beside the caches.
+"""In-memory state of the controller for one job, in addition to the informers.
 
-All of it may be lost at any moment: it only spares work, or bridges the time until the caches show
-our own writes.
+It may be lost at any time: it saves work, or holds the controller's own writes until the informers
+report them.
 """
 
 from dataclasses import dataclass, field
@@ -14,64 +14,63 @@ from .plugins.registry import JobPlugins
 from .pod_tracker import PodTracker
 
 UNOBSERVED_TIMEOUT = 300.0
-"""Seconds after which a write of ours that no cache has shown is taken for undone."""
+"""Seconds after which an own write that no informer has reported counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """What follows from a job's spec alone."""
+    """The part of the desired state that follows from the job's spec alone."""
 
     spec_key: tuple[object, ...]
-    """The state of the spec; another one asks for another plan."""
+    """Identifies the version of the spec that this was computed from."""
     priority_classes_generation: int
-    """The state of the priority classes, likewise."""
+    """Generation of the priority classes that this was computed from."""
     podgroup_spec: PodGroupSpec
     plugins: JobPlugins
 
 
 @dataclass(slots=True)
 class JobInfo:
-    """The notes on one job; *uid* says which, as another may come under its name."""
+    """State of the job with this *uid*; another job may have the same name later."""
 
     pod_tracker: PodTracker = field(default_factory=PodTracker)
     uid: str = ""
     desired_state: DesiredState | None = None
     first_sync: bool = True
-    """This process has not decided anything about the job yet; it may have missed something."""
+    """This process has not synced the job yet, so it may have missed events."""
     last_written_job: Job | None = None
-    """The job after our last write of its status."""
+    """The job after the controller's last write of its status."""
     unconfirmed_transition: tuple[str, str] | None = None
-    """The phase that the job had, and the one that a write may have brought it into of which no
-    answer has come."""
+    """Phase before and after a status write that got no response."""
     last_written_podgroup: PodGroup | None = None
-    """The PodGroup after our last write of it, as long as the cache shows an older one."""
+    """The PodGroup after the controller's last write, while the informer holds an older version."""
     podgroup_written_at: float = 0.0
-    """When that was, on the monotonic clock."""
+    """Time of that write on the monotonic clock."""
     deleting_podgroup_uid: str = ""
-    """Uid of the PodGroup that we asked to go."""
+    """Uid of the PodGroup whose deletion this controller requested."""
     plugin_object_uids: dict[tuple[Resource, str], str] = field(default_factory=dict)
-    """Uids of the plugins' objects that we have seen to."""
+    """Uids of the synced objects of the plugins."""
     plugin_objects_synced_for: tuple[object, ...] | None = None
-    """The plan by which we have seen to them, with the number of those lost before."""
+    """The :meth:`plugin_objects_key` that they were last synced for."""
     plugin_object_deletions: int = 0
-    """How many of them have gone since we know the job."""
+    """Number of deletions of these objects since the job is known."""
     pvcs_synced_for: tuple[object, ...] | None = None
-    """The plan by which we have seen to the claims of volumes."""
+    """The spec that the PersistentVolumeClaims were last synced for."""
     plugin_objects_deleted: bool = False
-    """The plugins' objects were removed after the job's end."""
+    """The plugins' objects were deleted because the job has ended."""
     last_errors: dict[Reason, str] = field(default_factory=dict)
-    """What could not be done when it was tried last, and why; time alone does not cure it."""
+    """Persistent errors of the last attempts, by reason."""
     counts_stale_since: float | None = None
-    """Since when the status has wrong numbers that may still wait."""
+    """Time since when the status has outdated counts whose write is delayed."""
     last_warnings: dict[str, str] = field(default_factory=dict)
-    """The last warning of each reason, so that it is not repeated at every look."""
+    """The last recorded warning of each reason, so that no sync repeats it."""
 
     def plugin_objects_key(self, desired_state: DesiredState) -> tuple[object, ...]:
-        """What *objects_of* must be for the objects to be there as *plan* wants them."""
+        """Return the key that identifies the desired objects of the plugins."""
         return (*desired_state.spec_key, self.plugin_object_deletions)
 
     def reset_for(self, job: Job) -> None:
-        """Start over, but for the pods, if this is not the job that the notes are about."""
+        """Reset everything except the pods if *job* is another job of the same name."""
         if self.uid != job.metadata.uid:
             fresh = JobInfo(pod_tracker=self.pod_tracker, uid=job.metadata.uid)
             for name in self.__slots__:
@@ -80,5 +79,5 @@ class JobInfo:
 
 
 def is_newer(one: Job | PodGroup, other: Job | PodGroup) -> bool:
-    """Whether *one* is a later state of an object than *other*."""
+    """Whether *one* is a newer version of an object than *other*."""
     return int(one.metadata.resource_version or 0) > int(other.metadata.resource_version or 0)

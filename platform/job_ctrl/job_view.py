@@ -1,4 +1,4 @@
-"""What a decision about one job sees: a moment that does not change while it is looked at."""
+"""The state of one job that a decision is based on. Read-only."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .effects import Reason
-from .pod_tracker import PodCounts, PodInfo, PodTracker
-from .restarts import RestartTarget, last_action
+from .pod_info import PodCounts, PodInfo, PodReader
+from .restarts import RestartTarget, target_from_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,29 +23,28 @@ class CommandRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One job and what belongs to it, as the caches and our own last writes show them."""
+    """One job and its objects, from the informers and from the controller's own last writes."""
 
     job: Job
-    pod_tracker: PodTracker
-    """Only read here."""
+    pod_tracker: PodReader
     podgroup_spec: PodGroupSpec
-    """The PodGroup that the job's spec asks for."""
+    """Desired spec of the PodGroup."""
     now: datetime
     monotonic_now: float
-    """The monotonic clock, which happenings are dated by."""
+    """Time on the monotonic clock, which lifecycle events use."""
     podgroup: PodGroup | None = None
     podgroup_terminating: bool = False
-    """Its deletion was asked for, by us or by somebody else."""
+    """The deletion of the PodGroup was requested, by this controller or another client."""
     plugin_objects_stale: bool = False
-    """The plugins' objects have not been seen to since the spec changed, or since we started."""
+    """The plugins' objects are not synced since the spec changed or the controller started."""
     pvcs_stale: bool = False
-    """The claims of the job's volumes have not been seen to, likewise."""
+    """The PersistentVolumeClaims of the job's volumes are not synced, likewise."""
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
-    """What could not be done for the job when it was tried last, and why."""
+    """Errors of the last attempts, by reason."""
 
     @property
     def phase(self) -> JobPhase:
-        """The job's phase; an unknown one, as the empty one, counts as Pending."""
+        """Phase of the job; an unknown or empty one counts as Pending."""
         try:
             return JobPhase(self.job.status.state.phase)
         except ValueError:
@@ -53,12 +52,12 @@ class JobView:
 
     @property
     def total_replicas(self) -> int:
-        """Number of pods that the job wants."""
+        """Number of desired pods."""
         return sum(task.replicas for task in self.job.spec.tasks)
 
     @property
     def admitted(self) -> bool:
-        """Whether pods may be made: the queue has let the gang in, or has done so before."""
+        """Whether pods may be created: the PodGroup is, or has been, admitted to its queue."""
         if self.podgroup is None or self.podgroup_terminating:
             return False
         if self.podgroup.status.phase not in ("", PodGroupPhase.PENDING):
@@ -67,40 +66,40 @@ class JobView:
 
     @property
     def is_missing_pods(self) -> bool:
-        """Whether pods have yet to be made."""
-        present, tasks = self.pod_tracker.index_count, self.job.spec.tasks
-        return any(present(task.name) < task.replicas for task in tasks)
+        """Whether pods remain to be created."""
+        count, tasks = self.pod_tracker.index_count, self.job.spec.tasks
+        return any(count(task.name) < task.replicas for task in tasks)
 
     @property
     def unsatisfiable_reason(self) -> str:
-        """Why the gang can never be whole again, if that is so."""
-        pods, least = self.pod_counts, self.job.spec.min_available
+        """Why ``minAvailable`` pods can never run again; empty if they can."""
+        pods, minimum = self.pod_counts, self.job.spec.min_available
         left = self.total_replicas - pods.in_phase(PodPhase.FAILED)
-        if not pods.in_phase(PodPhase.PENDING) or left >= least:
+        if not pods.in_phase(PodPhase.PENDING) or left >= minimum:
             return ""
         return (
-            f"only {left} of {self.total_replicas} pods can still run, and the gang needs {least}"
+            f"only {left} of {self.total_replicas} pods can still run, and the gang needs {minimum}"
         )
 
     @property
     def restart_target(self) -> RestartTarget:
-        """Which pods a restarting job lets go; meaningless in other phases."""
-        return RestartTarget.parse(self.job.status.state)
+        """What the current restart replaces; meaningless in phases other than Restarting."""
+        return target_from_status(self.job.status)
 
     @property
     def resuming(self) -> bool:
-        """The job is restarting because it was told to resume."""
-        return last_action(self.job.status.state) == Action.RESUME_JOB
+        """Whether the job restarts because it was resumed."""
+        return self.job.status.state.reason == Action.RESUME_JOB
 
     @property
     def keeps_finished(self) -> bool:
-        """Whether finished pods of older versions still count (all phases but a full restart)."""
+        """Whether finished pods of older versions count: always, except in a whole restart."""
         if self.phase is not JobPhase.RESTARTING:
             return True
         return not self.restart_target.is_whole_job or self.resuming
 
     def pods_to_restart(self) -> Iterator[PodInfo]:
-        """Pods that the restart of a part of the job lets go and that were not asked to yet."""
+        """Yield the pods of the current version that a partial restart has yet to delete."""
         target, version = self.restart_target, self.job.status.version
         if self.phase is JobPhase.RESTARTING and not target.is_whole_job:
             pods = (*self.pod_tracker.active(), *self.pod_tracker.finished())
@@ -108,5 +107,5 @@ class JobView:
 
     @property
     def pod_counts(self) -> PodCounts:
-        """The job's pods by number."""
+        """Counts of the job's pods."""
         return self.pod_tracker.counts(self.job.status.version, keep_finished=self.keeps_finished)

@@ -1,4 +1,4 @@
-"""Figures of jobs, under the names that dashboards for Volcano know."""
+"""Metrics of jobs, under the names that dashboards for Volcano use."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ _BUCKETS = tuple(
 
 
 class JobMetrics:
-    """Counts how jobs end; a job's series goes with the job.
+    """Counts completed and failed jobs; the series of a job is deleted with the job.
 
-    They are counters, but exported without a type: the client library would add ``_total`` to the
-    name of a counter, and dashboards would not find it.
+    They are counters exported without a type, because the client library would add ``_total`` to
+    the name of a counter, which dashboards do not expect.
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._finished: Counter[tuple[str, str, str]] = Counter()
         self._delays = Histogram(
             "volcano_controller_job_to_pod_creation_latency_milliseconds",
-            "From the creation of a job to that of a pod, as the objects say it: whole seconds.",
+            "Time from the creation of a job to that of a pod, from their creationTimestamps.",
             buckets=_BUCKETS,
             registry=registry,
         )
@@ -41,24 +41,24 @@ class JobMetrics:
             registry.register(self)
 
     def phase_entered(self, job: Job, phase: str) -> None:
-        """*job* has just come into *phase*."""
+        """Count the transition of *job* to *phase*."""
         if phase in _NAMES:
             self._finished[phase, job.metadata.key, job.spec.queue] += 1
 
     def pod_created(self, job: Job, created_at: str | None) -> None:
-        """A pod of *job* was created, *at* the time that stands in it."""
+        """Observe the creation of a pod of *job* with this ``creationTimestamp``."""
         since = job.metadata.creation_timestamp
         if since and created_at:
             delay = datetime.fromisoformat(created_at) - datetime.fromisoformat(since)
             self._delays.observe(delay.total_seconds() * 1000)
 
     def job_deleted(self, job: Job) -> None:
-        """*job* was deleted."""
+        """Delete the series of *job*."""
         for phase in _NAMES:
             self._finished.pop((phase, job.metadata.key, job.spec.queue), None)
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each way to end."""
+        """Yield one metric family per final phase."""
         for phase, name in _NAMES.items():
             family = UnknownMetricFamily(name, f"Times that a job became {phase}.", labels=_LABELS)
             for (ended, *labels), number in self._finished.items():

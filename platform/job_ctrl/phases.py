@@ -1,44 +1,30 @@
-"""The phases of a job: which action leads where, when a phase ends, what it keeps up.
+"""The phases of a job: when a phase ends, and what the controller does in it. Pure.
 
-A phase is a class; its edges are data. Nothing here does I/O or looks at a clock.
+The transitions that an action causes are in :mod:`.actions`; the ones here follow from the pods.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 
-from ..model.job import Action, JobPhase
+from ..model.job import JobPhase
 from ..model.pod import PodPhase
+from .actions import Transition, transitions_from
 from .job_view import JobView
-from .pod_tracker import PodCounts
+from .pod_info import PodCounts
 
 MAX_RETRY_REACHED, PODS_FAILED = "MaxRetryReached", "PodsFailed"
-"""Reasons of jobs that failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """An edge: into which phase, and what changes on the way."""
-
-    to: JobPhase
-    counts_as_retry: bool = False
-    """It uses up one of the job's retries."""
-    bumps_version: bool = False
-    """All pods have to go, so the job gets a new version; what is older no longer counts."""
-    reason: str = field(default="", compare=False)
-    message: str = field(default="", compare=False)
-    """Why the job goes there by itself, if it does not say so otherwise."""
+"""Reasons of failed jobs."""
 
 
 class SyncMode(Enum):
-    """What the controller does for a job as long as it is in a phase."""
+    """What a sync does for a job in a phase."""
 
-    SYNC = "serve"
-    """Keep its PodGroup, its plugins' objects and its pods there."""
-    RESTART = "clear"
-    """Let pods go that are about to be made anew."""
-    KILL = "end"
-    """Let everything go but the finished pods."""
+    SYNC = "sync"
+    """Create and update the PodGroup, the plugins' objects and the pods."""
+    RESTART = "restart"
+    """Delete the pods that are restarted."""
+    KILL = "kill"
+    """Delete everything except finished pods."""
 
 
 class PhaseRules:
@@ -46,38 +32,28 @@ class PhaseRules:
 
     phase: JobPhase
     sync_mode: SyncMode
-    transitions: Mapping[Action, Transition] = {}
-    """What an action does in this phase; no action that is not named does anything."""
+
+    @property
+    def transitions(self) -> Mapping[str, Transition]:
+        """Transitions by action; an action that is not listed has no effect in this phase."""
+        return _TRANSITIONS[self.phase]
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Where the job goes by itself, seeing its pods; ``None`` if it stays."""
+        """Return the transition that the pods require; ``None`` if the job stays in the phase."""
         return None
 
 
-_STOP = {
-    Action.ABORT_JOB: Transition(to=JobPhase.ABORTING, bumps_version=True),
-    Action.COMPLETE_JOB: Transition(to=JobPhase.COMPLETING, bumps_version=True),
-    Action.TERMINATE_JOB: Transition(to=JobPhase.TERMINATING, bumps_version=True),
-}
-_STOP_OR_RESTART = _STOP | {
-    Action.RESTART_JOB: Transition(
-        to=JobPhase.RESTARTING, counts_as_retry=True, bumps_version=True
-    ),
-    Action.RESTART_TASK: Transition(to=JobPhase.RESTARTING, counts_as_retry=True),
-    Action.RESTART_POD: Transition(to=JobPhase.RESTARTING, counts_as_retry=True),
-    Action.RESTART_PARTITION: Transition(to=JobPhase.RESTARTING, counts_as_retry=True),
-}
+_TRANSITIONS = {phase: transitions_from(phase) for phase in JobPhase}
 
 
 class Pending(PhaseRules):
-    """Waiting for admission, or for enough pods to have started."""
+    """Waiting for the queue, or for ``minAvailable`` pods to run."""
 
     phase = JobPhase.PENDING
     sync_mode = SyncMode.SYNC
-    transitions = _STOP_OR_RESTART
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Runs as soon as the gang's minimum runs, or has run."""
+        """Running once ``minAvailable`` pods run or have finished."""
         pods = view.pod_counts
         if pods.in_phase(PodPhase.RUNNING) + pods.finished < view.job.spec.min_available:
             return None
@@ -85,14 +61,13 @@ class Pending(PhaseRules):
 
 
 class Running(PhaseRules):
-    """The gang holds its minimum."""
+    """At least ``minAvailable`` pods run or have finished."""
 
     phase = JobPhase.RUNNING
     sync_mode = SyncMode.SYNC
-    transitions = _STOP_OR_RESTART
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Ends when enough pods succeeded or all have ended; waits again when too few run."""
+        """Final when enough pods succeeded or all finished; Pending when too few run."""
         spec, pods = view.job.spec, view.pod_counts
         succeeded = pods.in_phase(PodPhase.SUCCEEDED)
         if not view.total_replicas:
@@ -100,11 +75,11 @@ class Running(PhaseRules):
         if spec.min_success is not None and succeeded >= spec.min_success:
             return Transition(to=JobPhase.COMPLETED, bumps_version=True)
         if pods.finished >= view.total_replicas:
-            then = _final_phase(view, pods)
-            if then is JobPhase.COMPLETED:
-                return Transition(to=then, bumps_version=True)
+            final = _final_phase(view, pods)
+            if final is JobPhase.COMPLETED:
+                return Transition(to=final, bumps_version=True)
             return Transition(
-                to=then,
+                to=final,
                 bumps_version=True,
                 reason=PODS_FAILED,
                 message=_failure_message(view, pods),
@@ -115,9 +90,9 @@ class Running(PhaseRules):
 
 
 def _final_phase(view: JobView, pods: PodCounts) -> JobPhase:
-    """Whether a job all of whose pods have ended did well."""
+    """Return Completed or Failed for a job whose pods have all finished."""
     spec = view.job.spec
-    if spec.min_success is not None:  # had it been reached, the job would be over already
+    if spec.min_success is not None:  # not reached, or the job would be Completed
         return JobPhase.FAILED
     needed = sum(
         task.replicas if task.min_available is None else task.min_available for task in spec.tasks
@@ -132,7 +107,7 @@ def _final_phase(view: JobView, pods: PodCounts) -> JobPhase:
 
 
 def _failure_message(view: JobView, pods: PodCounts) -> str:
-    """Which pods did not do well."""
+    """Return how many pods failed, and the first of them."""
     failed = [pod for pod in view.pod_tracker.finished() if pod.phase is PodPhase.FAILED]
     if not failed:
         succeeded = pods.in_phase(PodPhase.SUCCEEDED)
@@ -144,29 +119,23 @@ def _failure_message(view: JobView, pods: PodCounts) -> str:
 
 
 class Restarting(PhaseRules):
-    """Some or all of its pods are on their way out, to be made again."""
+    """Some or all pods are being deleted, to be created again."""
 
     phase = JobPhase.RESTARTING
     sync_mode = SyncMode.RESTART
-    transitions = _STOP | {
-        Action.RESTART_JOB: Transition(to=JobPhase.RESTARTING, bumps_version=True),
-        Action.RESTART_TASK: Transition(to=JobPhase.RESTARTING),
-        Action.RESTART_POD: Transition(to=JobPhase.RESTARTING),
-        Action.RESTART_PARTITION: Transition(to=JobPhase.RESTARTING),
-    }
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Fails when its retries are used up, before anything is made again.
+        """Failed when the retries are used up; else Pending once enough pods can be created.
 
-        Otherwise it waits until enough pods can be made, by the spec of now: it may have been
-        scaled since it ran. Whoever asks has seen to it that all that must go was asked to.
+        The current spec counts: the job may have been scaled since it ran. The caller has already
+        requested the deletion of all pods that the restart replaces.
         """
         spec, status = view.job.spec, view.job.status
         if status.retry_count >= spec.max_retry and not view.resuming:
             used = f"retries used up: {status.retry_count} of {spec.max_retry}"
-            why = f"{status.state.message}; {used}" if status.state.message else used
+            message = f"{status.state.message}; {used}" if status.state.message else used
             return Transition(
-                to=JobPhase.FAILED, bumps_version=True, reason=MAX_RETRY_REACHED, message=why
+                to=JobPhase.FAILED, bumps_version=True, reason=MAX_RETRY_REACHED, message=message
             )
         if view.total_replicas - view.pod_counts.terminating >= spec.min_available:
             return Transition(to=JobPhase.PENDING)
@@ -174,49 +143,47 @@ class Restarting(PhaseRules):
 
 
 class Aborting(PhaseRules):
-    """Told to stop, with pods still there; it may be resumed."""
+    """Being stopped, with pods left; the job may be resumed."""
 
     phase = JobPhase.ABORTING
     sync_mode = SyncMode.KILL
-    transitions = {Action.RESUME_JOB: Transition(to=JobPhase.RESTARTING)}
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Aborted when no pod is left that has not finished."""
+        """Aborted when all remaining pods have finished."""
         return None if view.pod_counts.unfinished else Transition(to=JobPhase.ABORTED)
 
 
 class Aborted(PhaseRules):
-    """Stopped, until it is resumed."""
+    """Stopped until it is resumed."""
 
     phase = JobPhase.ABORTED
     sync_mode = SyncMode.KILL
-    transitions = {Action.RESUME_JOB: Transition(to=JobPhase.RESTARTING)}
 
 
 class Completing(PhaseRules):
-    """Told that its work is done, with pods still there."""
+    """Being completed by an action, with pods left."""
 
     phase = JobPhase.COMPLETING
     sync_mode = SyncMode.KILL
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Completed when no pod is left that has not finished."""
+        """Completed when all remaining pods have finished."""
         return None if view.pod_counts.unfinished else Transition(to=JobPhase.COMPLETED)
 
 
 class Terminating(PhaseRules):
-    """Told to end for good, with pods still there."""
+    """Being terminated for good, with pods left."""
 
     phase = JobPhase.TERMINATING
     sync_mode = SyncMode.KILL
 
     def next_transition(self, view: JobView) -> Transition | None:
-        """Terminated when no pod is left that has not finished."""
+        """Terminated when all remaining pods have finished."""
         return None if view.pod_counts.unfinished else Transition(to=JobPhase.TERMINATED)
 
 
 class Completed(PhaseRules):
-    """Done, and well."""
+    """Finished successfully."""
 
     phase = JobPhase.COMPLETED
     sync_mode = SyncMode.KILL
@@ -230,7 +197,7 @@ class Terminated(PhaseRules):
 
 
 class Failed(PhaseRules):
-    """Done, and not well."""
+    """Finished unsuccessfully."""
 
     phase = JobPhase.FAILED
     sync_mode = SyncMode.KILL

@@ -1,4 +1,4 @@
-"""The PodGroup that a job asks for, and what must change in one that is there. Pure."""
+"""Build a job's PodGroup and the patch of an existing one. Pure."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,12 +12,12 @@ from . import resources
 
 
 def name_of(job: Job) -> str:
-    """The name of the job's PodGroup: never that of an earlier job of the same name."""
+    """Return the name of the job's PodGroup, which contains the uid of the job."""
     return f"{job.metadata.name}-{job.metadata.uid}"
 
 
 def owner_reference(job: Job) -> OwnerReference:
-    """The reference by which everything that we make for *job* goes when it goes."""
+    """Return the controller reference to *job*, for all objects created for it."""
     return OwnerReference(
         api_version=names.JOBS.api_version,
         kind=names.JOBS.kind,
@@ -29,10 +29,10 @@ def owner_reference(job: Job) -> OwnerReference:
 
 
 def desired_spec(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
-    """The spec of the job's PodGroup; *priorities* are the priority classes' values by name.
+    """Return the spec of the job's PodGroup; *priorities*: values of the PriorityClasses by name.
 
     Raises:
-        QuantityError, msgspec.ValidationError: a template cannot be read.
+        QuantityError, msgspec.ValidationError: a template is malformed.
     """
     spec = job.spec
     topology = spec.network_topology
@@ -54,7 +54,7 @@ def desired_spec(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
 
 
 def build(job: Job, spec: PodGroupSpec) -> PodGroup:
-    """The PodGroup to create for *job*; it inherits the job's labels and annotations."""
+    """Return the PodGroup to create for *job*, with the job's labels and annotations."""
     return PodGroup(
         metadata=ObjectMeta(
             name=name_of(job),
@@ -68,16 +68,16 @@ def build(job: Job, spec: PodGroupSpec) -> PodGroup:
 
 
 def spec_patch(current: PodGroupSpec, desired: PodGroupSpec) -> dict[str, object]:
-    """The merge patch of ``spec`` that gives *there* what a job may change; empty if nothing."""
+    """Return the merge patch of ``spec`` for the fields that a job controls; empty if equal."""
     patch: dict[str, object] = {}
     if current.priority_class_name != desired.priority_class_name:
         patch["priorityClassName"] = desired.priority_class_name or None
     if (current.min_member, current.min_resources) != (desired.min_member, desired.min_resources):
-        gone = dict.fromkeys(
+        removed = dict.fromkeys(
             (current.min_resources or {}).keys() - (desired.min_resources or {}).keys()
         )
         patch["minMember"] = desired.min_member
-        patch["minResources"] = {**(desired.min_resources or {}), **gone}
+        patch["minResources"] = {**(desired.min_resources or {}), **removed}
     members = {
         task: number
         for task, number in desired.min_task_member.items()
@@ -91,7 +91,7 @@ def spec_patch(current: PodGroupSpec, desired: PodGroupSpec) -> dict[str, object
 
 
 def unschedulable_condition(podgroup: PodGroup) -> PodGroupCondition | None:
-    """The scheduler's newest finding about the gang, if it is not that it is scheduled."""
+    """Return the newest true condition, unless it is Scheduled."""
     true = [condition for condition in podgroup.status.conditions if condition.status == "True"]
     if not true:
         return None
@@ -100,48 +100,48 @@ def unschedulable_condition(podgroup: PodGroup) -> PodGroupCondition | None:
 
 
 def _initial_min_member(spec: JobSpec) -> int:
-    """How many pods must be placed at once: of tasks that wait for others there are none by then.
+    """Return ``minMember``, without the pods of tasks that depend on others.
 
-    They follow one by one, as places are found. Were they counted, nothing would ever start.
+    Those pods do not exist when the gang is scheduled: if they counted, it would never start.
     """
-    least = {task.name: _min_available(task) for task in spec.tasks}
+    minimum = {task.name: _min_available(task) for task in spec.tasks}
     first = [
-        task for task in spec.tasks if dependencies_met(task, lambda name: not least.get(name))
+        task for task in spec.tasks if dependencies_met(task, lambda name: not minimum.get(name))
     ]
     if len(first) == len(spec.tasks):
         return spec.min_available
-    enough = sum(least[task.name] for task in first) or sum(task.replicas for task in first)
+    enough = sum(minimum[task.name] for task in first) or sum(task.replicas for task in first)
     return min(spec.min_available, enough)
 
 
 def dependencies_met(task: TaskSpec, started: Callable[[str], bool]) -> bool:
-    """Whether those that *task* waits for have *started*."""
-    waits = task.depends_on
-    if waits is None or not waits.name:
+    """Whether the tasks that *task* depends on have *started*."""
+    depends_on = task.depends_on
+    if depends_on is None or not depends_on.name:
         return True
-    enough = any if waits.iteration == "any" and len(waits.name) > 1 else all
-    return enough(started(name) for name in waits.name)
+    enough = any if depends_on.iteration == "any" and len(depends_on.name) > 1 else all
+    return enough(started(name) for name in depends_on.name)
 
 
 def _min_available(task: TaskSpec) -> int:
-    """How many pods of *task* the gang needs."""
+    """Return the number of pods of *task* that the gang requires."""
     if task.min_available is not None:
         return task.min_available
-    cut = task.partition_policy
-    if cut is not None and cut.min_partitions and cut.partition_size:
-        return cut.min_partitions * cut.partition_size
+    policy = task.partition_policy
+    if policy is not None and policy.min_partitions and policy.partition_size:
+        return policy.min_partitions * policy.partition_size
     return task.replicas
 
 
 def _sub_group(task: TaskSpec) -> SubGroupPolicy | None:
-    cut = task.partition_policy
-    if cut is None:
+    policy = task.partition_policy
+    if policy is None:
         return None
     return SubGroupPolicy(
         name=task.name,
-        network_topology=cut.network_topology,
-        sub_group_size=cut.partition_size,
-        min_sub_groups=cut.min_partitions,
+        network_topology=policy.network_topology,
+        sub_group_size=policy.partition_size,
+        min_sub_groups=policy.min_partitions,
         label_selector=LabelSelector(match_labels={names.TASK_SPEC: task.name}),
         match_label_keys=(names.PARTITION_ID,),
     )

@@ -1,7 +1,7 @@
-"""A pod made of its task's template. Pure.
+"""Build a pod from the template of its task. Pure.
 
-The template is JSON that we hardly look into: the pod is that JSON with our names, labels,
-annotations, owner and volumes on it. Templates' own names, namespaces and finalizers are dropped.
+The pod is the template's JSON with the controller's name, labels, annotations, owner and volumes.
+Names, namespaces and finalizers of the template are dropped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,12 +24,12 @@ _NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def name_of(job: Job, task: str, index: int) -> str:
-    """The name of a pod of *job*."""
+    """Return the name of a pod of *job*."""
     return f"{job.metadata.name}-{task}-{index}"
 
 
 def partition_of(task: TaskSpec, index: int) -> str:
-    """The partition of *task* that the pod with this *index* belongs to; empty if it has none."""
+    """Return the partition of the pod with this *index*; empty if the task has none."""
     if task.partition_policy is None:
         return ""
     size = task.partition_policy.partition_size
@@ -37,10 +37,10 @@ def partition_of(task: TaskSpec, index: int) -> str:
 
 
 def build(job: Job, task: TaskSpec, index: int) -> Pod:
-    """The pod of *task* with this *index*, before any plugin has shaped it.
+    """Return the pod of *task* with this *index*, before the plugins mutate it.
 
     Raises:
-        msgspec.DecodeError: the template is no JSON object.
+        msgspec.DecodeError: the template is not a JSON object.
     """
     template = msgspec.json.decode(task.template, type=dict[str, Any])
     given = template.get("metadata") or {}
@@ -49,7 +49,7 @@ def build(job: Job, task: TaskSpec, index: int) -> Pod:
         spec.get("schedulerName") or job.spec.scheduler_name or names.SCHEDULER_NAME
     )
     if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
-        # Names of services could not be resolved with the node's own DNS settings.
+        # With the DNS settings of the node, names of Services do not resolve.
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     if job.spec.priority_class_name and not spec.get("priorityClassName"):
         spec["priorityClassName"] = job.spec.priority_class_name
@@ -83,7 +83,7 @@ def _labels(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
 
 
 def _annotations(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
-    notes = {
+    annotations = {
         names.TASK_INDEX: str(index),
         names.TASK_SPEC: task.name,
         names.GROUP_NAME: podgroups.name_of(job),
@@ -94,10 +94,10 @@ def _annotations(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
         names.JOB_RETRY_COUNT: str(job.status.retry_count),
     }
     if task.topology_policy:
-        notes[_NUMA_POLICY] = task.topology_policy
+        annotations[_NUMA_POLICY] = task.topology_policy
     disruption = _select(job.metadata.annotations, _DISRUPTION_ANNOTATIONS)
-    first = dict(list(disruption.items())[:1])  # both together would contradict each other
-    return notes | _select(job.metadata.annotations, _INHERITED_ANNOTATIONS) | first
+    first = dict(list(disruption.items())[:1])  # they exclude each other
+    return annotations | _select(job.metadata.annotations, _INHERITED_ANNOTATIONS) | first
 
 
 def _select(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _select(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def _mount_volumes(job: Job, spec: dict[str, Any]) -> None:
-    """Give every container each of the job's claims, one that is named twice at both places."""
+    """Mount the job's claims in every container, each at all of its mount paths."""
     seen: set[str] = set()
     for volume in job.spec.volumes:
         claim = volume.volume_claim_name

@@ -1,7 +1,7 @@
-"""Which policy answers a happening. Pure.
+"""Match lifecycle events with policies. Pure.
 
-A task's policies are asked before the job's; in a list the first that matches wins. Happenings of
-another incarnation or of an older version of the job answer to nobody.
+The policies of a task precede those of the job; in a list the first match counts. Events of another
+job of the same name, or of an older version of the job, match no policy.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ import msgspec
 
 from ..model import durations
 from ..model.base import ApiStruct
-from ..model.job import POLICY_ACTIONS, Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
-from .pod_tracker import LifecycleEvent, PodCounts, PodTracker
+from .actions import ACTIONS
+from .pod_info import LifecycleEvent, PodCounts, PodReader
 
 
 class _Spec(ApiStruct, frozen=True):
@@ -23,33 +24,27 @@ class _Template(ApiStruct, frozen=True):
     spec: _Spec = _Spec()
 
 
-ACTIONS = frozenset(POLICY_ACTIONS)
-"""What a policy can do; any other word means: nothing but looking again."""
-
 IGNORED_EVENTS = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
-"""Events that no policy is asked about, though it may name them."""
+"""Events that match no policy, though a policy may name them."""
 
 TASK_EVENTS = frozenset({JobEvent.TASK_COMPLETED, JobEvent.TASK_FAILED})
-"""Events whose answer depends on all pods of the task."""
-
-COMMAND_ACTIONS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
-"""What a Command can do: it names no part of the job."""
+"""Events that depend on all pods of the task."""
 
 UNKNOWN_DELAY = 1.0
-"""Seconds for which a PodGroup must stay Unknown before JobUnknown is acted on: the period of the
-reference's scheduler, which seldom sees a shorter gap."""
+"""Minimum seconds between the event Unknown of a PodGroup and the action: the period of Volcano's
+scheduler, which rarely observes a shorter interval."""
 
 
 def policy_inputs(job: Job) -> tuple[object, ...]:
-    """All that judging happenings depends on, but for the pods."""
+    """Return everything that matching events depends on, except the pods."""
     spec, status = job.spec, job.status
     by_task = tuple((task.name, task.policies) for task in spec.tasks)
-    about = (job.metadata.uid, status.version, status.state.phase)
-    return (*about, spec.suspend, spec.policies, by_task)
+    identity = (job.metadata.uid, status.version, status.state.phase)
+    return (*identity, spec.suspend, spec.policies, by_task)
 
 
 def match_policy(job: Job, event: LifecycleEvent, pods: PodCounts) -> LifecyclePolicy | None:
-    """The policy that answers *happening*; ``None`` if nothing is to be done about it."""
+    """Return the policy that *event* matches; ``None`` if none has an effect."""
     task = next((task for task in job.spec.tasks if task.name == event.task), None)
     if event.event_type in IGNORED_EVENTS or _is_outdated(job, event):
         return None
@@ -64,9 +59,9 @@ def match_policy(job: Job, event: LifecycleEvent, pods: PodCounts) -> LifecycleP
 
 
 def delay(policy: LifecyclePolicy, event_type: JobEvent) -> float:
-    """Return the seconds between *event* and the action of *policy*: its timeout, if that is valid.
+    """Return the seconds between an event and the action of *policy*: its timeout, if it is valid.
 
-    An unknown gang is given a moment: its PodGroup is Unknown, too, while a deleted pod is being
+    The event Unknown has a minimum delay: a PodGroup is also Unknown while a deleted pod is
     replaced.
     """
     try:
@@ -76,16 +71,16 @@ def delay(policy: LifecyclePolicy, event_type: JobEvent) -> float:
     return max(timeout, UNKNOWN_DELAY) if event_type is JobEvent.JOB_UNKNOWN else timeout
 
 
-def is_stale(tracker: PodTracker, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
-    """Whether *policy* would hit a pod that is well: one that was replaced, or has gone on."""
-    if policy.action == Action.RESTART_POD and tracker.is_replaced(event):
+def is_stale(pods: PodReader, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
+    """Whether *event* no longer applies: its pod was replaced, or has left the phase."""
+    if policy.action == Action.RESTART_POD and pods.is_replaced(event):
         return True
     lasting = event.event_type in (JobEvent.POD_PENDING, JobEvent.POD_FAILED)
-    return lasting and delay(policy, event.event_type) > 0 and not tracker.still_applies(event)
+    return lasting and delay(policy, event.event_type) > 0 and not pods.still_applies(event)
 
 
 def can_never_fire(job: Job, task: TaskSpec) -> bool:
-    """Whether a policy waits for the failure of *task*, whose containers are never restarted."""
+    """Whether a policy names TaskFailed, but the containers of *task* are never restarted."""
     if all(
         JobEvent.TASK_FAILED not in {policy.event, *policy.events}
         for policy in (*task.policies, *job.spec.policies)
@@ -95,7 +90,7 @@ def can_never_fire(job: Job, task: TaskSpec) -> bool:
 
 
 def unreachable_events(job: Job) -> Iterator[str]:
-    """Events that policies wait for and that never happen."""
+    """Yield the events that policies name and that never occur."""
     tasks = (policy for task in job.spec.tasks for policy in task.policies)
     events = {
         event for each in (*tasks, *job.spec.policies) for event in (each.event, *each.events)
@@ -123,7 +118,7 @@ def _task_completed(task: TaskSpec | None, pods: PodCounts) -> bool:
 
 
 def _task_failed(task: TaskSpec | None, pods: PodCounts) -> bool:
-    """Whether the containers of a task have been restarted as often as they may."""
+    """Whether the containers of a task have reached their restart limit."""
     if task is None or not task.replicas:
         return False
     return pods.restarts.get(task.name, 0) >= task.max_retry

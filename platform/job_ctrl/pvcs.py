@@ -1,7 +1,7 @@
-"""The claims behind a job's volumes: those that it brings are made, those that it names awaited.
+"""PersistentVolumeClaims of a job's volumes: created from a spec, or required by name.
 
-A claim that the job brings without a name gets one that follows from the job's uid, so that a
-controller that dies between making it and writing its name into the job finds it again.
+A created claim has a name derived from the job's uid, so that a controller that stops between
+creating the claim and writing its name into the job finds it again.
 """
 
 from contextlib import suppress
@@ -21,47 +21,46 @@ from .podgroups import owner_reference
 
 
 class VolumeClaimNotFoundError(Exception):
-    """The job names a claim that is not there (yet), or that can never be."""
+    """The job names a PersistentVolumeClaim that does not exist or has an invalid name."""
 
     def __init__(self, claim_name: str, *, problem: str = "") -> None:
-        waits = "is not there; the job waits for it"
-        invalid = f"cannot be there, as its name is invalid: {problem}"
-        super().__init__(f"PersistentVolumeClaim {claim_name} {invalid if problem else waits}")
+        reason = f"not found: invalid name: {problem}" if problem else "not found"
+        super().__init__(f'PersistentVolumeClaim "{claim_name}" {reason}')
         self.claim_name = claim_name
 
 
 class VolumeClaims:
-    """Makes claims and writes their names into the job; never removes one, for it holds data."""
+    """Creates claims and writes their names into the job; never deletes one: it holds data."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def ensure(self, job: Job) -> Job:
-        """Make the claims that *job* brings, and see that those that it names are there.
+        """Create the claims that *job* specifies, and check that those that it names exist.
 
-        Returns the job, which names them all now.
+        Returns the job with the names of all claims.
 
         Raises:
-            MissingClaimError: one that it names is not there.
-            TryAgainError: somebody has changed the job meanwhile.
+            VolumeClaimNotFoundError: a named claim does not exist.
+            RequeueError: the job was modified concurrently.
         """
-        made = []
+        operations = []
         for index, volume in enumerate(job.spec.volumes):
             if volume.volume_claim_name:
                 await self._require(job, volume.volume_claim_name)
             else:
                 name = _claim_name(job, index)
                 await self._create(job, volume, name)
-                made.append({"op": "add", "path": f"/spec/volumes/{index}/volumeClaimName",
+                operations.append({"op": "add", "path": f"/spec/volumes/{index}/volumeClaimName",
                              "value": name})  # fmt: skip
-        return await self._write_names(job, made) if made else job
+        return await self._write_names(job, operations) if operations else job
 
     async def _require(self, job: Job, claim_name: str) -> None:
-        claims, space = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
+        claims, namespace = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
         if problem := dns1123_subdomain_error(claim_name):
             raise VolumeClaimNotFoundError(claim_name, problem=problem)
         try:
-            await self._client.get(claims, claim_name, namespace=space, view=DataObject)
+            await self._client.get(claims, claim_name, namespace=namespace, view=DataObject)
         except NotFoundError as error:
             raise VolumeClaimNotFoundError(claim_name) from error
 
@@ -74,7 +73,7 @@ class VolumeClaims:
             "ownerReferences": [msgspec.to_builtins(owner_reference(job))],
         }
         body = {"metadata": meta, "spec": volume.volume_claim}
-        with suppress(AlreadyExistsError):  # by ourselves, before we were interrupted
+        with suppress(AlreadyExistsError):  # created by an interrupted sync
             await self._client.create(
                 names.PERSISTENTVOLUMECLAIMS, body, namespace=job.metadata.namespace
             )
@@ -92,9 +91,9 @@ class VolumeClaims:
                 view=DefaultedJob,
             )
         except (NotFoundError, InvalidError) as error:
-            raise RequeueError("the job has changed meanwhile") from error
+            raise RequeueError("job was modified concurrently") from error
 
 
 def _claim_name(job: Job, index: int) -> str:
-    drawn = sha256(f"{job.metadata.uid}/{index}".encode()).hexdigest()[:12]
-    return f"{job.metadata.name}-pvc-{drawn}"
+    digest = sha256(f"{job.metadata.uid}/{index}".encode()).hexdigest()[:12]
+    return f"{job.metadata.name}-pvc-{digest}"

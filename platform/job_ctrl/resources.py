@@ -1,4 +1,4 @@
-"""What a gang needs at least, in the words of a resource quota (``minResources``). Pure."""
+"""Compute ``minResources`` of a gang, in the resource names of a ResourceQuota. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..model.pod_resources import Amounts, PodResources, add, quota_usage
 
 
 class PodSpec(PodResources, frozen=True):
-    """The part of a pod's spec that says what it needs, and how much it matters."""
+    """Resources and priority of a pod's spec."""
 
     priority_class_name: str = ""
 
@@ -24,7 +24,7 @@ class Template(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """A task, with what one of its pods needs and how important they are."""
+    """A task with the priority and the quota usage of one of its pods."""
 
     task: TaskSpec
     priority: int
@@ -34,23 +34,22 @@ class TaskRequest:
 def min_resources(
     tasks: Sequence[TaskSpec], min_available: int, *, priorities: Mapping[str, int]
 ) -> dict[str, str]:
-    """``minResources`` of a gang of *min_available* pods.
+    """Return ``minResources`` of a gang of *min_available* pods.
 
-    *priorities* are the values of the priority classes by name; a class that is not there counts
-    as 0.
+    *priorities* are the values of the PriorityClasses by name; a missing class counts as 0.
 
     Raises:
-        QuantityError: a template holds something that is no quantity.
-        msgspec.ValidationError: a template is no pod template.
+        QuantityError: a quantity in a template is malformed.
+        msgspec.ValidationError: a template is malformed.
     """
-    needs = [_task_request(task, priorities) for task in tasks]
-    needs.sort(key=lambda need: -need.priority)
-    shares = _pods_per_task(needs, min_available)
+    requests = [_task_request(task, priorities) for task in tasks]
+    requests.sort(key=lambda request: -request.priority)
+    counts = _pods_per_task(requests, min_available)
     sums: Amounts = {}
-    for need, number in zip(needs, shares, strict=True):
+    for request, number in zip(requests, counts, strict=True):
         if number:
-            add(sums, {name: amount * number for name, amount in need.usage.items()})
-    pods = str(sum(shares))
+            add(sums, {name: amount * number for name, amount in request.usage.items()})
+    pods = str(sum(counts))
     return {"count/pods": pods, "pods": pods} | {
         name: str(amount) for name, amount in sorted(sums.items())
     }
@@ -63,23 +62,24 @@ def _task_request(task: TaskSpec, priorities: Mapping[str, int]) -> TaskRequest:
 
 
 def _pods_per_task(requests: Sequence[TaskRequest], min_available: int) -> list[int]:
-    """How many pods of each task the gang's minimum is made of."""
-    tasks = [need.task for need in requests]
-    least = [task.replicas if task.min_available is None else task.min_available for task in tasks]
-    shares = [0] * len(tasks)
-    if min_available >= sum(least):
-        asked = [task.min_available or 0 for task in tasks]
-        _distribute(shares, asked, min_available)
-        # What a task without a minimum of its own may add is all it has.
-        _distribute(shares, [task.replicas - ask for task, ask in zip(tasks, asked, strict=True)],
-                  min_available - sum(shares))  # fmt: skip
+    """Return the number of pods of each task in the gang's minimum."""
+    tasks = [request.task for request in requests]
+    minimum = [
+        task.replicas if task.min_available is None else task.min_available for task in tasks
+    ]
+    counts = [0] * len(tasks)
+    if min_available >= sum(minimum):
+        _distribute(counts, [task.min_available or 0 for task in tasks], min_available)
+        # The remaining pods count too, all of them for a task without ``minAvailable``.
+        rest = [task.replicas - (task.min_available or 0) for task in tasks]
+        _distribute(counts, rest, min_available - sum(counts))
     else:
-        _distribute(shares, [task.replicas for task in tasks], min_available)
-    return shares
+        _distribute(counts, [task.replicas for task in tasks], min_available)
+    return counts
 
 
 def _distribute(counts: list[int], limits: Iterable[int], remaining: int) -> None:
-    for index, most in enumerate(limits):
-        share = max(0, min(most, remaining))
-        counts[index] += share
-        remaining -= share
+    for index, limit in enumerate(limits):
+        number = max(0, min(limit, remaining))
+        counts[index] += number
+        remaining -= number

@@ -1,74 +1,88 @@
-"""Why a job restarts, and which of its pods, as its status says.
+"""What a restart replaces, as a mark in the job's status.
 
-``status.state.reason`` names the action that brought the job into its phase, and ``message`` what
-called for it. For a restart of a part of the job the message begins with its target, so that a
-controller that takes over in the middle knows what its forerunner had begun.
+``status.state.reason`` is the action that caused the phase. A restart of a task, pod or partition
+also sets the mark ``RESTART_TARGET``, from which a new leader continues the restart.
 """
 
 from dataclasses import dataclass
 
-from ..model.job import Action, JobState
-from .pod_tracker import LifecycleEvent, PodInfo
+from ..model.controlled_resources import RESTART_TARGET
+from ..model.job import JobStatus
+from .actions import ACTIONS, Target
+from .pod_info import LifecycleEvent, PodInfo
 
 SUSPENDED = "Suspended"
-"""Reason of a job's state as long as ``spec.suspend`` keeps it stopped."""
+"""``state.reason`` of a job that ``spec.suspend`` has stopped."""
 
-_TARGETED = {
-    Action.RESTART_TASK: "task",
-    Action.RESTART_POD: "pod",
-    Action.RESTART_PARTITION: "partition",
-}
+_PARTS = frozenset(Target) - {Target.JOB}
 
 
 @dataclass(frozen=True, slots=True)
 class RestartTarget:
-    """The pods that a restart lets go: all, or those of one task or partition, or one pod.
+    """The pods that a restart replaces: of the job, a task or a partition, or one pod.
 
-    A partition is named ``task/partition``.
+    The name of a partition is ``task/partition``.
     """
 
-    kind: str = ""
+    kind: Target = Target.JOB
     name: str = ""
 
     @property
     def is_whole_job(self) -> bool:
-        """No part of the job, but all of it."""
-        return not self.kind
+        """Whether the restart replaces all pods."""
+        return self.kind is Target.JOB
 
     def matches(self, pod: PodInfo) -> bool:
-        """Whether *pod* is to go."""
-        return self.name == self._name_for(pod)
+        """Whether the restart replaces *pod*."""
+        return self.name == _target_name(self.kind, pod)
 
-    @classmethod
-    def for_event(cls, action: Action, event: LifecycleEvent) -> "RestartTarget | None":
-        """What *action* aims at after *happening*; ``None`` if that names no such thing."""
-        kind = _TARGETED.get(action)
-        if kind is None:
-            return cls()
-        name = cls(kind)._name_for(event)
-        return cls(kind, name) if name else None
-
-    def _name_for(self, source: PodInfo | LifecycleEvent) -> str:
-        """The name of the part of the job, of this target's kind, that *about* belongs to."""
-        if self.kind == "task":
-            return source.task
-        if self.kind == "partition":
-            return f"{source.task}/{source.partition}" if source.partition else ""
-        return source.name if isinstance(source, PodInfo) else source.pod
-
-    @classmethod
-    def parse(cls, state: JobState) -> "RestartTarget":
-        """The target that :meth:`fit_message` wrote into *state*."""
-        if state.reason not in _TARGETED:
-            return cls()
-        kind, _, rest = state.message.partition(" ")
-        return cls(kind, rest.partition(":")[0])
+    @property
+    def mark(self) -> str:
+        """The value of the mark."""
+        return f"{self.kind}/{self.name}"
 
     def message(self, cause: str) -> str:
-        """Text for ``state.message``."""
+        """Return the text for ``state.message``."""
         return cause if self.is_whole_job else f"{self.kind} {self.name}: {cause}"
 
 
-def last_action(state: JobState) -> str:
-    """The action that brought the job into its phase; empty if none is known."""
-    return state.reason
+def target_for_event(action: str, event: LifecycleEvent) -> RestartTarget | None:
+    """Return what *action* replaces after *event*; ``None`` if the event names no such target."""
+    kind = ACTIONS[action].target
+    if kind is Target.JOB:
+        return RestartTarget()
+    name = _target_name(kind, event)
+    return RestartTarget(kind, name) if name else None
+
+
+def target_from_status(status: JobStatus) -> RestartTarget:
+    """Return what the last restart replaces, according to *status*.
+
+    Earlier versions wrote no mark; they began ``state.message`` with the target instead. They also
+    left the mark of an earlier restart unchanged, so a restart of the whole job overrules it.
+    """
+    action = ACTIONS.get(status.state.reason)
+    if action is not None and action.target is Target.JOB:
+        return RestartTarget()
+    mark = status.controlled_resources.get(RESTART_TARGET)
+    if mark is None:
+        return _parse_legacy_message(status.state.message) if action else RestartTarget()
+    kind, _, name = mark.partition("/")
+    return RestartTarget(Target(kind) if kind in _PARTS else Target.POD, name)
+
+
+def _parse_legacy_message(message: str) -> RestartTarget:
+    kind, _, rest = message.partition(" ")
+    if not kind:
+        return RestartTarget()
+    # An unknown text matches no pod.
+    return RestartTarget(Target(kind) if kind in _PARTS else Target.POD, rest.partition(":")[0])
+
+
+def _target_name(kind: Target, source: PodInfo | LifecycleEvent) -> str:
+    """Return the name of the target of this *kind* that *source* belongs to."""
+    if kind is Target.TASK:
+        return source.task
+    if kind is Target.PARTITION:
+        return f"{source.task}/{source.partition}" if source.partition else ""
+    return source.name if isinstance(source, PodInfo) else source.pod

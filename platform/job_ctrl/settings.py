@@ -1,4 +1,4 @@
-"""How the job controller works."""
+"""Settings of the job controller."""
 
 from dataclasses import dataclass
 
@@ -13,30 +13,30 @@ class JobSettings:
     """Settings of a :class:`~batholith.job_ctrl.controller.JobController`."""
 
     workers: int = 3
-    """Jobs worked on at the same time; one job is never in two workers."""
+    """Number of workers; two workers never process the same job."""
 
     namespace: str = ""
-    """The only namespace whose jobs are looked after; empty for all."""
+    """Namespace whose jobs are reconciled; empty for all."""
 
     max_writes_in_flight: int = 48
-    """Pods that are created or deleted at the same time, those of all jobs taken together. It is
-    less than the client has writes under way, so that a phase need not wait behind thousands."""
+    """Maximum number of concurrent pod creations and deletions of all jobs. Lower than the client's
+    limit, so that a status write does not wait for thousands of pods."""
 
     status_delay: float = 1.0
-    """Seconds that a change of nothing but numbers may wait, so that several are one write: a pod
-    that starts within them costs its job one write, with the phase."""
+    """Delay in seconds of a status write that changes only counts, so that several become one: pods
+    that start within it are written together with the phase."""
 
     max_status_delay: float = 30.0
-    """The same at most while much is going on: then the next phase mostly carries them along."""
+    """Maximum of that delay under load, when the next transition mostly writes the counts."""
 
     pvc_recheck_interval: float = 2.0
-    """Seconds after which a job looks again for a claim that it waits for."""
+    """Seconds between two checks for a missing PersistentVolumeClaim."""
 
     reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Seconds that one look at a job may take before it is cancelled and tried again."""
+    """Seconds after which a reconcile is cancelled and retried."""
 
     registry: CollectorRegistry | None = None
-    """Where metrics are registered, if anywhere."""
+    """Registry for metrics, if any."""
 
     work_metrics: WorkQueueMetrics | None = None
-    """Where the work queue reports, if anywhere."""
+    """Metrics of the work queue, if any."""

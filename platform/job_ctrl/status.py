@@ -1,7 +1,7 @@
-"""What a Job's status says after a decision. Pure: the time is given.
+"""Compute the next status of a Job. Pure: the caller supplies the time.
 
-A phase's condition is written when the job enters it; counters follow the pods. In the phases that
-a job never leaves, pods that succeeded or failed stay counted when somebody tidies them away.
+A condition is added when the job enters a phase; the counts follow the pods. In the final phases,
+finished pods remain counted after their deletion.
 """
 
 import dataclasses
@@ -11,19 +11,25 @@ from datetime import datetime
 import msgspec
 
 from ..model import durations, times
+from ..model.controlled_resources import (
+    COMMAND_PHASE,
+    COMMAND_UID,
+    PLUGIN_PREFIX,
+    PVC_PREFIX,
+    RESTART_TARGET,
+)
 from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
 from ..model.pod import FINISHED, PodPhase
 from . import podgroups
+from .actions import Transition
 from .effects import Reason
-from .job_view import JobView
-from .phases import RULES, SyncMode, Transition
-from .pod_tracker import PodCounts
-
-PLUGIN_KEY_PREFIX = "plugin-"
-"""Prefix of the keys in ``controlledResources`` that name the job's plugins."""
+from .job_view import CommandRef, JobView
+from .phases import RULES, SyncMode
+from .pod_info import PodCounts
+from .restarts import RestartTarget
 
 _PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
-"""Plugins without anything to take away."""
+"""Plugins without a mark, as in Volcano."""
 
 _BLOCKING_REASONS = frozenset(
     {
@@ -36,12 +42,9 @@ _BLOCKING_REASONS = frozenset(
     }
 )
 
-PVC_KEY_PREFIX = "volume-pvc-"
-"""Prefix of those that name the claims of its volumes."""
-
 
 def initial_status(view: JobView) -> JobStatus:
-    """The status of a job that nobody has looked at yet."""
+    """Return the first status of a new job."""
     status = msgspec.structs.replace(
         view.job.status,
         min_available=view.job.spec.min_available,
@@ -51,11 +54,18 @@ def initial_status(view: JobView) -> JobStatus:
 
 
 def apply_transition(
-    view: JobView, transition: Transition, *, reason: str = "", message: str = ""
+    view: JobView,
+    transition: Transition,
+    *,
+    reason: str = "",
+    message: str = "",
+    command: CommandRef | None = None,
+    target: RestartTarget | None = None,
 ) -> JobStatus:
-    """The status after *go*; without a reason the job keeps the one it has, until it runs.
+    """Return the status after *transition*, which *command* or *target* may have caused.
 
-    Pods that the new phase lets go count as going: they are asked to as soon as this is written.
+    Without *reason* the job keeps its reason, message and restart target until it runs. Pods that
+    the new phase deletes count as terminating, because their deletion follows this write.
     """
     before = view.job.status
     kept = (
@@ -72,14 +82,38 @@ def apply_transition(
         before,
         version=before.version + transition.bumps_version,
         retry_count=before.retry_count + transition.counts_as_retry,
+        controlled_resources=_update_marks(
+            before.controlled_resources,
+            transition,
+            command=command,
+            target=target,
+            keep_target=not reason and transition.to is not JobPhase.RUNNING,
+        ),
     )
     status = _enter_phase(status, state, view.now)
     entered = dataclasses.replace(view, job=msgspec.structs.replace(view.job, status=status))
     return _with_counts(entered, entered.pod_counts.with_terminating(entered.pods_to_restart()))
 
 
+def _update_marks(
+    marks: Mapping[str, str],
+    transition: Transition,
+    *,
+    command: CommandRef | None,
+    target: RestartTarget | None,
+    keep_target: bool,
+) -> dict[str, str]:
+    """Return *marks* with those of a transition, which replace earlier ones of the same key."""
+    updated = {key: value for key, value in marks.items() if keep_target or key != RESTART_TARGET}
+    if command is not None:
+        updated |= {COMMAND_UID: command.uid, COMMAND_PHASE: transition.to}
+    if target is not None and not target.is_whole_job:
+        updated[RESTART_TARGET] = target.mark
+    return updated
+
+
 def update_counts(view: JobView) -> JobStatus:
-    """The status with the numbers of now, in the phase that it names."""
+    """Return the status with current counts, in its current phase."""
     return _with_counts(view, view.pod_counts)
 
 
@@ -88,13 +122,13 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
     tasks = {task.name: dict(pods.tasks.get(task.name, {})) for task in job.spec.tasks}
     if view.phase in FINAL_PHASES:
         _keep_finished(tasks, job.status)
-    serving = RULES[view.phase].sync_mode is SyncMode.SYNC
-    # What plugins make must be marked beforehand, or nobody knows that it has to go.
-    marks = _plugin_keys(job) | ({} if view.pvcs_stale else _pvc_keys(job)) if serving else {}
+    syncing = RULES[view.phase].sync_mode is SyncMode.SYNC
+    # Marked before the plugins' objects are created, so that a new leader deletes them.
+    marks = _plugin_keys(job) | ({} if view.pvcs_stale else _pvc_keys(job)) if syncing else {}
     return msgspec.structs.replace(
         job.status,
         state=_with_blocking_reason(job.status.state, blocking_reason(view))
-        if serving
+        if syncing
         else job.status.state,
         pending=_sum(tasks, PodPhase.PENDING),
         running=_sum(tasks, PodPhase.RUNNING),
@@ -107,20 +141,20 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
             for task, phases in tasks.items()
             if phases
         },
-        min_available=job.spec.min_available if serving else job.status.min_available,
+        min_available=job.spec.min_available if syncing else job.status.min_available,
         controlled_resources=job.status.controlled_resources | marks,
-        running_duration=None if serving else _duration(job),
+        running_duration=None if syncing else _duration(job),
     )
 
 
 def blocking_reason(view: JobView) -> tuple[Reason, str] | None:
-    """What keeps the job from having its pods, or from running; what comes first counts."""
-    obstacles = view.last_errors
+    """Return why the job lacks pods or does not run; the first applicable reason."""
+    errors = view.last_errors
     for reason in (Reason.PVC_ERROR, Reason.PLUGIN_ERROR, Reason.PODGROUP_ERROR):
-        if reason in obstacles:
-            return reason, obstacles[reason]
-    if Reason.FAILED_CREATE in obstacles and view.is_missing_pods and view.admitted:
-        return Reason.FAILED_CREATE, obstacles[Reason.FAILED_CREATE]
+        if reason in errors:
+            return reason, errors[reason]
+    if Reason.FAILED_CREATE in errors and view.is_missing_pods and view.admitted:
+        return Reason.FAILED_CREATE, errors[Reason.FAILED_CREATE]
     if view.unsatisfiable_reason:
         return Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason
     found = podgroups.unschedulable_condition(view.podgroup) if view.podgroup is not None else None
@@ -130,7 +164,7 @@ def blocking_reason(view: JobView) -> tuple[Reason, str] | None:
 
 
 def _with_blocking_reason(state: JobState, blocked_by: tuple[Reason, str] | None) -> JobState:
-    """The state with what the job is hindered *by* as its reason, or with no such one any more."""
+    """Return *state* with *blocked_by* as its reason, or without an outdated blocking reason."""
     if blocked_by is not None:
         return msgspec.structs.replace(state, reason=blocked_by[0], message=blocked_by[1])
     if state.reason in _BLOCKING_REASONS:
@@ -139,17 +173,17 @@ def _with_blocking_reason(state: JobState, blocked_by: tuple[Reason, str] | None
 
 
 def without_plugin_keys(status: JobStatus) -> JobStatus:
-    """The status of a job whose plugins' objects are gone."""
+    """Return the status of a job whose plugins' objects are deleted."""
     kept = {
         key: value
         for key, value in status.controlled_resources.items()
-        if not key.startswith(PLUGIN_KEY_PREFIX)
+        if not key.startswith(PLUGIN_PREFIX)
     }
     return msgspec.structs.replace(status, controlled_resources=kept)
 
 
 def merge_patch(old: object, new: object) -> dict[str, object]:
-    """The merge patch that makes *old* (as decoded JSON) into *new*; empty if they are equal."""
+    """Return the merge patch from *old* to *new* (decoded JSON); empty if they are equal."""
     patch: dict[str, object] = {}
     before = old if isinstance(old, Mapping) else {}
     after = new if isinstance(new, Mapping) else {}
@@ -167,7 +201,7 @@ def merge_patch(old: object, new: object) -> dict[str, object]:
 
 def _plugin_keys(job: Job) -> dict[str, str]:
     return {
-        f"{PLUGIN_KEY_PREFIX}{plugin}": plugin
+        f"{PLUGIN_PREFIX}{plugin}": plugin
         for plugin in job.spec.plugins
         if plugin not in _PLUGINS_WITHOUT_OBJECTS
     }
@@ -175,16 +209,16 @@ def _plugin_keys(job: Job) -> dict[str, str]:
 
 def _pvc_keys(job: Job) -> dict[str, str]:
     claims = (volume.volume_claim_name for volume in job.spec.volumes)
-    return {f"{PVC_KEY_PREFIX}{claim}": claim for claim in claims if claim}
+    return {f"{PVC_PREFIX}{claim}": claim for claim in claims if claim}
 
 
 def _enter_phase(status: JobStatus, state: JobState, now: datetime) -> JobStatus:
-    moment = times.format(now)
+    timestamp = times.format(now)
     others = tuple(one for one in status.conditions if one.status != state.phase)
     return msgspec.structs.replace(
         status,
-        state=msgspec.structs.replace(state, last_transition_time=moment),
-        conditions=(*others, JobCondition(status=state.phase, last_transition_time=moment)),
+        state=msgspec.structs.replace(state, last_transition_time=timestamp),
+        conditions=(*others, JobCondition(status=state.phase, last_transition_time=timestamp)),
     )
 
 
@@ -200,8 +234,8 @@ def _sum(tasks: Mapping[str, Mapping[str, int]], phase: PodPhase) -> int:
 
 
 def _duration(job: Job) -> str | None:
-    """How long the job lived until its last change of phase, in Go's notation."""
-    born, changed = job.metadata.creation_timestamp, job.status.state.last_transition_time
-    if not born or not changed:
+    """Return the time from the creation of the job to its last transition, in Go's notation."""
+    created, changed = job.metadata.creation_timestamp, job.status.state.last_transition_time
+    if not created or not changed:
         return None
-    return durations.format(times.parse(changed) - times.parse(born))
+    return durations.format(times.parse(changed) - times.parse(created))

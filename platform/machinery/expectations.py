@@ -1,72 +1,109 @@
-"""What a controller has asked for and not yet seen in its cache.
+"""Creations that a controller has requested and its informer has not reported yet.
 
-Between a write and its watch event the cache still shows the world before it. A controller that
-counts children in that window would create again; so it remembers what it asked for (*expects*),
-handlers report what they see (*observed*), and what is *awaited* is left alone until it has been
-seen, or until minutes have passed because a notification was lost.
+Between a write and its watch event the informer's store shows the state before the write. A
+controller that counts children in that window would create them again. So it records what it
+requests (*expect*), event handlers report what they receive (*observe*), and a sync creates nothing
+that is *pending*: until it is observed, or until it expires because a notification was lost.
 
-Order matters: expect before the call, and take back what certainly had no effect (a definite
-error; never a timeout). A call that is skipped is never expected.
+A controller expects a child before the call. After a call that certainly had no effect (a definite
+error, never a timeout) it observes the child itself. A call that is skipped is not expected.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .clock import Clock
 
 TTL = 300.0
-"""Seconds after which an expectation no longer holds anybody up."""
+"""Seconds after which an expectation expires."""
+
+
+@dataclass(slots=True)
+class _Expectation:
+    """One child that is expected."""
+
+    since: float
+    uid: str = ""
+    """Uid of the created object, once the call has returned."""
 
 
 class Expectations:
-    """Children awaited, by key; each by a name or uid, so that one seen twice counts once.
+    """Expected children by key. A child is a name or uid, so that two observations count once.
 
-    Each child has its own *ttl* seconds.
+    Each child expires *ttl* seconds after it was expected.
     """
 
     def __init__(self, clock: Clock, *, ttl: float = TTL) -> None:
         self._clock = clock
         self._ttl = ttl
-        self._records: dict[str, dict[str, float]] = {}
-        """By key its children with the time of the call that concerns them, oldest first."""
+        self._records: dict[str, dict[str, _Expectation]] = {}
+        """Children by key, oldest first."""
 
     def expect(self, key: str, children: Iterable[str]) -> None:
-        """Expect *children* of *key*, beside what is expected already."""
+        """Expect *children* of *key* in addition to those that are expected already."""
         record, now = self._records.setdefault(key, {}), self._clock.monotonic()
         for child in children:
-            record.pop(child, None)  # so that it goes to the end
-            record[child] = now
+            record.pop(child, None)  # moves to the end
+            record[child] = _Expectation(now)
 
-    def observe(self, key: str, child: str) -> None:
-        """The child was seen, or the call for it certainly failed."""
-        record = self._records.get(key)
-        if record is not None:
-            record.pop(child, None)
+    def set_created(self, key: str, child: str, uid: str) -> bool:
+        """Record the uid of a created child; return false if the child was observed before."""
+        expectation = self._records.get(key, {}).get(child)
+        if expectation is not None:
+            expectation.uid = uid
+        return expectation is not None
 
-    def pending(self, key: str) -> frozenset[str]:
-        """The children of *key* that were not seen yet, and not asked for too long ago."""
-        return frozenset(self._unexpired(key))
+    def observe(self, key: str, child: str) -> str | None:
+        """Remove a child that was observed or that was certainly not created.
 
-    def expires_in(self, key: str) -> float | None:
-        """Seconds until *key* awaits nothing even if nothing is seen; ``None`` if it does not."""
-        record = self._unexpired(key)
-        if not record:
-            return None
-        return next(reversed(record.values())) + self._ttl - self._clock.monotonic()
-
-    def delete(self, key: str) -> None:
-        """*key* is gone."""
-        self._records.pop(key, None)
-
-    def __len__(self) -> int:
-        """Number of keys with a record."""
-        return len(self._records)
-
-    def _unexpired(self, key: str) -> dict[str, float]:
-        """The record of *key* without what has expired; dropped if that is empty."""
+        Return its uid, empty if the call has not returned; ``None`` if it was not expected.
+        """
         record = self._records.get(key, {})
-        oldest = self._clock.monotonic() - self._ttl
-        while record and next(iter(record.values())) < oldest:
-            del record[next(iter(record))]
+        expectation = record.pop(child, None)
         if not record:
             self._records.pop(key, None)
-        return record
+        return None if expectation is None else expectation.uid
+
+    def pending(self, key: str) -> frozenset[str]:
+        """Return the children of *key* that are neither observed nor expired."""
+        return frozenset(self._unexpired(key))
+
+    def created(self, key: str) -> dict[str, str]:
+        """Return the uids, by child, of the created children of *key* not observed yet."""
+        record = self._records.get(key, {})
+        return {child: each.uid for child, each in record.items() if each.uid}
+
+    def expire(self, key: str) -> list[str]:
+        """Remove the expired children of *key*; return the uids of those that were created."""
+        expired = self._records.get(key, {}).keys() - self._unexpired(key).keys()
+        return [uid for child in expired if (uid := self.observe(key, child))]
+
+    def expires_in(self, key: str) -> float | None:
+        """Return the seconds until all children of *key* expire; ``None`` if none is pending."""
+        unexpired = self._unexpired(key)
+        if not unexpired:
+            return None
+        return next(reversed(unexpired.values())).since + self._ttl - self._clock.monotonic()
+
+    def delete(self, key: str) -> None:
+        """Remove all children of a deleted key."""
+        self._records.pop(key, None)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether children of *key* are expected, expired or not."""
+        return key in self._records
+
+    def __len__(self) -> int:
+        """Number of keys with expected children."""
+        return len(self._records)
+
+    def _unexpired(self, key: str) -> dict[str, _Expectation]:
+        """Return the unexpired children; drop expired ones, but not those that expire() reports."""
+        oldest = self._clock.monotonic() - self._ttl
+        unexpired: dict[str, _Expectation] = {}
+        for child, each in list(self._records.get(key, {}).items()):
+            if each.since >= oldest:
+                unexpired[child] = each
+            elif not each.uid:
+                self.observe(key, child)
+        return unexpired

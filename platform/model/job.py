@@ -65,18 +65,6 @@ class JobEvent(StrEnum):
     JOB_UPDATED = "JobUpdated"
 
 
-POLICY_ACTIONS = (
-    Action.ABORT_JOB,
-    Action.RESTART_JOB,
-    Action.RESTART_TASK,
-    Action.RESTART_POD,
-    Action.RESTART_PARTITION,
-    Action.TERMINATE_JOB,
-    Action.COMPLETE_JOB,
-    Action.RESUME_JOB,
-)
-"""Actions that a policy may name."""
-
 POLICY_EVENTS = (
     JobEvent.ANY,
     JobEvent.POD_FAILED,

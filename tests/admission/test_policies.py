@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.admission import admit, denial, job, task
 
-from batholith.model.job import POLICY_ACTIONS, POLICY_EVENTS, JobEvent
+from batholith.job_ctrl.actions import ACTIONS
+from batholith.model.job import POLICY_EVENTS, JobEvent
 
 Json = dict[str, Any]
 
@@ -64,12 +65,10 @@ policies = st.one_of(
     st.fixed_dictionaries(
         {
             "events": st.lists(st.sampled_from(POLICY_EVENTS), min_size=1, max_size=2),
-            "action": st.sampled_from(POLICY_ACTIONS),
+            "action": st.sampled_from([*ACTIONS]),
         }
     ),
-    st.fixed_dictionaries(
-        {"exitCode": st.integers(1, 4), "action": st.sampled_from(POLICY_ACTIONS)}
-    ),
+    st.fixed_dictionaries({"exitCode": st.integers(1, 4), "action": st.sampled_from([*ACTIONS])}),
 )
 
 

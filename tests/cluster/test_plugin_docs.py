@@ -1,4 +1,4 @@
-"""The page for authors of plugins, followed to the letter on a cluster of the embedded kind."""
+"""The page for authors of plugins, followed step by step on an embedded cluster."""
 
 import asyncio
 import os
@@ -45,11 +45,11 @@ def block(language: str) -> str:
     return str(found)
 
 
-def install_from_docs(folder: Path) -> None:
-    """Do what the page says."""
+def install_from_docs(directory: Path) -> None:
+    """Follow the instructions of the page."""
     project = tomllib.loads(block("toml"))["project"]
     modules, points = {"acme_plugins": block("python")}, project["entry-points"][GROUP]
-    install(folder, project["name"], modules=modules, entry_points=points, group=GROUP)
+    install(directory, project["name"], modules=modules, entry_points=points, group=GROUP)
 
 
 def variant(name: str, **plugins: list[str]) -> Json:
@@ -69,29 +69,29 @@ async def wait_job(cluster: EmbeddedCluster, name: str, is_so: Callable[[Job], o
 
 
 async def warning(cluster: EmbeddedCluster, job: str) -> str:
-    """What the first PluginError of a job says."""
-    said: list[str] = []
+    """Message of the first PluginError of a job."""
+    message: list[str] = []
 
     async def has_warning() -> bool:
         events = (await cluster.client.list(EVENTS, namespace="default", view=dict)).items
-        said.extend(
+        message.extend(
             event["message"]
             for event in events
             if (event["involvedObject"]["name"], event["reason"]) == (job, "PluginError")
         )
-        return bool(said)
+        return bool(message)
 
     await wait_until_true(has_warning)
-    return said[0]
+    return message[0]
 
 
 def wake(seconds: str) -> bool:
-    """End the ``sleep`` of so many seconds; whether there was one."""
+    """Kill the ``sleep`` of *seconds*; return whether there was one."""
     found = False
-    for folder in Path("/proc").iterdir():
+    for directory in Path("/proc").iterdir():
         with suppress(OSError):
-            if (folder / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
-                os.kill(int(folder.name), signal.SIGKILL)
+            if (directory / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
+                os.kill(int(directory.name), signal.SIGKILL)
                 found = True
     return found
 
@@ -122,8 +122,8 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
 
         await client.create(JOBS, yaml.safe_load(block("yaml")), namespace="default")
         await wait_job(cluster, "behind-a-proxy", has_ended)
-        said = await cluster.log("behind-a-proxy-main-0")
-        assert said == "http://gate.example:3128\npip.conf\n"
+        message = await cluster.log("behind-a-proxy-main-0")
+        assert message == "http://gate.example:3128\npip.conf\n"
 
         async def tidy() -> bool:
             there = (await client.list(CONFIGMAPS, namespace="default", view=dict)).items

@@ -16,7 +16,7 @@ from batholith.model.names import JOBS, NAMESPACES, PODS, SECRETS
 
 Json = dict[str, Any]
 
-MADE: Json = json.loads(
+CREATED: Json = json.loads(
     (Path(__file__).parents[1] / "data" / "job_ctrl" / "created-objects.json").read_text()
 )
 SCENARIOS = (
@@ -30,27 +30,27 @@ PROGRAM = """
 import json, os, sys
 root = os.environ.get("BATHOLITH_ROOT", "")
 files = {}
-for folder in sys.argv[1:]:
-    for name in os.listdir(root + folder):
+for directory in sys.argv[1:]:
+    for name in os.listdir(root + directory):
         if name.startswith(".."):
             continue  # by which files change in one step
-        with open(f"{root}{folder}/{name}", "rb") as file:
+        with open(f"{root}{directory}/{name}", "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o7777
-            files[f"{folder}/{name}"] = [mode, file.read().decode()]
+            files[f"{directory}/{name}"] = [mode, file.read().decode()]
 print(json.dumps({"env": dict(os.environ), "files": files}))
 """
 
 
 def reporting_job(scenario: str) -> Json:
-    """The job of a scenario, with containers that tell what they see."""
-    spec = json.loads(json.dumps(MADE[scenario]["Job"]["spec"]))
-    folders = [
+    """The job of a scenario, with containers that print their environment and files."""
+    spec = json.loads(json.dumps(CREATED[scenario]["Job"]["spec"]))
+    directories = [
         mount["mountPath"]
-        for mount in MADE[scenario]["Pod"][0]["spec"]["containers"][0].get("volumeMounts", ())
+        for mount in CREATED[scenario]["Pod"][0]["spec"]["containers"][0].get("volumeMounts", ())
     ]
     for task in spec["tasks"]:
         for container in task["template"]["spec"]["containers"]:
-            container["command"] = ["python3", "-c", PROGRAM, *folders]
+            container["command"] = ["python3", "-c", PROGRAM, *directories]
     return {"metadata": {"name": "j"}, "spec": spec}
 
 
@@ -64,7 +64,7 @@ async def run_scenario(cluster: EmbeddedCluster, scenario: str) -> None:
 
 
 async def keys(cluster: EmbeddedCluster, scenario: str) -> dict[str, str]:
-    """The entries of the job's Secret, in clear; it goes when the job ends."""
+    """The entries of the job's Secret, decoded; it is deleted when the job ends."""
     async for event in cluster.client.watch(SECRETS, namespace=scenario, view=dict):
         entries = event.object["data"].items()
         return {key: base64.b64decode(text).decode() for key, text in entries}
@@ -76,7 +76,7 @@ def variables(recorded: Json, scenario: str) -> dict[str, str]:
     values = {}
     for one in recorded["spec"]["containers"][0].get("env", ()):
         source = one.get("valueFrom", {}).get("configMapKeyRef")
-        text = MADE[scenario]["ConfigMap"]["data"][source["key"]] if source else one["value"]
+        text = CREATED[scenario]["ConfigMap"]["data"][source["key"]] if source else one["value"]
         values[one["name"]] = text
     return values
 
@@ -88,7 +88,7 @@ def files(recorded: Json, scenario: str, secret: Json) -> Iterator[tuple[str, li
         volume = volumes[mount["name"]]
         if "configMap" in volume:
             mode = volume["configMap"].get("defaultMode", 0o644)
-            for name, text in MADE[scenario]["ConfigMap"]["data"].items():
+            for name, text in CREATED[scenario]["ConfigMap"]["data"].items():
                 yield f"{mount['mountPath']}/{name}", [mode, text]
         else:
             for item in volume["secret"]["items"]:
@@ -100,24 +100,24 @@ def files(recorded: Json, scenario: str, secret: Json) -> Iterator[tuple[str, li
 
 
 async def check(cluster: EmbeddedCluster, scenario: str, secret: Json) -> None:
-    """Compare what each pod tells with what the recorded one was given."""
+    """Compare the output of each pod with its recording."""
     there = (await cluster.client.list(PODS, namespace=scenario, view=dict)).items
     pods = {pod["metadata"]["name"]: pod for pod in there}
-    recorded = {pod["metadata"]["name"]: pod for pod in MADE[scenario]["Pod"]}
+    recorded = {pod["metadata"]["name"]: pod for pod in CREATED[scenario]["Pod"]}
     assert pods.keys() >= recorded.keys(), scenario
     for name, pod in recorded.items():
-        told = json.loads(await cluster.log(name, namespace=scenario))
-        given = {key: text for key, text in told["env"].items() if OURS.fullmatch(key)}
+        report = json.loads(await cluster.log(name, namespace=scenario))
+        given = {key: text for key, text in report["env"].items() if OURS.fullmatch(key)}
         assert given == variables(pod, scenario), (scenario, name)
-        assert told["files"] == dict(files(pod, scenario, secret)), (scenario, name)
-        assert told["env"]["HOSTNAME"] == pod["spec"].get("hostname", name)
+        assert report["files"] == dict(files(pod, scenario, secret)), (scenario, name)
+        assert report["env"]["HOSTNAME"] == pod["spec"].get("hostname", name)
         rank = pod["metadata"]["annotations"].get("hccl/rankIndex")
         assert pods[name]["metadata"]["annotations"].get("hccl/rankIndex") == rank
 
 
 @pytest.mark.timeout(500)
 async def test_programs_see_the_variables_and_files_that_were_recorded(tmp_path: Path) -> None:
-    with_keys = [scenario for scenario in SCENARIOS if "Secret" in MADE[scenario]]
+    with_keys = [scenario for scenario in SCENARIOS if "Secret" in CREATED[scenario]]
     assert len(with_keys) == 3
     async with embedded_cluster(tmp_path / "data") as cluster, asyncio.timeout(400):
         async with asyncio.TaskGroup() as group:
@@ -128,5 +128,5 @@ async def test_programs_see_the_variables_and_files_that_were_recorded(tmp_path:
             secret = secrets[scenario].result() if scenario in secrets else {}
             await check(cluster, scenario, secret)
         for scenario in with_keys:
-            recorded = MADE[scenario]["Secret"]["data"]["config"]
+            recorded = CREATED[scenario]["Secret"]["data"]["config"]
             assert secrets[scenario].result()["config"] == base64.b64decode(recorded).decode()

@@ -1,4 +1,4 @@
-"""What several tests of the job controller start from."""
+"""Fixtures of several tests of the job controller."""
 
 from collections.abc import Iterator
 
@@ -8,10 +8,10 @@ from support.job_stateful import JobWorld
 
 @pytest.fixture
 def world() -> Iterator[JobWorld]:
-    """A world without a controller yet; whatever is done in it must keep the rules."""
-    made = JobWorld()
+    """A world without a controller yet; all changes in it must keep the rules."""
+    created = JobWorld()
     try:
-        yield made
-        assert made.transitions.violations == []
+        yield created
+        assert created.transitions.violations == []
     finally:
-        made.close()
+        created.close()

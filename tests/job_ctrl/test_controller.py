@@ -35,7 +35,7 @@ SETTINGS = JobSettings(status_delay=0.05)
 
 
 class DyingClient(Client):
-    """A client whose process dies with its last write, before it hears the answer."""
+    """A client whose process is killed after its last write, before it receives the response."""
 
     def __init__(self, api: FakeApi, *, writes: int) -> None:
         super().__init__(api.credentials, user_agent="test")
@@ -45,17 +45,17 @@ class DyingClient(Client):
     async def _send(self, method: str, path: str, *rest: Any) -> bytes:
         if self.killed.is_set():
             raise ConnectionLostError("dead")
-        answer = await super()._send(method, path, *rest)
+        response = await super()._send(method, path, *rest)
         if method != "GET":
             self.writes_left -= 1
             if self.writes_left <= 0:
                 self.killed.set()
                 raise ConnectionLostError("dead")
-        return answer
+        return response
 
 
 class ControllerHarness:
-    """The server, and the parts of the user, the scheduler and the kubelet."""
+    """The server, and the actions of user, scheduler and kubelet."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -71,9 +71,9 @@ class ControllerHarness:
     ) -> AsyncIterator[JobController]:
         """A controller at work."""
         async with client or Client(self.api.credentials, user_agent="test") as client:
-            made = JobController(client, settings=settings, recorder=self.recorder, clock=clock)
-            async with running(made):
-                yield made
+            created = JobController(client, settings=settings, recorder=self.recorder, clock=clock)
+            async with running(created):
+                yield created
 
     def submit(self, *tasks: dict[str, Any], **spec: Any) -> None:
         tasks = tasks or (task(),)
@@ -114,7 +114,7 @@ class ControllerHarness:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the status says of why the job is where it is."""
+        """Phase, reason and message of the job."""
         state = self.status.get("state", {})
         return {key: state[key] for key in ("reason", "message") if key in state}
 
@@ -128,7 +128,7 @@ class ControllerHarness:
         return seen
 
     def pod_creations(self) -> Counter[tuple[str, str]]:
-        """How often each pod was made, by name and version of the job."""
+        """Number of creations of each pod, by name and version of the job."""
         return Counter(
             (
                 obj["metadata"]["name"],
@@ -145,7 +145,7 @@ class ControllerHarness:
         await wait_for(lambda: len(self.objects_by_name(PODS)) == number, f"{number} pods")
 
     async def run_job(self) -> None:
-        """Let the job come to run."""
+        """Run the job."""
         await wait_for(lambda: self.objects_by_name(PODGROUPS), "a PodGroup")
         self.admit()
         await self.wait_pods(2)
@@ -159,8 +159,8 @@ async def harness() -> AsyncIterator[ControllerHarness]:
         yield ControllerHarness(api)
 
 
-def writes_of(harness: ControllerHarness, method: str, part: str) -> int:
-    return sum(seen.method == method and part in seen.path for seen in harness.api.received)
+def writes_of(harness: ControllerHarness, method: str, path: str) -> int:
+    return sum(seen.method == method and path in seen.path for seen in harness.api.received)
 
 
 async def test_a_job_that_runs_through_costs_few_writes(harness: ControllerHarness) -> None:
@@ -206,7 +206,7 @@ async def test_in_a_crowd_numbers_go_along_with_the_next_phase(
     assert writes == 2 if crowd else writes >= 3
 
 
-async def test_commands_are_obeyed_in_order_and_then_gone(harness: ControllerHarness) -> None:
+async def test_commands_are_executed_in_order_and_then_deleted(harness: ControllerHarness) -> None:
     """INV-VC-2."""
     harness.submit()
     async with harness.controller():
@@ -232,7 +232,7 @@ async def test_commands_are_obeyed_in_order_and_then_gone(harness: ControllerHar
     assert len(issued) == 3
 
 
-async def test_quirk_g4_plugins_objects_come_and_go_with_the_pods_and_keys_stay(
+async def test_quirk_g4_plugin_objects_are_deleted_with_the_pods_and_keys_are_kept(
     harness: ControllerHarness,
 ) -> None:
     harness.submit(plugins={"svc": [], "ssh": ["--nonsense"], "env": []})
@@ -256,10 +256,10 @@ async def test_quirk_g4_plugins_objects_come_and_go_with_the_pods_and_keys_stay(
     assert [event[3:] for event in harness.recorder.events if event[3] == "PluginError"]
 
 
-async def test_keys_that_somebody_deletes_are_back_before_a_pod_is_made_again(
+async def test_deleted_ssh_secret_is_created_again_before_the_next_pod(
     harness: ControllerHarness,
 ) -> None:
-    """Nobody tells us that they went: Secrets are not watched."""
+    """No event reports their deletion: Secrets are not watched."""
     harness.submit(plugins={"ssh": []})
     async with harness.controller():
         await harness.run_job()
@@ -269,7 +269,7 @@ async def test_keys_that_somebody_deletes_are_back_before_a_pod_is_made_again(
         assert "j-ssh" in harness.objects_by_name(SECRETS)
 
 
-async def test_quirk_g6_what_plugins_brought_is_not_asked_for_again(
+async def test_quirk_g6_synced_plugin_objects_are_not_requested_again(
     harness: ControllerHarness,
 ) -> None:
     harness.submit(plugins={"svc": [], "ssh": []})
@@ -282,7 +282,7 @@ async def test_quirk_g6_what_plugins_brought_is_not_asked_for_again(
     assert after == before
 
 
-async def test_quirk_8_pods_that_are_refused_are_told_in_the_server_s_own_words(
+async def test_quirk_8_rejected_pods_cause_events_with_the_server_s_message(
     harness: ControllerHarness,
 ) -> None:
     harness.submit()
@@ -291,34 +291,34 @@ async def test_quirk_8_pods_that_are_refused_are_told_in_the_server_s_own_words(
         harness.api.inject_fault(403, times=3, method="POST", path="/pods")
         harness.admit()
         await harness.wait_pods(2)
-    said = [event[3:] for event in harness.recorder.events if event[3] == "FailedCreate"]
-    assert said
-    assert set(said) == {("FailedCreate", "as planned")}
+    message = [event[3:] for event in harness.recorder.events if event[3] == "FailedCreate"]
+    assert message
+    assert set(message) == {("FailedCreate", "as planned")}
 
 
-async def test_quirk_14_a_claim_is_waited_for_however_long_it_takes(
+async def test_quirk_14_job_waits_for_a_missing_pvc_without_limit(
     harness: ControllerHarness,
 ) -> None:
-    harness.submit(volumes=[{"mountPath": "/data", "volumeClaimName": "late"}])
+    harness.submit(volumes=[{"mountPath": "/data", "volumeClaimName": "data"}])
     async with harness.controller(settings=JobSettings(pvc_recheck_interval=0.001)):
 
         def asked() -> int:
-            return sum("/persistentvolumeclaims/late" in seen.path for seen in harness.api.received)
+            return sum("/persistentvolumeclaims/data" in seen.path for seen in harness.api.received)
 
         await wait_for(lambda: asked() > 20)
         assert harness.phase == "Pending"
         await wait_for(lambda: harness.state.get("reason") == "PVCError")
-        assert "PersistentVolumeClaim late is not there" in harness.state["message"]
-        harness.api.put(PERSISTENTVOLUMECLAIMS, "late")
+        assert 'PersistentVolumeClaim "data" not found' in harness.state["message"]
+        harness.api.put(PERSISTENTVOLUMECLAIMS, "data")
         await wait_for(lambda: harness.objects_by_name(PODGROUPS))
         await wait_for(lambda: not harness.state)
     assert {event[3] for event in harness.recorder.events} == {"PVCError"}
 
 
-async def test_quirks_14_and_15_a_refused_podgroup_is_asked_for_until_it_is_taken(
+async def test_quirks_14_and_15_rejected_podgroup_is_retried_until_it_is_created(
     harness: ControllerHarness,
 ) -> None:
-    """As after its queue is gone; however often that was, and as often again."""
+    """As after the deletion of its queue; after any number of rejections."""
     clock = FakeClock()
     harness.submit()
     async with harness.controller(clock=clock):
@@ -347,9 +347,9 @@ async def test_quirk_17_a_job_of_an_unknown_plugin_makes_nothing_and_can_be_ende
         await wait_for(lambda: not harness.objects_by_name(COMMANDS))
     for resource in (PODS, PODGROUPS, SERVICES, CONFIGMAPS):
         assert harness.objects_by_name(resource) == {}
-    said = [event[4] for event in harness.recorder.events if event[3] == "PluginError"]
-    assert said
-    assert all("'nosuch' is not installed" in text for text in said)
+    message = [event[4] for event in harness.recorder.events if event[3] == "PluginError"]
+    assert message
+    assert all("'nosuch' is not installed" in text for text in message)
 
 
 async def test_quirk_20_a_restart_that_cannot_be_written_is_counted_once(
@@ -366,7 +366,7 @@ async def test_quirk_20_a_restart_that_cannot_be_written_is_counted_once(
     assert harness.status["version"] == 1
 
 
-async def test_quirk_32_pods_belong_to_the_podgroup_that_is_looked_after(
+async def test_quirk_32_pods_are_members_of_the_synced_podgroup(
     harness: ControllerHarness,
 ) -> None:
     """Older versions of Volcano named it after the job alone; that one is not taken for ours."""
@@ -407,7 +407,7 @@ async def test_quirk_33_a_kill_is_one_call_a_pod_and_never_too_many_at_a_time(
     assert writes_of(harness, "PATCH", "/pods/") == 0
 
 
-async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(
+async def test_object_of_another_owner_is_neither_changed_nor_deleted(
     harness: ControllerHarness,
 ) -> None:
     """INV-OW-2."""
@@ -416,14 +416,14 @@ async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(
     async with harness.controller():
         await wait_for(lambda: any(event[3] == "PluginError" for event in harness.recorder.events))
         assert harness.objects_by_name(PODGROUPS) == {}
-        told = "ConfigMap j-svc is there and does not belong to the job"
-        await wait_for(lambda: harness.state == {"reason": "PluginError", "message": told})
+        message = 'ConfigMap "j-svc" already exists and is not controlled by this job'
+        await wait_for(lambda: harness.state == {"reason": "PluginError", "message": message})
         harness.api.remove(CONFIGMAPS, "j-svc")
         await wait_for(lambda: harness.objects_by_name(PODGROUPS))
         await wait_for(lambda: not harness.state)
 
 
-async def test_quirk_26_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_event(
+async def test_quirk_26_foreign_pod_of_the_same_name_blocks_the_job_with_an_event(
     harness: ControllerHarness,
 ) -> None:
     harness.api.put(PODS, "j-t-1")
@@ -432,13 +432,13 @@ async def test_quirk_26_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_
         await wait_for(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await wait_for(lambda: any(event[3] == "FailedCreate" for event in harness.recorder.events))
-        told = "Pod j-t-1 is there and does not belong to the job"
-        await wait_for(lambda: harness.state == {"reason": "FailedCreate", "message": told})
+        message = 'pod "j-t-1" already exists and is not controlled by this job'
+        await wait_for(lambda: harness.state == {"reason": "FailedCreate", "message": message})
         harness.api.remove(PODS, "j-t-1")
         await harness.wait_pods(2)
 
 
-async def test_conflicts_errors_and_lost_connections_only_cost_time(
+async def test_conflicts_errors_and_lost_connections_only_delay(
     harness: ControllerHarness,
 ) -> None:
     harness.submit(policies=[{"action": "RestartJob", "event": "PodFailed"}])
@@ -463,7 +463,7 @@ async def test_conflicts_errors_and_lost_connections_only_cost_time(
 async def test_a_delete_that_meets_a_conflict_is_tried_again(
     harness: ControllerHarness, kind: str
 ) -> None:
-    """A 409 does not prove that the object is gone."""
+    """A 409 does not prove that the object is deleted."""
     harness.submit()
     async with harness.controller():
         await harness.run_job()
@@ -476,7 +476,7 @@ async def test_a_delete_that_meets_a_conflict_is_tried_again(
     assert set(harness.pod_creations().values()) == {1}
 
 
-async def test_quirk_g7_an_object_that_is_lost_while_all_are_seen_to_comes_back(
+async def test_quirk_g7_object_deleted_during_the_sync_is_created_again(
     harness: ControllerHarness,
 ) -> None:
     harness.submit(plugins={"svc": [], "ssh": []})
@@ -516,7 +516,7 @@ async def test_objects_of_plugins_go_though_a_delete_meets_a_conflict(
         await wait_for(lambda: not harness.objects_by_name(SERVICES))
 
 
-async def test_quirk_25_a_job_made_again_under_its_name_is_another_job(
+async def test_quirk_25_recreated_job_of_the_same_name_is_another_job(
     harness: ControllerHarness,
 ) -> None:
     """INV-VC-4; INV-OW-2: what the old job's pods do is not done to the new one."""
@@ -544,12 +544,12 @@ async def test_quirk_25_a_job_made_again_under_its_name_is_another_job(
             harness.api.remove(PODS, name)
         harness.api.remove(PODGROUPS, "j-uid-2")
         harness.api.remove(PODGROUPS, "j-uid-j")
-        await wait_for(lambda: controller.statistics() == {"cases": 0, "queued": 0})
+        await wait_for(lambda: controller.statistics() == {"jobs": 0, "queued": 0})
 
 
 @asynccontextmanager
 async def acting_in_background(act: Callable[[], None]) -> AsyncIterator[None]:
-    """Let *act* look at the world again and again, as the scheduler and the kubelet do."""
+    """Call *act* repeatedly, as scheduler and kubelet would."""
 
     async def loop() -> None:
         while True:
@@ -587,7 +587,7 @@ def fail_once(harness: ControllerHarness) -> None:
 
 @pytest.mark.parametrize("writes", range(1, 17))
 async def test_a_controller_may_die_at_any_write(harness: ControllerHarness, writes: int) -> None:
-    """INV-LC-4, and no pod is made twice for a version."""
+    """INV-LC-4, and no pod has two creations for one version."""
     harness.submit(policies=[{"action": "RestartJob", "event": "PodFailed"}])
     mortal = DyingClient(harness.api, writes=writes)
     async with acting_in_background(lambda: fail_once(harness)):
@@ -606,7 +606,7 @@ async def test_a_controller_may_die_at_any_write(harness: ControllerHarness, wri
 
 
 @pytest.mark.parametrize("writes", range(1, 8))
-async def test_a_command_takes_effect_once_whenever_the_controller_dies(
+async def test_command_takes_effect_once_if_the_controller_stops_at_any_write(
     harness: ControllerHarness, writes: int
 ) -> None:
     """INV-VC-1."""

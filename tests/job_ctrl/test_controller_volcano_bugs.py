@@ -6,12 +6,14 @@ import pytest
 from support.job_simulator import JobSimulator
 from support.jobs import job, job_view, pod_info, task
 
-from batholith.job_ctrl import pod_tracker, podgroups, policies, status
+from batholith.job_ctrl import pod_info as pod_infos
+from batholith.job_ctrl import podgroups, policies, status
 from batholith.job_ctrl.core_types import ContainerState, ContainerStatus, PodStatus, Terminated
 from batholith.job_ctrl.core_types import Pod as PodView
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
-from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
+from batholith.job_ctrl.pod_info import LifecycleEvent
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
@@ -46,7 +48,7 @@ def status_of(world: JobSimulator) -> JobStatus:
 
 
 def pod_creations(world: JobSimulator) -> dict[str, int]:
-    """How often each pod was made, whatever the version."""
+    """Number of creations of each pod, of all versions."""
     total: dict[str, int] = {}
     for (name, _), count in world.created.items():
         total[name] = total.get(name, 0) + count
@@ -191,7 +193,7 @@ def test_quirk_11_a_command_that_names_no_target_changes_nothing(action: str) ->
 
 
 @pytest.mark.parametrize("action", ["RestartTask", "RestartPod"])
-def test_quirks_12_and_g3_restarting_a_part_keeps_what_plugins_made(action: str) -> None:
+def test_quirks_12_and_g3_partial_restart_keeps_plugin_objects(action: str) -> None:
     world = running_job(
         task("t", 2),
         plugins={"svc": [], "ssh": []},
@@ -203,21 +205,21 @@ def test_quirks_12_and_g3_restarting_a_part_keeps_what_plugins_made(action: str)
     assert "plugin-ssh" in status_of(world).controlled_resources
 
 
-def test_quirk_13_no_pod_is_made_before_what_plugins_bring_is_there() -> None:
+def test_quirk_13_no_pod_is_created_before_the_plugin_objects() -> None:
     world = running_job(plugins={"ssh": []})
     world.send_command("RestartJob")
     world.run_until_stable()
     world.finish_deletions()
     world.run_until_stable()
     world.admit()
-    world.crash()  # so that the objects have to be looked after again
+    world.crash()  # so that the objects are synced again
     effects = decide(world.job_view())
     kinds = [type(effect).__name__ for effect in effects]
-    assert kinds.index("EnsureObjects") < kinds.index("CreatePods")
+    assert kinds.index("EnsurePluginObjects") < kinds.index("CreatePods")
 
 
 @pytest.mark.parametrize("dies_after", range(1, 7))
-def test_quirk_16_a_restart_is_not_lost_when_a_step_of_it_fails(dies_after: int) -> None:
+def test_quirk_16_restart_continues_after_a_failed_step(dies_after: int) -> None:
     world = running_job(task("t", 2), policies=[lifecycle_policy("PodFailed", "RestartJob")])
     world.report_pod("t-0", P.FAILED, exit_code=1)
     for _ in range(dies_after):
@@ -233,11 +235,11 @@ def test_quirk_16_a_restart_is_not_lost_when_a_step_of_it_fails(dies_after: int)
 # Versions, events, races.
 
 
-def test_quirk_18_what_happened_unseen_is_answered_and_running_pods_are_not_called_pending() -> (
-    None
-):
-    late = lifecycle_policy("PodPending", "AbortJob", timeout="1s")
-    world = running_job(task("t", 2), policies=[late, lifecycle_policy("PodFailed", "RestartJob")])
+def test_quirk_18_unobserved_events_match_policies_and_running_pods_are_not_pending() -> None:
+    delayed = lifecycle_policy("PodPending", "AbortJob", timeout="1s")
+    world = running_job(
+        task("t", 2), policies=[delayed, lifecycle_policy("PodFailed", "RestartJob")]
+    )
     world.crash()
     world.monotonic_now += 60
     world.run_until_stable()
@@ -251,11 +253,11 @@ def test_quirk_18_what_happened_unseen_is_answered_and_running_pods_are_not_call
     assert world.phases[-1] == "Restarting"
 
 
-def test_quirk_19_an_unknown_gang_is_answered_after_a_restart_too() -> None:
+def test_quirk_19_unknown_podgroup_matches_policies_after_a_controller_restart() -> None:
     of = job(policies=[lifecycle_policy("Unknown", "AbortJob")], status=JobStatus(version=7))
     seen = LifecycleEvent(event_type=JobEvent.JOB_UNKNOWN, owner="uid-j")
-    answer = policies.match_policy(of, seen, PodTracker().counts(7, keep_finished=True))
-    assert answer is not None and answer.action == "AbortJob"
+    matched = policies.match_policy(of, seen, PodTracker().counts(7, keep_finished=True))
+    assert matched is not None and matched.action == "AbortJob"
 
 
 def test_quirk_21_scaling_down_is_no_eviction() -> None:
@@ -276,12 +278,10 @@ def test_quirk_22_a_pod_that_fails_because_it_was_deleted_was_evicted() -> None:
     both = [lifecycle_policy("PodFailed", "RestartJob"), lifecycle_policy("PodEvicted", "AbortJob")]
     world = running_job(task("t", 2), policies=both)
     pod = world.pods["j-t-0"]
-    books = world.pod_tracker
-    for phase in (P.RUNNING, P.FAILED):
-        books.update(
-            pod_info("t-0", phase, uid=pod.uid, leaving=True, exit_code=143 * (phase is P.FAILED))
-        )
-    assert not [one for one in books.events if one.event_type is JobEvent.POD_FAILED]
+    tracker = world.pod_tracker
+    for phase, code in ((P.RUNNING, 0), (P.FAILED, 143)):
+        tracker.update(pod_info("t-0", phase, uid=pod.uid, terminating=True, exit_code=code))
+    assert not [one for one in tracker.events if one.event_type is JobEvent.POD_FAILED]
     world.evict("t-0")
     world.run_until_stable()
     assert world.phases[-1] in ("Aborting", "Aborted")
@@ -312,12 +312,12 @@ def pod_of(kind: str, group: str, *, first: int = 0, second: int = 0) -> PodView
 
 
 def test_quirk_23_the_exit_code_is_that_of_the_container_that_failed() -> None:
-    read = pod_tracker.parse_pod(pod_of("Job", "batch.volcano.sh", first=0, second=3))
+    read = pod_infos.parse_pod(pod_of("Job", "batch.volcano.sh", first=0, second=3))
     assert read is not None and read.exit_code == 3
 
 
 def test_quirk_28_jobs_of_other_groups_are_none_of_ours() -> None:
-    assert pod_tracker.parse_pod(pod_of("Job", "batch")) is None
+    assert pod_infos.parse_pod(pod_of("Job", "batch")) is None
 
 
 def test_quirk_29_pods_of_an_earlier_job_count_nowhere_and_hold_only_their_names() -> None:
@@ -328,7 +328,7 @@ def test_quirk_29_pods_of_an_earlier_job_count_nowhere_and_hold_only_their_names
     assert creations == [CreatePods({"t": (1,)})]
 
 
-def test_quirk_30_a_dependency_that_there_is_not_holds_nothing_up() -> None:
+def test_quirk_30_unknown_dependency_blocks_nothing() -> None:
     of = job(
         task("t", 1, dependsOn={"name": ["nosuch"]}),
         status=JobStatus(state=JobState(phase="Pending"), min_available=1),
@@ -348,7 +348,7 @@ def test_quirk_31_partitions_count_for_members_and_resources_alike() -> None:
 # Delayed actions.
 
 
-def test_quirk_34_a_lost_pod_comes_back_while_a_policy_waits() -> None:
+def test_quirk_34_lost_pod_is_recreated_while_a_policy_is_delayed() -> None:
     slow = lifecycle_policy("PodEvicted", "RestartJob", timeout="10s")
     world = running_job(task("t", 2), policies=[slow])
     world.evict("t-0")
@@ -387,7 +387,7 @@ def test_quirk_36_a_pod_that_ends_without_having_run_was_not_pending_too_long() 
 # Seen in the recordings.
 
 
-def test_quirk_37_what_is_done_later_is_told_when_it_is_done() -> None:
+def test_quirk_37_delayed_action_records_its_event_when_executed() -> None:
     world = running_job(
         task("t", 2, policies=[lifecycle_policy("PodFailed", "TerminateJob", timeout="1m")]),
         minAvailable=1,
@@ -406,7 +406,7 @@ def test_quirk_37_what_is_done_later_is_told_when_it_is_done() -> None:
     ("action", "phases"),
     [("TerminateJob", ["Terminating", "Terminated"]), ("AbortJob", ["Aborting", "Aborted"])],
 )
-def test_quirk_38_a_delayed_action_does_what_it_says(action: str, phases: list[str]) -> None:
+def test_quirk_38_delayed_action_is_executed_as_named(action: str, phases: list[str]) -> None:
     world = running_job(
         task("t", 3), policies=[lifecycle_policy("PodFailed", action, timeout="5s")]
     )
@@ -422,7 +422,7 @@ def test_quirk_38_a_delayed_action_does_what_it_says(action: str, phases: list[s
     assert pod_creations(world) == before
 
 
-def test_quirk_39_retries_are_looked_at_before_anything_is_made() -> None:
+def test_quirk_39_retries_are_checked_before_anything_is_created() -> None:
     world = running_job(
         task("t", 2), maxRetry=1, policies=[lifecycle_policy("PodFailed", "RestartPod")]
     )
@@ -435,7 +435,7 @@ def test_quirk_39_retries_are_looked_at_before_anything_is_made() -> None:
     assert pod_creations(world) == before
 
 
-def test_quirk_40_a_lost_pod_is_judged_before_it_is_replaced() -> None:
+def test_quirk_40_lost_pod_matches_policies_before_it_is_replaced() -> None:
     world = running_job(task("t", 2), policies=[lifecycle_policy("PodEvicted", "AbortJob")])
     before = pod_creations(world)
     world.evict("t-0")
@@ -446,7 +446,7 @@ def test_quirk_40_a_lost_pod_is_judged_before_it_is_replaced() -> None:
     assert pod_creations(world) == before
 
 
-def test_quirk_41_a_podgroup_deleted_by_hand_comes_back_and_counting_goes_on() -> None:
+def test_quirk_41_manually_deleted_podgroup_is_recreated_and_counts_continue() -> None:
     world = running_job(task("t", 2), minAvailable=1)
     world.podgroup = None
     world.report_pod("t-0", P.SUCCEEDED)
@@ -456,7 +456,7 @@ def test_quirk_41_a_podgroup_deleted_by_hand_comes_back_and_counting_goes_on() -
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Unknown", ""])
-def test_quirk_42_counting_never_waits_for_the_podgroup(phase: str) -> None:
+def test_quirk_42_counts_do_not_depend_on_the_podgroup(phase: str) -> None:
     world = running_job(task("t", 3), minAvailable=1)
     world.admit(phase)
     world.evict("t-0")
@@ -466,7 +466,7 @@ def test_quirk_42_counting_never_waits_for_the_podgroup(phase: str) -> None:
     assert pod_creations(world)["t-0"] == 2
 
 
-def test_quirk_43_a_gang_that_can_never_be_whole_again_says_so() -> None:
+def test_quirk_43_unsatisfiable_gang_is_reported() -> None:
     world = running_job(task("t", 2))
     world.report_pod("t-0", P.FAILED, exit_code=1)
     world.run_until_stable()
@@ -475,7 +475,7 @@ def test_quirk_43_a_gang_that_can_never_be_whole_again_says_so() -> None:
     assert "NotEnoughPods" in world.events
 
 
-def test_quirk_a1_a_policy_for_what_never_happens_is_told_at_once() -> None:
+def test_quirk_a1_policy_for_an_event_that_never_occurs_causes_a_warning() -> None:
     updated = lifecycle_policy("JobUpdated", "RestartJob")
     for spec in ({"policies": [updated]}, {"tasks": [task("t", policies=[updated])]}):
         world = JobSimulator(job(**spec))
@@ -486,7 +486,7 @@ def test_quirk_a1_a_policy_for_what_never_happens_is_told_at_once() -> None:
     assert world.events == []
 
 
-def test_quirk_45_a_policy_that_can_never_fire_is_told() -> None:
+def test_quirk_45_policy_that_can_never_fire_causes_a_warning() -> None:
     never = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}}
     policy = lifecycle_policy("TaskFailed", "RestartTask")
     world = running_job(task("t", 2, template=never, policies=[policy]), minAvailable=1)

@@ -1,4 +1,4 @@
-"""Pods, PodGroups and plugin objects equal what Volcano was recorded to make.
+"""Pods, PodGroups and plugin objects equal those that Volcano was recorded to create.
 
 The recordings are scenarios, and those examples of Volcano's users that name plugins, without what
 the API server adds. Of texts that are drawn by lot, and long ones, some have the length alone.
@@ -44,7 +44,7 @@ def created_from_job(scenario: str) -> Job:
 
 
 def unordered(thing: Any) -> Any:
-    """Env by plugin, and mounts as a set: Volcano's plugins come in any order."""
+    """Env by plugin, and mounts as a set: Volcano's plugins run in any order."""
     if isinstance(thing, dict):
         return {
             key: by_plugin(value)
@@ -58,12 +58,12 @@ def unordered(thing: Any) -> Any:
 
 
 def by_plugin(env: list[dict[str, Any]]) -> dict[str, list[tuple[int | None, dict[str, Any]]]]:
-    """Variables in the order in which each plugin sets them; the template's in their place."""
+    """Variables in the order in which each plugin sets them; the template's in their position."""
     groups: dict[str, list[tuple[int | None, dict[str, Any]]]] = defaultdict(list)
-    for place, one in enumerate(env):
+    for position, one in enumerate(env):
         match = VARIABLES.fullmatch(one["name"])
         plugin = match.lastgroup if match else None
-        groups[plugin or "template"].append((None if plugin else place, one))
+        groups[plugin or "template"].append((None if plugin else position, one))
     return groups
 
 
@@ -79,15 +79,15 @@ def volumes_by_claim(spec: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def test_quirk_a17_a_claim_that_is_named_twice_is_mounted_at_both_places() -> None:
+def test_quirk_a17_pvc_with_two_mount_paths_is_mounted_at_both() -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
     volumes = [{"mountPath": path, "volumeClaimName": "c"} for path in ("/a", "/b")]
     spec = {"tasks": [{"name": "t", "replicas": 1, "template": template}], "volumes": volumes}
     job = msgspec.convert({"spec": encode_templates(spec)}, Job)
-    made = pods.build(job, job.spec.tasks[0], 0)["spec"]
-    (volume,) = made["volumes"]
+    created = pods.build(job, job.spec.tasks[0], 0)["spec"]
+    (volume,) = created["volumes"]
     assert volume["persistentVolumeClaim"] == {"claimName": "c"}
-    mounts = made["containers"][0]["volumeMounts"]
+    mounts = created["containers"][0]["volumeMounts"]
     assert mounts == [{"name": volume["name"], "mountPath": path} for path in ("/a", "/b")]
 
 
@@ -99,7 +99,7 @@ def listed(recorded: Any) -> list[Any]:
 def plain_waiters(spec: dict[str, Any]) -> dict[str, Any]:
     """The init container that pytorch adds, without our script and what other plugins gave it.
 
-    What the script does has a test of its own, and there it is chance which plugins serve it.
+    The script has a separate test, and in Volcano it is random which plugins change its container.
     """
     for container in spec.get("initContainers", []):
         if container["name"] != WAIT_CONTAINER:
@@ -111,16 +111,16 @@ def plain_waiters(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scenario", CREATED_OBJECTS)
-def test_pods_are_made_as_recorded(scenario: str) -> None:
+def test_pods_equal_the_recorded_ones(scenario: str) -> None:
     job = created_from_job(scenario)
-    team = Registry().for_job(job)
+    job_plugins = Registry().for_job(job)
     by_name = {task.name: task for task in job.spec.tasks}
     assert CREATED_OBJECTS[scenario]["Pod"]
     for recorded in CREATED_OBJECTS[scenario]["Pod"]:
         labels = recorded["metadata"]["labels"]
         index = int(labels["volcano.sh/task-index"])
         pod = pods.build(job, by_name[labels["volcano.sh/task-spec"]], index)
-        team.mutate_pod(pod, job)
+        job_plugins.mutate_pod(pod, job)
         assert pod["metadata"] == recorded["metadata"]
         assert unordered(volumes_by_claim(plain_waiters(pod["spec"]))) == unordered(
             volumes_by_claim(plain_waiters(recorded["spec"]))
@@ -128,22 +128,22 @@ def test_pods_are_made_as_recorded(scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", CREATED_OBJECTS)
-def test_podgroups_are_made_as_recorded(scenario: str) -> None:
+def test_podgroups_equal_the_recorded_ones(scenario: str) -> None:
     job, recorded = created_from_job(scenario), CREATED_OBJECTS[scenario]["PodGroup"]
-    made = podgroups.build(job, podgroups.desired_spec(job, priorities=PRIORITIES))
-    body = json.loads(msgspec.json.encode(made))
+    created = podgroups.build(job, podgroups.desired_spec(job, priorities=PRIORITIES))
+    body = json.loads(msgspec.json.encode(created))
     assert body["metadata"] == recorded["metadata"]
     spec = body["spec"]
-    for part in (spec, *spec.get("subGroupPolicy", [])):
-        if "networkTopology" in part:  # "hard" is the schema's default
-            part["networkTopology"].setdefault("mode", "hard")
+    for section in (spec, *spec.get("subGroupPolicy", [])):
+        if "networkTopology" in section:  # "hard" is the schema's default
+            section["networkTopology"].setdefault("mode", "hard")
     assert spec == recorded["spec"]
 
 
 @pytest.mark.parametrize("scenario", CREATED_OBJECTS)
-def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
+def test_plugin_objects_equal_the_recorded_ones(scenario: str) -> None:
     job = created_from_job(scenario)
-    made = {
+    created = {
         (wanted.resource.kind, wanted.name): wanted.build()
         for wanted in Registry().for_job(job).desired_objects(job)
     }
@@ -152,16 +152,16 @@ def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
         for kind in ("ConfigMap", "Secret", "Service", "NetworkPolicy")
         for one in listed(CREATED_OBJECTS[scenario].get(kind, []))
     }
-    assert made.keys() == recorded.keys()
-    for (kind, name), body in made.items():
+    assert created.keys() == recorded.keys()
+    for (kind, name), body in created.items():
         there = recorded[kind, name]
         assert body.keys() == there.keys()
         assert body["metadata"] == there["metadata"]
         if kind == "Secret":
             check_keys(body["data"], there["data"])
         else:
-            part = "data" if kind == "ConfigMap" else "spec"
-            assert body[part] == there[part]
+            section = "data" if kind == "ConfigMap" else "spec"
+            assert body[section] == there[section]
 
 
 def check_keys(created: dict[str, str], recorded: dict[str, str]) -> None:

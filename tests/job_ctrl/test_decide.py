@@ -57,7 +57,7 @@ def status_of(world: JobSimulator) -> JobStatus:
     return world.job.status
 
 
-def test_a_new_job_is_pending_before_anything_is_made() -> None:
+def test_new_job_is_pending_before_anything_is_created() -> None:
     (effect,) = decide(job_view(job(), podgroup=None))
     assert isinstance(effect, SetStatus)
     assert effect.immediate
@@ -76,12 +76,12 @@ def test_no_pod_before_the_gang_is_admitted(phase: str) -> None:
     """INV-VC-6."""
     pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
     assert decide(job_view(pending, podgroup=phase)) == []
-    assert decide(job_view(pending, podgroup=None, podgroup_leaving=True))
+    assert decide(job_view(pending, podgroup=None, podgroup_terminating=True))
     (create,) = decide(job_view(pending, podgroup="Inqueue"))
     assert create == CreatePods({"t": (0, 1)})
 
 
-def test_a_gang_that_was_admitted_once_gets_its_lost_pod_back() -> None:
+def test_lost_pod_of_an_admitted_gang_is_recreated() -> None:
     seen = job_view(job(status=RUN), pod_info("t-1"), podgroup="Pending")
     assert CreatePods({"t": (0,)}) in decide(seen)
 
@@ -98,8 +98,8 @@ def test_pods_of_older_versions_and_beyond_the_replicas_are_removed_and_not_coun
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     """INV-OW-4."""
     of = job()
-    gone = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
-    of = msgspec.structs.replace(of, metadata=gone)
+    deleted = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
+    of = msgspec.structs.replace(of, metadata=deleted)
     assert decide(job_view(of)) == []
     order = CommandRef(name="c", uid="u", action="AbortJob")
     assert decide(job_view(of), order) == [DeleteCommand()]
@@ -129,8 +129,8 @@ def test_a_command_that_the_status_names_is_only_deleted() -> None:
     assert status_of(world).version == version
 
 
-def test_a_command_that_was_obeyed_is_deleted_before_the_status_says_something_else() -> None:
-    """INV-VC-1: what names it would be gone, and it would be obeyed again."""
+def test_executed_command_is_deleted_before_the_next_transition() -> None:
+    """INV-VC-1: with the mark lost it would be executed again."""
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
     seen = job_view(job(suspend=True, status=JobStatus(state=state, version=1)))
     order = CommandRef(name="c", uid="uid-c", action="AbortJob")
@@ -138,7 +138,7 @@ def test_a_command_that_was_obeyed_is_deleted_before_the_status_says_something_e
 
 
 @pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
-def test_a_command_that_makes_no_sense_changes_nothing(action: str) -> None:
+def test_command_without_effect_changes_nothing(action: str) -> None:
     effects = decide(job_view(job(status=RUN)), CommandRef(name="c", uid="uid-c", action=action))
     assert [type(effect) for effect in effects] == [RecordEvent, RecordEvent, DeleteCommand]
 
@@ -156,7 +156,7 @@ def test_a_job_runs_through() -> None:
     assert status.running_duration == "1h0m0s"
 
 
-def test_counts_stay_when_somebody_tidies_up_after_the_end() -> None:
+def test_counts_are_kept_when_finished_pods_are_deleted() -> None:
     world = running_world(job())
     for name in ("t-0", "t-1"):
         world.report_pod(name, P.SUCCEEDED)
@@ -229,7 +229,7 @@ def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
 
 
 @pytest.mark.parametrize("action", ["RestartPod", "RestartTask"])
-def test_restarting_a_part_leaves_the_rest_alone(action: str) -> None:
+def test_partial_restart_keeps_the_other_pods(action: str) -> None:
     tasks = task("bad", 2, policies=[policy(action, "PodFailed")]), task("good", 1)
     world = running_world(job(*tasks, plugins={"svc": []}))
     podgroup = world.podgroup
@@ -245,7 +245,7 @@ def test_restarting_a_part_leaves_the_rest_alone(action: str) -> None:
     assert (status_of(world).version, status_of(world).retry_count) == (0, 1)
 
 
-def test_restarting_a_partition_leaves_the_others_alone() -> None:
+def test_restart_of_a_partition_keeps_the_other_partitions() -> None:
     cut = {"totalPartitions": 2, "partitionSize": 2}
     restart = policy("RestartPartition", "PodFailed", "PodEvicted")
     world = running_world(
@@ -269,7 +269,7 @@ def test_a_partition_that_a_task_does_not_have_is_not_restarted() -> None:
     assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
 
 
-def test_a_job_created_suspended_makes_nothing_until_it_goes_on() -> None:
+def test_job_created_suspended_has_no_pods_until_it_is_resumed() -> None:
     world = JobSimulator(job(suspend=True))
     world.run_until_stable()
     assert world.phases[-1] == "Aborted"
@@ -285,7 +285,7 @@ def test_a_job_created_suspended_makes_nothing_until_it_goes_on() -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_suspending_stops_a_job_and_clearing_it_goes_on(dies: bool) -> None:
+def test_setting_suspend_stops_a_job_and_clearing_it_resumes(dies: bool) -> None:
     world = running_world(job(task("t", 2)))
     world.report_pod("t-0", P.SUCCEEDED)
     world.run_until_stable()
@@ -332,7 +332,7 @@ def test_a_job_that_is_over_is_not_suspended() -> None:
         assert world.phases[-1] == "Completed"
 
 
-def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
+def test_last_restart_fails_the_job_before_anything_is_created() -> None:
     world = running_world(job(maxRetry=1, policies=[policy("RestartPod", "PodFailed")]))
     world.report_pod("t-0", P.FAILED, exit_code=1)
     world.run_until_stable()
@@ -347,7 +347,7 @@ def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
     assert (status.retry_count, status.failed, world.created.total()) == (1, 1, 2)
 
 
-def test_a_lost_pod_without_a_policy_is_made_again() -> None:
+def test_lost_pod_without_a_policy_is_recreated() -> None:
     world = running_world(job())
     world.evict("t-0")
     world.run_until_stable()
@@ -356,7 +356,7 @@ def test_a_lost_pod_without_a_policy_is_made_again() -> None:
     assert status_of(world).retry_count == 0
 
 
-def test_a_pod_that_was_lost_while_the_controller_was_down_counts_as_evicted() -> None:
+def test_pod_deleted_while_no_controller_ran_counts_as_evicted() -> None:
     world = running_world(job(policies=[policy("RestartJob", "PodEvicted")]))
     del world.pods["j-t-0"]
     world.crash()
@@ -365,7 +365,7 @@ def test_a_pod_that_was_lost_while_the_controller_was_down_counts_as_evicted() -
     assert status_of(world).retry_count == 1
 
 
-def test_a_pod_that_failed_while_the_controller_was_down_is_answered() -> None:
+def test_pod_failed_while_no_controller_ran_matches_policies() -> None:
     world = running_world(job(policies=[policy("AbortJob", "PodFailed")]))
     world.report_pod("t-0", P.FAILED)
     world.crash()
@@ -398,7 +398,7 @@ def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
 def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
     def found(kind: str, at: str) -> PodGroupCondition:
         return PodGroupCondition(
-            type=kind, status="True", message="no room", last_transition_time=at
+            type=kind, status="True", message="no capacity", last_transition_time=at
         )
 
     world = running_world(job())
@@ -416,17 +416,17 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
         assert status_of(world).state.reason == "", "it runs"
 
 
-def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
+def test_quirk_44_status_has_the_blocking_reason_until_the_job_runs() -> None:
     world = JobSimulator(job())
     world.run_until_stable()
     world.admit("Pending")
     assert world.podgroup is not None
-    found = PodGroupCondition(type="Unschedulable", status="True", message="no room")
+    found = PodGroupCondition(type="Unschedulable", status="True", message="no capacity")
     status = PodGroupStatus(phase="Pending", conditions=(found,))
     world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
     world.run_until_stable()
     state = status_of(world).state
-    assert (state.reason, state.message) == ("PodGroupPending", "no room")
+    assert (state.reason, state.message) == ("PodGroupPending", "no capacity")
     assert state.last_transition_time == status_of(world).conditions[0].last_transition_time
     world.admit()
     world.run_until_stable()
@@ -434,24 +434,24 @@ def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "told"),
+    ("action", "result"),
     [
         ("Frobnicate", "there is no such action"),
-        ("RestartTask", "it changes nothing, as a Command cannot say of which pods"),
+        ("RestartTask", "it changes nothing, because a Command names no pods"),
         ("ResumeJob", "it changes nothing in phase Pending"),
         ("SyncJob", "it changes nothing in phase Pending"),
     ],
 )
-def test_a_command_that_changes_nothing_says_why(action: str, told: str) -> None:
+def test_event_explains_why_a_command_has_no_effect(action: str, result: str) -> None:
     world = JobSimulator(job())
     world.run_until_stable()
     assert world.job is not None
     effects = decide(world.job_view(), CommandRef(name="c", uid="u", action=action))
-    assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {told}")
+    assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {result}")
     assert effects[-1] == DeleteCommand()
 
 
-def test_a_job_that_failed_says_which_pod_did() -> None:
+def test_message_of_a_failed_job_names_the_failed_pod() -> None:
     world = running_world(job(task("t", 12)))
     for index in range(12):
         world.report_pod(f"t-{index}", P.FAILED if index in (2, 10) else P.SUCCEEDED, exit_code=3)
@@ -466,7 +466,7 @@ def test_a_job_that_failed_says_which_pod_did() -> None:
     assert status_of(world).state.message == "2 of 2 pods succeeded, which are too few"
 
 
-def test_a_gang_that_can_never_fill_again_says_so() -> None:
+def test_unsatisfiable_gang_is_reported_in_status_and_event() -> None:
     world = running_world(job())
     world.report_pod("t-0", P.FAILED)
     world.run_until_stable()
@@ -481,16 +481,16 @@ def test_a_gang_that_can_never_fill_again_says_so() -> None:
 def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     world = running_world(job())
 
-    def refuse(ledger: PodTracker) -> None:
+    def refuse(tracker: PodTracker) -> None:
         raise AssertionError("all pods were walked over")
 
-    for walk in ("live", "done"):
+    for walk in ("active", "finished"):
         monkeypatch.setattr(PodTracker, walk, refuse)
     world.report_pod("t-0", P.FAILED)
     assert [type(effect) for effect in decide(world.job_view())] == [DropLifecycleEvents, SetStatus]
 
 
-def test_a_policy_with_a_timeout_waits_and_then_acts() -> None:
+def test_policy_with_a_timeout_acts_after_it() -> None:
     world = running_world(job(policies=[policy("TerminateJob", "PodFailed", timeout="5s")]))
     world.report_pod("t-0", P.FAILED)
     world.run_until_stable()
@@ -519,7 +519,7 @@ def test_a_pod_that_starts_in_time_cancels_the_policy_for_pending_ones() -> None
     assert world.phases == ["Pending", "Running"]
 
 
-def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
+def test_task_starts_after_the_tasks_that_it_depends_on() -> None:
     world = JobSimulator(job(task("a", 1), task("b", 2, dependsOn={"name": ["a"]}), minAvailable=1))
     world.run_until_stable()
     world.admit()
@@ -532,8 +532,8 @@ def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
     assert set(world.pods) == {"j-a-0", "j-b-0", "j-b-1"}
 
 
-def test_a_gang_is_made_of_those_that_wait_for_nobody() -> None:
-    """The others are made when those run, and cannot be placed together with them."""
+def test_min_member_counts_tasks_without_dependencies() -> None:
+    """The other pods are created after those run, so they cannot be scheduled together."""
 
     def gang(*tasks: dict[str, Any], **spec: Any) -> int:
         return podgroups.desired_spec(job(*tasks, **spec), priorities={}).min_member
@@ -542,8 +542,10 @@ def test_a_gang_is_made_of_those_that_wait_for_nobody() -> None:
     assert gang(first, then, minAvailable=5) == 2
     assert gang(first, then, minAvailable=1) == 1
     assert gang(task("a", 2, minAvailable=1), then, minAvailable=4) == 1
-    assert gang(task("a", 2, minAvailable=0), then, minAvailable=3) == 3, "it waits for nobody"
-    assert gang(first, task("b", 3, dependsOn={"name": ["gone"]}), minAvailable=5) == 5
+    assert gang(task("a", 2, minAvailable=0), then, minAvailable=3) == 3, (
+        "it has no dependency to wait for"
+    )
+    assert gang(first, task("b", 3, dependsOn={"name": ["unknown"]}), minAvailable=5) == 5
 
 
 def test_scaling_makes_and_removes_the_highest_indices() -> None:
@@ -565,7 +567,7 @@ def test_scaling_makes_and_removes_the_highest_indices() -> None:
     assert status_of(world).version == 0
 
 
-def test_a_podgroup_that_somebody_deletes_is_made_again_and_the_job_runs_on() -> None:
+def test_deleted_podgroup_is_recreated_and_the_job_continues() -> None:
     world = running_world(job())
     world.podgroup = None
     world.run_until_stable()
@@ -586,7 +588,7 @@ def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
     assert world.job is None
 
 
-def test_quirk_27_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
+def test_quirk_27_old_podgroup_is_deleted_before_a_restarted_job_creates_a_new_one() -> None:
     world = running_world(job())
     world.send_command("RestartJob")
     world.step()
@@ -668,9 +670,9 @@ def cause_event(world: JobSimulator, what: str, which: int) -> None:
 def test_any_life_keeps_the_rules(
     policies: list[dict[str, object]], events: list[tuple[str, int, int]]
 ) -> None:
-    """Last phases stay, versions only grow, what is counted is there, and all comes to rest.
+    """Final phases stay, versions only grow, counted pods exist, and the job becomes stable.
 
-    That no name is made while it is taken, and that no write changes nothing, the world itself
+    That no existing pod is created, and that each write changes something, the simulator itself
     asserts.
     """
     cut = {"totalPartitions": 2, "partitionSize": 1}

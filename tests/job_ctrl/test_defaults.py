@@ -22,12 +22,12 @@ TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "busybox:1.36"}]}}
 
 def decode_job(spec: Json) -> DefaultedJob:
     """A stored job, as the controller reads it; the definition has filled in the queue."""
-    made = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, DefaultedJob)
-    return msgspec.structs.replace(made, metadata=ObjectMeta(name="j", namespace="ns"))
+    created = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, DefaultedJob)
+    return msgspec.structs.replace(created, metadata=ObjectMeta(name="j", namespace="ns"))
 
 
 def interpret(spec: Json) -> Json:
-    """What comes of it: all that the controller asks of the spec, and a pod of each task."""
+    """Everything that the controller reads of the spec, and a pod of each task."""
     job = decode_job(spec)
     built = [pods.build(job, task, 0) for task in job.spec.tasks]
     bare = [msgspec.structs.replace(task, template=msgspec.Raw(b"{}")) for task in job.spec.tasks]
@@ -35,9 +35,9 @@ def interpret(spec: Json) -> Json:
     return {"spec": whole, "pods": built}
 
 
-@pytest.mark.parametrize("case", RECORDED, ids=lambda case: str(case["recording"]))
-def test_it_means_what_the_recorded_admission_stored(case: Json) -> None:
-    assert interpret(case["sent"]) == interpret(case["stored"])
+@pytest.mark.parametrize("sample", RECORDED, ids=lambda sample: str(sample["recording"]))
+def test_it_means_what_the_recorded_admission_stored(sample: Json) -> None:
+    assert interpret(sample["sent"]) == interpret(sample["stored"])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_it_means_what_our_admission_would_store(spec: Json) -> None:
     assert interpret(sent) == interpret(stored)
 
 
-def test_no_gang_that_was_asked_for_is_kept() -> None:
+def test_podgroup_of_a_stopped_job_is_deleted() -> None:
     task = {"name": "t", "replicas": 3, "minAvailable": 1, "template": TEMPLATE}
     assert decode_job({"tasks": [task], "minAvailable": 0}).spec.min_available == 0
     assert decode_job({"tasks": [task]}).spec.min_available == 1

@@ -1,8 +1,4 @@
-"""Policies that answer later: as if each look asked about everything, at the price of what is due.
-
-What happened to a pod long ago and is answered later costs nothing until then, and the answer is
-what it would be if it were looked at all the time.
-"""
+"""Delayed policies: each sync acts as if it evaluated all events, at the cost of the due ones."""
 
 import dataclasses
 from itertools import count
@@ -25,8 +21,9 @@ from batholith.job_ctrl.effects import (
 )
 from batholith.job_ctrl.job_view import JobView
 from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
-from batholith.job_ctrl.restarts import RestartTarget
+from batholith.job_ctrl.pod_info import LifecycleEvent
+from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.job_ctrl.restarts import target_for_event
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -54,7 +51,7 @@ CHANGES = st.fixed_dictionaries(
     {
         "phase": st.sampled_from([*P, P.PENDING]),
         "uid": st.sampled_from(["u1", "u2"]),
-        "leaving": st.sampled_from([False, False, False, True]),
+        "terminating": st.sampled_from([False, False, False, True]),
         "version": st.sampled_from([0, 0, 0, 1]),
         "restarts": st.integers(0, 1),
     }
@@ -63,7 +60,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.sampled_from(NAMES), CHANGES),
         st.tuples(st.just("put"), st.sampled_from(NAMES), CHANGES),
-        st.tuples(st.sampled_from(["drop", "doom", "reprieve"]), st.sampled_from(NAMES)),
+        st.tuples(st.sampled_from(["drop", "delete", "undelete"]), st.sampled_from(NAMES)),
         st.tuples(st.just("policies"), POLICIES),
         st.tuples(st.just("status"), STATUSES),
         st.tuples(st.just("scale"), st.integers(0, 2)),
@@ -75,7 +72,7 @@ STEPS = st.lists(
 
 
 class PolicyModel:
-    """A ledger, and the job that it is kept for, as both change."""
+    """A tracker and its job, as both change."""
 
     def __init__(self, policies: list[dict[str, Any]]) -> None:
         self.pod_tracker = PodTracker()
@@ -94,15 +91,15 @@ class PolicyModel:
         """Do one step of a random history."""
         match step:
             case "put":
-                made = pod_info(what, **(changes or {}))
-                made = dataclasses.replace(made, uid=f"{what}-{made.uid}")
-                self.uids[what] = made.uid
-                self.pod_tracker.update(made, now=self.now)
+                created = pod_info(what, **(changes or {}))
+                created = dataclasses.replace(created, uid=f"{what}-{created.uid}")
+                self.uids[what] = created.uid
+                self.pod_tracker.update(created, now=self.now)
             case "drop":
                 self.pod_tracker.remove(self.uids.get(what, ""), now=self.now)
-            case "doom":
+            case "delete":
                 self.pod_tracker.mark_deleting([self.uids.get(what, "")])
-            case "reprieve":
+            case "undelete":
                 self.pod_tracker.unmark_deleting([self.uids.get(what, "")])
             case "policies":
                 self.policies = what
@@ -119,7 +116,7 @@ class PolicyModel:
         return dataclasses.replace(seen, pod_tracker=self.pod_tracker, monotonic_now=self.now)
 
     def evaluate_policies(self) -> list[Effect]:
-        """Ask the policies, and put down what concerns happenings."""
+        """Evaluate the policies, and apply the effects on lifecycle events."""
         asides, move = _apply_policies(self.view())
         effects = [*asides, *move]
         for effect in effects:
@@ -134,42 +131,40 @@ class PolicyModel:
         return effects
 
 
-def evaluate_all(seen: JobView) -> tuple[list[LifecycleEvent], float | None, str]:
+def evaluate_all(
+    seen: JobView, events: list[LifecycleEvent]
+) -> tuple[list[LifecycleEvent], float | None, str]:
     """The naive rule: all that happened, asked about one by one.
 
     Returns what needs no more thought, seconds until something else is due, and what is done.
     """
     over, waits = list[LifecycleEvent](), list[float]()
-    for happening in seen.pod_tracker.events:
-        policy = policies.match_policy(seen.job, happening, seen.pod_counts)
-        if policy is None or policies.is_stale(seen.pod_tracker, happening, policy):
-            over.append(happening)
+    for event in events:
+        policy = policies.match_policy(seen.job, event, seen.pod_counts)
+        if policy is None or policies.is_stale(seen.pod_tracker, event, policy):
+            over.append(event)
             continue
         go = RULES[seen.phase].transitions.get(Action(policy.action))
-        if go is None or RestartTarget.for_event(Action(policy.action), happening) is None:
-            over.append(happening)
+        if go is None or target_for_event(policy.action, event) is None:
+            over.append(event)
             continue
-        left = (
-            happening.occurred_at
-            + policies.delay(policy, happening.event_type)
-            - seen.monotonic_now
-        )
+        left = event.occurred_at + policies.delay(policy, event.event_type) - seen.monotonic_now
         if left <= 0:
-            return [*over, happening], None, policy.action
+            return [*over, event], None, policy.action
         waits.append(left)
     return over, min(waits, default=None), ""
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(rules=POLICIES, steps=STEPS)
-def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
+def test_inv_vc_7_each_sync_equals_an_evaluation_of_all_events(
     rules: list[dict[str, Any]], steps: list[tuple[Any, ...]]
 ) -> None:
-    story = PolicyModel(rules)
+    model = PolicyModel(rules)
     for step in steps:
-        story.apply_step(*step)
-        over, left, action = evaluate_all(story.view())
-        effects = story.evaluate_policies()
+        model.apply_step(*step)
+        over, left, action = evaluate_all(model.view(), model.pod_tracker.events)
+        effects = model.evaluate_policies()
         forgotten = [
             one for each in effects if isinstance(each, DropLifecycleEvents) for one in each.events
         ]
@@ -177,21 +172,21 @@ def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
         done = [each.message for each in effects if isinstance(each, RecordEvent)]
         assert forgotten == over
         assert agains == ([] if left is None else [left])
-        assert [said for said in done if said.startswith(f"Action {action} after")] == (
-            [said for said in done if said.startswith("Action")]
+        assert [message for message in done if message.startswith(f"Action {action} after")] == (
+            [message for message in done if message.startswith("Action")]
         )
-        assert any(said.startswith("Action") for said in done) == bool(action)
+        assert any(message.startswith("Action") for message in done) == bool(action)
 
 
 def pending_job(number: int, **fields: Any) -> PolicyModel:
-    """A job of so many pods that all wait, with a policy against it; it has been looked at."""
-    late = {"action": "AbortJob", "events": ["PodPending"], "timeout": "60s"}
-    story = PolicyModel([late])
-    story.apply_step("scale", number)
+    """A job with *number* pending pods and a delayed policy, synced once."""
+    delayed = {"action": "AbortJob", "events": ["PodPending"], "timeout": "60s"}
+    model = PolicyModel([delayed])
+    model.apply_step("scale", number)
     for index in range(number):
-        story.apply_step("put", f"a-{index}", {"phase": P.PENDING, **fields})
-    story.evaluate_policies()
-    return story
+        model.apply_step("put", f"a-{index}", {"phase": P.PENDING, **fields})
+    model.evaluate_policies()
+    return model
 
 
 def evaluated_pods(model: PolicyModel) -> list[str]:
@@ -200,50 +195,50 @@ def evaluated_pods(model: PolicyModel) -> list[str]:
     return [one.pod for one in due]
 
 
-def test_pods_that_wait_cost_a_look_nothing_until_they_are_due() -> None:
-    story = pending_job(5)
-    assert evaluated_pods(story) == []
-    story.now += 30.0
-    story.apply_step("put", "a-1", {"phase": P.RUNNING})
-    story.apply_step("put", "a-2", {"phase": P.PENDING, "ready": True})  # something about it is new
-    assert evaluated_pods(story) == ["j-a-2"]
-    assert [one.seconds for one in story.evaluate_policies() if isinstance(one, RequeueAfter)] == [
+def test_deferred_events_cost_nothing_until_they_are_due() -> None:
+    model = pending_job(5)
+    assert evaluated_pods(model) == []
+    model.now += 30.0
+    model.apply_step("put", "a-1", {"phase": P.RUNNING})
+    model.apply_step("put", "a-2", {"phase": P.PENDING, "ready": True})  # something about it is new
+    assert evaluated_pods(model) == ["j-a-2"]
+    assert [one.seconds for one in model.evaluate_policies() if isinstance(one, RequeueAfter)] == [
         30.0
     ]
-    assert evaluated_pods(story) == []
-    story.now += 30.0
-    assert evaluated_pods(story) == ["j-a-0", "j-a-2", "j-a-3", "j-a-4"]
-    assert any(isinstance(one, SetStatus) for one in story.evaluate_policies())
-    assert story.status.state.phase == "Aborting"
+    assert evaluated_pods(model) == []
+    model.now += 30.0
+    assert evaluated_pods(model) == ["j-a-0", "j-a-2", "j-a-3", "j-a-4"]
+    assert any(isinstance(one, SetStatus) for one in model.evaluate_policies())
+    assert model.status.state.phase == "Aborting"
 
 
-def test_a_pod_made_again_waits_its_own_time() -> None:
-    story = pending_job(1, uid="u1")
-    story.now += 40.0
-    story.apply_step("doom", "a-0")
-    story.apply_step("drop", "a-0")
-    story.apply_step("put", "a-0", {"phase": P.PENDING, "uid": "u2"})
-    assert [one.seconds for one in story.evaluate_policies() if isinstance(one, RequeueAfter)] == [
+def test_recreated_pod_has_its_own_timeout() -> None:
+    model = pending_job(1, uid="u1")
+    model.now += 40.0
+    model.apply_step("delete", "a-0")
+    model.apply_step("drop", "a-0")
+    model.apply_step("put", "a-0", {"phase": P.PENDING, "uid": "u2"})
+    assert [one.seconds for one in model.evaluate_policies() if isinstance(one, RequeueAfter)] == [
         60.0
     ]
-    story.now += 20.0
-    story.evaluate_policies()
-    assert story.status.state.phase == "Running"
+    model.now += 20.0
+    model.evaluate_policies()
+    assert model.status.state.phase == "Running"
 
 
-def test_a_policy_that_is_changed_counts_for_pods_that_wait_already() -> None:
-    story = pending_job(2)
-    story.now += 10.0
-    story.apply_step("policies", [{**story.policies[0], "timeout": "30s"}])
-    assert evaluated_pods(story) == ["j-a-0", "j-a-1"]
-    assert [one.seconds for one in story.evaluate_policies() if isinstance(one, RequeueAfter)] == [
+def test_changed_policy_applies_to_deferred_events() -> None:
+    model = pending_job(2)
+    model.now += 10.0
+    model.apply_step("policies", [{**model.policies[0], "timeout": "30s"}])
+    assert evaluated_pods(model) == ["j-a-0", "j-a-1"]
+    assert [one.seconds for one in model.evaluate_policies() if isinstance(one, RequeueAfter)] == [
         20.0
     ]
-    assert evaluated_pods(story) == []
+    assert evaluated_pods(model) == []
 
 
 class NaiveDeferredItems:
-    """What a docket must do, without its shortcuts."""
+    """Reference model of DeferredItems."""
 
     def __init__(self) -> None:
         self.items = dict[str, int]()
@@ -263,25 +258,25 @@ class NaiveDeferredItems:
         max_size=60,
     )
 )
-def test_a_docket_calls_what_is_due_in_the_order_in_which_it_came(
+def test_deferred_items_are_due_in_the_order_in_which_they_were_added(
     steps: list[tuple[str, str, int, str]],
 ) -> None:
-    docket, naive, numbers, now = DeferredItems[str, int](), NaiveDeferredItems(), count(), 0.0
+    deferred, naive, numbers, now = DeferredItems[str, int](), NaiveDeferredItems(), count(), 0.0
     for step, key, number, terms in steps:
         if step == "add":
-            docket.add(key, matter := next(numbers))
+            deferred.add(key, item := next(numbers))
             naive.deferred_until.pop(key, None)
             naive.items.pop(key, None)
-            naive.items[key] = matter
+            naive.items[key] = item
         elif step == "discard":
-            docket.discard(key)
+            deferred.discard(key)
             naive.items.pop(key, None)
             naive.deferred_until.pop(key, None)
         elif step == "reopen":
-            docket.reactivate(key)
+            deferred.reactivate(key)
             naive.deferred_until.pop(key, None)
         elif step == "put off" and key in naive.items:
-            docket.defer(key, until=now + number, inputs=terms)
+            deferred.defer(key, until=now + number, inputs=terms)
             if terms != naive.inputs:
                 naive.deferred_until.clear()
             naive.inputs, naive.deferred_until[key] = terms, now + number
@@ -290,18 +285,18 @@ def test_a_docket_calls_what_is_due_in_the_order_in_which_it_came(
         naive.deferred_until = {
             key: until for key, until in naive.deferred_until.items() if until > now
         }
-        assert docket.due(now, inputs=naive.inputs) == (
-            [matter for key, matter in naive.items.items() if key not in naive.deferred_until],
+        assert deferred.due(now, inputs=naive.inputs) == (
+            [item for key, item in naive.items.items() if key not in naive.deferred_until],
             min(naive.deferred_until.values(), default=None),
         )
-        assert docket.due(now, inputs="z") == ([*naive.items.values()], None)
-        docket.validate()
+        assert deferred.due(now, inputs="z") == ([*naive.items.values()], None)
+        deferred.validate()
 
 
-def test_putting_off_again_and_again_leaves_nothing_behind() -> None:
-    docket = DeferredItems[str, str]()
-    docket.add("a", "a")
+def test_repeated_deferral_does_not_grow_the_heap() -> None:
+    deferred = DeferredItems[str, str]()
+    deferred.add("a", "a")
     for number in range(10_000):
-        docket.defer("a", until=1e9 - number, inputs="x")
-        docket.reactivate("a")
-    assert len(docket._heap) < 200
+        deferred.defer("a", until=1e9 - number, inputs="x")
+        deferred.reactivate("a")
+    assert len(deferred._heap) < 200

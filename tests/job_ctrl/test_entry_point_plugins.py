@@ -20,19 +20,24 @@ from batholith.model.names import CONFIGMAPS, SECRETS, Resource
 MARKER = """
 class Mark:
     def __init__(self, given):
-        self.words = given
+        self.arguments = given
 
     def on_pod_create(self, pod, job):
-        pod["metadata"]["annotations"]["mark"] = " ".join(self.words)
+        pod["metadata"]["annotations"]["mark"] = " ".join(self.arguments)
 """
 EXITS = "raise SystemExit('nothing here')"
 
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages, one of which has plugins that cannot be loaded."""
+    """A directory of installed packages, one with plugins that cannot be loaded."""
     monkeypatch.syspath_prepend(tmp_path)
-    points = {"mark": "marks:Mark", "gone": "marks:Gone", "exits": "exits:X", "number": "marks:N"}
+    points = {
+        "mark": "marks:Mark",
+        "missing": "marks:Missing",
+        "exits": "exits:X",
+        "number": "marks:N",
+    }
     modules = {"marks": MARKER + "\nN = 1\n", "exits": EXITS}
     install(
         tmp_path, "acme-plugins", modules=modules, entry_points=points, group=entry_points.GROUP
@@ -50,15 +55,15 @@ def test_an_installed_plugin_serves_the_jobs_that_name_it(packages: Path) -> Non
     of = job(task(), plugins={"mark": ["a", "b"], "env": []})
     pod = mutated_pod(Registry.load().for_job(of), of)
     assert pod["metadata"]["annotations"]["mark"] == "a b"
-    assert entry_points.names() >= {"mark", "gone", "exits"}
+    assert entry_points.names() >= {"mark", "missing", "exits"}
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("gone", "marks:Gone of acme-plugins 1.0: AttributeError"),
+        ("missing", "marks:Missing of acme-plugins 1.0: AttributeError"),
         ("exits", "exits:X of acme-plugins 1.0: SystemExit: nothing here"),
-        ("number", "marks:N of acme-plugins 1.0: TypeError: it is no class"),
+        ("number", "marks:N of acme-plugins 1.0: TypeError: it is neither a class"),
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_named_to_its_jobs_alone(
@@ -74,24 +79,24 @@ def test_a_plugin_that_cannot_be_loaded_is_named_to_its_jobs_alone(
     assert f"job plugin {name!r} failed in {why}" in str(caught.value)
 
 
-def test_a_job_whose_plugin_is_gone_gets_no_pods_but_may_end() -> None:
+def test_job_with_a_missing_plugin_gets_no_pods_but_may_end() -> None:
     of = job(plugins={"nosuch": [], "ssh": []})
-    team = Registry().for_job(of)
+    job_plugins = Registry().for_job(of)
     for _ in range(2):
         with pytest.raises(UnknownPluginError, match="'nosuch' is not installed; known are env"):
-            mutated_pod(team, of)
+            mutated_pod(job_plugins, of)
     with pytest.raises(UnknownPluginError):
-        list(team.desired_objects(of))
-    assert list(team.objects_to_delete(of)) == [(SECRETS, "j-ssh")]
-    assert list(team.warnings(of)) == []
+        list(job_plugins.desired_objects(of))
+    assert list(job_plugins.objects_to_delete(of)) == [(SECRETS, "j-ssh")]
+    assert list(job_plugins.warnings(of)) == []
 
 
 class FailingPlugin:
-    """Fails where its argument says."""
+    """Fails in the hook that its argument names."""
 
     def __init__(self, given: Sequence[str]) -> None:
         (self.fails_in,) = given
-        self._fail_if("its making")
+        self._fail_if("its constructor")
 
     def _fail_if(self, where: str) -> None:
         if where == self.fails_in:
@@ -105,7 +110,7 @@ class FailingPlugin:
         return [DesiredObject(resource=CONFIGMAPS, name="c", build=self._build)]
 
     def _build(self) -> dict[str, Any]:
-        self._fail_if("the making of ConfigMap c")
+        self._fail_if("build of ConfigMap c")
         return {}
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
@@ -113,12 +118,12 @@ class FailingPlugin:
         return [(CONFIGMAPS, "c")]
 
     def validate_job(self, job: Job) -> Sequence[str]:
-        self._fail_if("complaints_about")
+        self._fail_if("validate_job")
         return []
 
 
 def run_all_hooks(plugins: JobPlugins, job: Job) -> list[str]:
-    """Let the team do everything that it is there for; what it complains of."""
+    """Call all hooks; return the warnings."""
     mutated_pod(plugins, job)
     for wanted in plugins.desired_objects(job):
         wanted.build()
@@ -128,30 +133,30 @@ def run_all_hooks(plugins: JobPlugins, job: Job) -> list[str]:
 
 @pytest.mark.parametrize(
     "where",
-    ["its making", "on_pod_create", "on_job_add", "the making of ConfigMap c", "on_job_delete"],
+    ["its constructor", "on_pod_create", "on_job_add", "build of ConfigMap c", "on_job_delete"],
 )
 def test_a_plugin_that_fails_is_named_with_what_it_was_about(where: str) -> None:
     of = job(plugins={"clumsy": [where], "env": []})
-    team = Registry({**BUILT_IN, "clumsy": FailingPlugin}).for_job(of)
+    job_plugins = Registry({**BUILT_IN, "clumsy": FailingPlugin}).for_job(of)
     with pytest.raises(PluginError) as caught:
-        run_all_hooks(team, of)
+        run_all_hooks(job_plugins, of)
     assert str(caught.value) == f"job plugin 'clumsy' failed in {where}: ValueError: oh"
 
 
-def test_a_plugin_that_fails_to_complain_is_complained_of() -> None:
-    of = job(plugins={"clumsy": ["complaints_about"]})
-    (said,) = run_all_hooks(Registry({"clumsy": FailingPlugin}).for_job(of), of)
-    assert said == "job plugin 'clumsy' failed in complaints_about: ValueError: oh"
+def test_failure_of_validate_job_is_a_warning() -> None:
+    of = job(plugins={"clumsy": ["validate_job"]})
+    (message,) = run_all_hooks(Registry({"clumsy": FailingPlugin}).for_job(of), of)
+    assert message == "job plugin 'clumsy' failed in validate_job: ValueError: oh"
 
 
-def test_one_that_fails_to_take_its_objects_away_keeps_no_others() -> None:
+def test_failure_of_on_job_delete_keeps_no_objects_of_other_plugins() -> None:
     of = job(plugins={"clumsy": ["on_job_delete"], "ssh": []})
     found = []
     with pytest.raises(PluginError, match="on_job_delete"):
         for one in (
             Registry({**BUILT_IN, "clumsy": FailingPlugin}).for_job(of).objects_to_delete(of)
         ):
-            found.append(one)  # noqa: PERF402 - what comes before the error counts
+            found.append(one)  # noqa: PERF402 - objects before the error count
     assert found == [(SECRETS, "j-ssh")]
 
 
@@ -163,7 +168,7 @@ def test_an_object_that_is_none_is_not_sent_to_the_server() -> None:
 
     of = job(plugins={"empty": []})
     (wanted,) = Registry({"empty": lambda given: Empty()}).for_job(of).desired_objects(of)
-    with pytest.raises(PluginError, match="the making of ConfigMap c: TypeError: it is no object"):
+    with pytest.raises(PluginError, match="build of ConfigMap c: TypeError: it is no object"):
         wanted.build()
 
 

@@ -1,4 +1,4 @@
-"""Figures of how jobs end."""
+"""Metrics of finished jobs."""
 
 from prometheus_client import CollectorRegistry
 from support.jobs import job

@@ -1,14 +1,15 @@
-"""The phase table, cell by cell, and the rules by which a job moves on by itself."""
+"""The phase table, cell by cell, and the transitions that follow from the pods."""
 
 import msgspec
 import pytest
 from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import status
+from batholith.job_ctrl.actions import Transition
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
 from batholith.job_ctrl.job_view import CommandRef, JobView
-from batholith.job_ctrl.phases import RULES, Transition
+from batholith.job_ctrl.phases import RULES
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -36,7 +37,7 @@ def status_in(phase: JobPhase, **fields: object) -> JobStatus:
 
 @pytest.mark.parametrize("phase", JobPhase)
 @pytest.mark.parametrize("action", Action)
-def test_an_action_leads_where_the_table_says(phase: JobPhase, action: Action) -> None:
+def test_each_action_leads_to_the_phase_in_the_table(phase: JobPhase, action: Action) -> None:
     seen = job_view(job(status=status_in(phase, version=4, retry_count=1)))
     go = RULES[phase].transitions.get(action)
     assert (go is not None) == ((phase, action) in TABLE)
@@ -54,7 +55,7 @@ def test_each_phase_has_its_rules(phase: JobPhase) -> None:
 
 
 def written_phase(effects: list[Effect]) -> JobPhase | None:
-    """The phase that is written, if it is another or entered anew."""
+    """The phase that is written, if any."""
     for effect in effects:
         if isinstance(effect, SetStatus) and effect.immediate:
             return JobPhase(effect.status.state.phase)
@@ -63,7 +64,7 @@ def written_phase(effects: list[Effect]) -> JobPhase | None:
 
 @pytest.mark.parametrize("phase", JobPhase)
 @pytest.mark.parametrize("action", Action)
-def test_a_command_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
+def test_command_in_each_phase_follows_the_table(phase: JobPhase, action: Action) -> None:
     seen = job_view(job(status=status_in(phase, min_available=2)), pod_info("t-0"), pod_info("t-1"))
     effects = decide(seen, CommandRef(name="c", uid="uid-c", action=action))
     then = TABLE.get((phase, action)) if action not in PARTIAL_RESTART else None
@@ -72,11 +73,11 @@ def test_a_command_does_in_each_phase_what_the_table_says(phase: JobPhase, actio
 
 
 def failed_in(phase: JobPhase, action: Action) -> JobView:
-    """A pod of a job in *phase* has just failed, which a policy answers by *action*."""
-    answer = {"action": action, "event": "PodFailed"}
+    """A pod of a job in *phase* has just failed, and a policy has *action*."""
+    policy = {"action": action, "event": "PodFailed"}
     of = job(
         task("t", 2, partitionPolicy={"totalPartitions": 2, "partitionSize": 1}),
-        policies=[answer],
+        policies=[policy],
         maxRetry=9,
         status=status_in(phase, min_available=2),
     )
@@ -87,7 +88,7 @@ def failed_in(phase: JobPhase, action: Action) -> JobView:
 
 @pytest.mark.parametrize("phase", JobPhase)
 @pytest.mark.parametrize("action", Action)
-def test_a_policy_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
+def test_policy_in_each_phase_follows_the_table(phase: JobPhase, action: Action) -> None:
     seen = failed_in(phase, action)
     by_itself = job_view(msgspec.structs.replace(seen.job, spec=job(maxRetry=9).spec),
                      pod_info("t-0", PodPhase.FAILED), pod_info("t-1"),
@@ -181,29 +182,29 @@ def test_a_job_that_was_stopped_has_stopped_when_no_pod_is_alive(
     phase: JobPhase, then: JobPhase
 ) -> None:
     of = job(status=status_in(phase, version=1))
-    assert final_phase(running_job(of, t="SR")) is None  # it must still be told to go
-    assert final_phase(job_view(of, pod_info(leaving=True))) is None
-    assert final_phase(job_view(of, pod_info("t-1", PodPhase.SUCCEEDED, leaving=True))) is None
+    assert final_phase(running_job(of, t="SR")) is None  # its deletion is not requested yet
+    assert final_phase(job_view(of, pod_info(terminating=True))) is None
+    assert final_phase(job_view(of, pod_info("t-1", PodPhase.SUCCEEDED, terminating=True))) is None
     assert final_phase(running_job(of, t="SF")) == then
     assert final_phase(job_view(of)) == then
 
 
-def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
+def test_restart_waits_for_min_available_and_checks_retries_first() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESTART_JOB)
     three = JobStatus(state=state, version=1, retry_count=3, min_available=2)
     assert RULES[P.RESTARTING].next_transition(job_view(job(status=three))) == Transition(
         to=P.FAILED, bumps_version=True
     )
     two = JobStatus(state=state, version=1, retry_count=2, min_available=2)
-    assert final_phase(job_view(job(status=two), pod_info(leaving=True))) is None
+    assert final_phase(job_view(job(status=two), pod_info(terminating=True))) is None
     assert final_phase(job_view(job(status=two))) == P.PENDING
 
 
-def test_a_job_that_was_scaled_down_while_it_stood_still_does_not_wait_for_ever() -> None:
+def test_job_scaled_down_while_stopped_is_not_blocked() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
     smaller = job(task(replicas=1), status=JobStatus(state=state, version=1, min_available=3))
     assert final_phase(job_view(smaller)) == P.PENDING
-    assert final_phase(job_view(smaller, pod_info(leaving=True))) is None
+    assert final_phase(job_view(smaller, pod_info(terminating=True))) is None
 
 
 def test_a_resume_costs_no_retry_and_never_fails_the_job() -> None:

@@ -24,7 +24,7 @@ DEFAULTS: dict[str, arguments.Value] = {"name": "", "port": 22, "on": False}
 
 
 @pytest.mark.parametrize(
-    ("words", "values"),
+    ("texts", "values"),
     [
         (["--name=x", "-port=0x10", "--on"], ("x", 16, True)),
         (["--name", "x", "--port", "010"], ("x", 8, False)),
@@ -32,16 +32,16 @@ DEFAULTS: dict[str, arguments.Value] = {"name": "", "port": 22, "on": False}
         (["--name=a=b"], ("a=b", 22, False)),
     ],
 )
-def test_arguments_are_read_as_go_reads_flags(words: list[str], values: tuple[Any, ...]) -> None:
-    read = arguments.parse(words, DEFAULTS)
+def test_arguments_are_read_as_go_reads_flags(texts: list[str], values: tuple[Any, ...]) -> None:
+    read = arguments.parse(texts, DEFAULTS)
     assert tuple(read.values.values()) == values
     assert read.warnings == ()
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--no-such"], ["--no-such", "3"], ["--port=x"], ["--on=maybe"], ["word"], ["-"]]
+    "wrong", [["--no-such"], ["--no-such", "3"], ["--port=x"], ["--on=maybe"], ["text"], ["-"]]
 )
-def test_quirks_19_and_a8_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
+def test_quirks_19_and_a8_invalid_argument_hides_no_other(wrong: list[str]) -> None:
     read = arguments.parse([*wrong, "--name=x"], DEFAULTS)
     assert read.values == {"name": "x", "port": 22, "on": False}
     assert len(read.warnings) == 1
@@ -52,7 +52,7 @@ def test_a_flag_at_the_end_may_lack_its_value() -> None:
 
 
 class SidecarPlugin:
-    """A plugin of somebody else's."""
+    """A plugin of another package."""
 
     def __init__(self, given: Sequence[str]) -> None:
         self.image = given[0]
@@ -71,16 +71,16 @@ def test_quirk_1_a_container_that_another_plugin_adds_is_served_too() -> None:
     assert side["volumeMounts"] == [{"name": "j-svc", "mountPath": "/etc/volcano"}]
 
 
-def test_the_template_is_not_changed_by_the_pods_made_of_it() -> None:
+def test_template_is_not_changed_by_its_pods() -> None:
     of = job(task(replicas=2), plugins={"env": []})
-    team = Registry.load().for_job(of)
-    made = [pods.build(of, of.spec.tasks[0], index) for index in (0, 1)]
-    for pod in made:
-        team.mutate_pod(pod, of)
-    assert [len(pod["spec"]["containers"][0]["env"]) for pod in made] == [2, 2]
+    job_plugins = Registry.load().for_job(of)
+    created = [pods.build(of, of.spec.tasks[0], index) for index in (0, 1)]
+    for pod in created:
+        job_plugins.mutate_pod(pod, of)
+    assert [len(pod["spec"]["containers"][0]["env"]) for pod in created] == [2, 2]
 
 
-def test_given_keys_are_used_as_they_are_and_no_others_are_made() -> None:
+def test_given_ssh_keys_are_used_and_none_are_generated() -> None:
     of = job(plugins={"ssh": ["--ssh-private-key=mine", "--ssh-public-key=yours"]})
     (secret,) = Registry().for_job(of).desired_objects(of)
     data = secret.build()["data"]
@@ -88,17 +88,17 @@ def test_given_keys_are_used_as_they_are_and_no_others_are_made() -> None:
     assert secret.synced_data == {"config": data["config"]}
 
 
-def test_what_a_team_removes_is_what_it_made() -> None:
+def test_plugins_delete_the_objects_that_they_provide() -> None:
     of = job(plugins={"ssh": [], "svc": [], "env": []})
-    team = Registry().for_job(of)
-    made = [(wanted.resource, wanted.name) for wanted in team.desired_objects(of)]
-    assert list(team.objects_to_delete(of)) == made
-    assert len(made) == 4
-    assert list(team.warnings(of)) == []
+    job_plugins = Registry().for_job(of)
+    created = [(wanted.resource, wanted.name) for wanted in job_plugins.desired_objects(of)]
+    assert list(job_plugins.objects_to_delete(of)) == created
+    assert len(created) == 4
+    assert list(job_plugins.warnings(of)) == []
 
 
 def mutated_pod(job: Job, task_name: str, index: int = 0) -> pods.Pod:
-    """A pod of *of* as its plugins make it."""
+    """A pod of *of*, mutated by its plugins."""
     (chosen,) = (one for one in job.spec.tasks if one.name == task_name)
     pod = pods.build(job, chosen, index)
     Registry().for_job(job).mutate_pod(pod, job)
@@ -114,15 +114,15 @@ def variables(pod: pods.Pod) -> dict[str, str]:
 
 def test_quirks_1_and_2_no_two_pods_of_a_pytorch_job_have_the_same_rank() -> None:
     of = job(task("master", 2), task("worker", 3), plugins={"pytorch": [], "hcclrank": []})
-    made = [
+    created = [
         mutated_pod(of, one.name, index) for one in of.spec.tasks for index in range(one.replicas)
     ]
-    assert [variables(pod)["RANK"] for pod in made] == ["0", "1", "2", "3", "4"]
-    assert {variables(pod)["WORLD_SIZE"] for pod in made} == {"5"}
-    assert [pod["metadata"]["annotations"]["hccl/rankIndex"] for pod in made] == list("01234")
+    assert [variables(pod)["RANK"] for pod in created] == ["0", "1", "2", "3", "4"]
+    assert {variables(pod)["WORLD_SIZE"] for pod in created} == {"5"}
+    assert [pod["metadata"]["annotations"]["hccl/rankIndex"] for pod in created] == list("01234")
 
 
-def test_quirk_18_hcclrank_takes_the_first_rank_that_is_written_out() -> None:
+def test_quirk_18_hcclrank_uses_the_first_literal_rank() -> None:
     hidden = {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     env = [hidden, {"name": "RANK", "value": "7"}]
     spec = {"containers": [{"name": "main", "image": "i", "env": env}]}
@@ -145,17 +145,17 @@ async def test_a_worker_waits_until_the_master_listens() -> None:
         process = await asyncio.create_subprocess_exec(
             shell, "-c", text, stdout=asyncio.subprocess.PIPE
         )
-        said, _ = await process.communicate()
-        return process.returncode, said.decode()
+        message, _ = await process.communicate()
+        return process.returncode, message.decode()
 
     for shell in ("sh", "bash"):
-        code, said = await wait(shell, 1)
-        assert code == 1 and "did not answer within 0 s" in said
+        code, message = await wait(shell, 1)
+        assert code == 1 and "did not answer within 0 s" in message
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         for shell in ("sh", "bash"):
-            code, said = await wait(shell, server.sockets[0].getsockname()[1])
-            assert code == 0 and "answers" in said.splitlines()[-1]
+            code, message = await wait(shell, server.sockets[0].getsockname()[1])
+            assert code == 0 and "answers" in message.splitlines()[-1]
 
 
 def test_a_lone_tensorflow_pod_needs_no_cluster() -> None:
@@ -169,7 +169,7 @@ def test_an_mpi_master_without_workers_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "plugins", "words"),
+    ("tasks", "plugins", "texts"),
     [
         (["head", "worker"], {"ray": []}, ["'head'", "'worker'"]),
         (["worker"], {"ray": ["--workerContainer=main"]}, ["no task is named 'head'"]),
@@ -178,13 +178,13 @@ def test_an_mpi_master_without_workers_is_left_as_it_is() -> None:
     ],
 )
 def test_quirks_15_and_16_a_job_that_a_plugin_does_not_fit_is_complained_of(
-    tasks: list[str], plugins: dict[str, list[str]], words: list[str]
+    tasks: list[str], plugins: dict[str, list[str]], texts: list[str]
 ) -> None:
     of = job(*(task(name, 1) for name in tasks), plugins=plugins)
-    complaints = list(Registry().for_job(of).warnings(of))
-    assert len(complaints) == len(words)
-    for complaint, word in zip(complaints, words, strict=True):
-        assert word in complaint
+    warnings = list(Registry().for_job(of).warnings(of))
+    assert len(warnings) == len(texts)
+    for warning, text in zip(warnings, texts, strict=True):
+        assert text in warning
 
 
 def test_quirk_1_the_waiting_container_has_what_svc_gives_whatever_the_order() -> None:
@@ -195,12 +195,12 @@ def test_quirk_1_the_waiting_container_has_what_svc_gives_whatever_the_order() -
         assert [one["name"] for one in waiter["volumeMounts"]] == ["j-svc"]
 
 
-def test_quirk_5_a_public_key_alone_is_not_used_and_a_pair_is_made() -> None:
+def test_quirk_5_public_key_alone_is_ignored_and_a_pair_is_generated() -> None:
     of = job(plugins={"ssh": ["--ssh-public-key=mine"]})
     (secret,) = Registry().for_job(of).desired_objects(of)
     data = secret.build()["data"]
     assert data["id_rsa.pub"] == data["authorized_keys"] != "bWluZQ=="
-    assert any("private" in said for said in Registry().for_job(of).warnings(of))
+    assert any("private" in message for message in Registry().for_job(of).warnings(of))
 
 
 def test_quirk_8_a_job_that_is_to_be_reached_from_outside_gets_no_policy_against_it() -> None:
@@ -219,8 +219,8 @@ def test_quirk_12_long_lists_of_hosts_can_be_kept_out_of_the_environment() -> No
 def test_quirk_10_a_subdomain_of_the_template_s_own_is_complained_of() -> None:
     template = {"spec": {"subdomain": "elsewhere", "containers": [{"name": "c"}]}}
     of = job(task("t", 1, template=template), plugins={"svc": []})
-    (said,) = Registry().for_job(of).warnings(of)
-    assert "'elsewhere'" in said
+    (message,) = Registry().for_job(of).warnings(of)
+    assert "'elsewhere'" in message
 
 
 def test_quirk_11_a_host_name_in_the_template_is_listed_once() -> None:
@@ -230,7 +230,7 @@ def test_quirk_11_a_host_name_in_the_template_is_listed_once() -> None:
     assert config["cluster"]["worker"] == ["h.j:2222"]
 
 
-def test_quirk_13_the_documented_name_of_rays_client_port_is_taken() -> None:
+def test_quirk_13_documented_name_of_rays_client_port_is_accepted() -> None:
     of = job(task("head", 1), plugins={"ray": ["--clientServerPort=7", "--headContainer=main"]})
     assert list(Registry().for_job(of).warnings(of)) == []
     (service,) = Registry().for_job(of).desired_objects(of)
@@ -276,9 +276,9 @@ class FaultyPlugin:
 def test_a_plugin_that_cancels_itself_or_names_what_cannot_be_is_blamed(name: str) -> None:
     registry = Registry({"wayward": FaultyPlugin})
     of = job(task(), plugins={"wayward": [name]})
-    team = registry.for_job(of)
+    job_plugins = registry.for_job(of)
     with pytest.raises(PluginError, match=r"wayward.*CancelledError"):
-        team.mutate_pod({}, of)
-    with pytest.raises(PluginError, match="'wayward' wants an object of an invalid name"):
-        list(team.desired_objects(of))
-    assert list(team.objects_to_delete(of)) == [(CONFIGMAPS, "well")]
+        job_plugins.mutate_pod({}, of)
+    with pytest.raises(PluginError, match="'wayward' returned an object with an invalid name"):
+        list(job_plugins.desired_objects(of))
+    assert list(job_plugins.objects_to_delete(of)) == [(CONFIGMAPS, "well")]

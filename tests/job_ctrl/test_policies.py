@@ -1,4 +1,4 @@
-"""Which policy answers what."""
+"""Matching of events with policies."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,8 @@ from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _apply_policies
-from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodCounts
+from batholith.job_ctrl.pod_info import LifecycleEvent, PodCounts
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import JobEvent as E
 from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase
@@ -49,14 +50,14 @@ def test_the_first_policy_that_matches_wins(given: list[Any], action: str | None
     assert matched_action(own=given) == action
 
 
-def test_a_tasks_policies_come_before_the_jobs() -> None:
+def test_policies_of_a_task_precede_those_of_the_job() -> None:
     own, jobs = [{"action": "RestartTask", "event": "PodFailed"}], [
         {"action": "AbortJob", "event": "PodFailed"}
     ]  # fmt: skip
     assert matched_action(own=own, policies=jobs) == "RestartTask"
 
 
-def test_what_concerns_an_earlier_job_or_version_is_answered_by_nobody() -> None:
+def test_event_of_an_earlier_job_or_version_matches_no_policy() -> None:
     """INV-VC-4."""
     any_event = [{"action": "AbortJob", "event": "*"}]
     strange = LifecycleEvent(event_type=E.POD_FAILED, task="t", owner="uid-earlier", version=0)
@@ -77,7 +78,7 @@ def test_pending_needs_a_timeout_and_a_task_all_its_pods() -> None:
     )
 
 
-def test_an_unknown_gang_asks_the_jobs_policies() -> None:
+def test_unknown_podgroup_matches_policies_of_the_job() -> None:
     unknown = LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j")
     assert (
         matched_action(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
@@ -90,15 +91,15 @@ def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) 
     policy = {"action": "AbortJob", "event": "Unknown", "timeout": timeout}
     of = job(task(replicas=1), policies=[policy], status=JobStatus(state=JobState("Running")))
     seen = job_view(of, pod_info("t-0", PodPhase.RUNNING), podgroup="Unknown")
-    seen.pod_tracker.add_event(
-        LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0)
-    )
+    tracker = seen.pod_tracker
+    assert isinstance(tracker, PodTracker)
+    tracker.add_event(LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0))
 
     def moves(now: float) -> bool:
         return bool(_apply_policies(dataclasses.replace(seen, monotonic_now=now))[1])
 
     assert not moves(100.0 + due - 0.1) and moves(100.0 + due)
-    seen.pod_tracker.clear_event(E.JOB_UNKNOWN)
+    tracker.clear_event(E.JOB_UNKNOWN)
     assert not moves(100.0 + due)
 
 
@@ -112,25 +113,23 @@ IGNORED_EVENT_CASES = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
 @pytest.mark.parametrize("timeout", [None, "5s"])
 @pytest.mark.parametrize("asked", E)
 @pytest.mark.parametrize("event", [event for event in E if event is not E.ANY])
-def test_a_policy_answers_its_own_event_and_no_other(
-    event: E, asked: E, timeout: str | None
-) -> None:
-    happening = LifecycleEvent(event_type=event, task="t", pod="j-t-0", owner="uid-j", version=0)
+def test_policy_matches_its_event_and_no_other(event: E, asked: E, timeout: str | None) -> None:
+    pod_event = LifecycleEvent(event_type=event, task="t", pod="j-t-0", owner="uid-j", version=0)
     fits = asked in (event, E.ANY) and event not in IGNORED_EVENT_CASES
     fits = fits and (event is not E.POD_PENDING or timeout is not None)
     for named in ({"event": asked}, {"events": [asked]}, {"event": "x", "events": ["y", asked]}):
         one = {"action": "AbortJob", "timeout": timeout, **named}
         for of in (job(task("t", 1, policies=[one])), job(task("t", 1), policies=[one])):
-            answer = policies.match_policy(of, happening, COMPLETE)
-            assert (answer is not None) == fits
+            matched = policies.match_policy(of, pod_event, COMPLETE)
+            assert (matched is not None) == fits
 
 
 @pytest.mark.parametrize("event", [E.POD_FAILED, E.POD_EVICTED, E.TASK_FAILED, E.JOB_UNKNOWN])
 @pytest.mark.parametrize("code", [0, 3, 4])
-def test_an_exit_code_is_answered_by_its_policy_alone(event: E, code: int) -> None:
-    happening = LifecycleEvent(event_type=event, task="t", owner="uid-j", version=0, exit_code=code)
+def test_exit_code_matches_its_policy_alone(event: E, code: int) -> None:
+    pod_event = LifecycleEvent(event_type=event, task="t", owner="uid-j", version=0, exit_code=code)
     of = job(task("t", 1), policies=[{"action": "AbortJob", "exitCode": 3}])
-    assert (policies.match_policy(of, happening, COMPLETE) is not None) == (code == 3)
+    assert (policies.match_policy(of, pod_event, COMPLETE) is not None) == (code == 3)
 
 
 LISTS = {
@@ -147,23 +146,23 @@ MATCHES = {"first": "RestartTask", "second": "CompleteJob", "void": None}
 @pytest.mark.parametrize("own", LISTS)
 @pytest.mark.parametrize("jobs", LISTS)
 @pytest.mark.parametrize("of_task", ["t", "other", ""])
-def test_the_task_is_asked_before_the_job_and_the_first_in_a_list_wins(
+def test_task_policies_precede_and_the_first_match_counts(
     own: str, jobs: str, of_task: str
 ) -> None:
     of = job(task("t", 1, policies=LISTS[own]), policies=LISTS[jobs])
-    happening = LifecycleEvent(event_type=E.POD_FAILED, task=of_task, owner="uid-j", version=0)
-    answer = policies.match_policy(of, happening, COMPLETE)
+    event = LifecycleEvent(event_type=E.POD_FAILED, task=of_task, owner="uid-j", version=0)
+    matched = policies.match_policy(of, event, COMPLETE)
     asked = own if of_task == "t" and own in MATCHES else jobs
-    assert (answer.action if answer else None) == MATCHES.get(asked)
+    assert (matched.action if matched else None) == MATCHES.get(asked)
 
 
 @pytest.mark.parametrize("owner", ["uid-j", "uid-before"])
 @pytest.mark.parametrize("version", [None, 0, 1, 2])
-def test_what_another_job_or_an_older_version_did_is_not_answered(
+def test_events_of_another_job_or_an_older_version_match_nothing(
     owner: str, version: int | None
 ) -> None:
     """INV-VC-4, cell by cell."""
     of = job(task("t", 1), policies=LISTS["first"], status=JobStatus(version=1))
-    happening = LifecycleEvent(event_type=E.POD_FAILED, task="t", owner=owner, version=version)
-    answered = policies.match_policy(of, happening, COMPLETE) is not None
+    event = LifecycleEvent(event_type=E.POD_FAILED, task="t", owner=owner, version=version)
+    answered = policies.match_policy(of, event, COMPLETE) is not None
     assert answered == (owner == "uid-j" and version != 0)

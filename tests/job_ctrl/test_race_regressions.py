@@ -1,4 +1,4 @@
-"""Small histories that a random machine found, told again step by step."""
+"""Short histories that the random test found, as explicit steps."""
 
 from typing import Any
 
@@ -20,25 +20,25 @@ def submit(world: JobWorld, **spec: Any) -> None:
     world.submit({"minAvailable": 2, "maxRetry": 3, "queue": "q", "tasks": [task()], **spec})
 
 
-def test_a_podgroup_that_goes_before_its_creation_is_answered_is_made_again(
+def test_podgroup_deleted_before_the_response_to_its_creation_is_recreated(
     world: JobWorld,
 ) -> None:
-    gone: list[str] = []
+    deleted: list[str] = []
 
-    def hear(prefix: str, change: str, new: Any, old: Any) -> None:
+    def on_event(prefix: str, change: str, new: Any, old: Any) -> None:
         world.transitions.on_event(prefix, change, new, old)
-        if prefix == PODGROUPS.path() and not gone:
-            gone.append(new["metadata"]["name"])
-            world.loop.call_soon(world.api.force_delete, PODGROUPS, gone[0])
+        if prefix == PODGROUPS.path() and not deleted:
+            deleted.append(new["metadata"]["name"])
+            world.loop.call_soon(world.api.force_delete, PODGROUPS, deleted[0])
 
-    world.api.on_change, world.api.response_lag = hear, 10
+    world.api.on_change, world.api.response_lag = on_event, 10
     submit(world)
     world.run(world.run_until_quiet())
-    assert gone
+    assert deleted
     assert world.group() is not None
 
 
-def test_a_podgroup_that_no_cache_ever_showed_is_known_to_be_gone(world: JobWorld) -> None:
+def test_podgroup_that_no_informer_reported_is_detected_as_deleted(world: JobWorld) -> None:
     world.run(world.start())
     world.run(world.run_until_idle())
     world.api.hold_watches(PODGROUPS)
@@ -54,7 +54,7 @@ def test_a_podgroup_that_no_cache_ever_showed_is_known_to_be_gone(world: JobWorl
     assert world.group() is not None
 
 
-def test_a_pod_that_no_cache_ever_showed_is_known_to_be_gone(world: JobWorld) -> None:
+def test_pod_that_no_informer_reported_is_detected_as_deleted(world: JobWorld) -> None:
     submit(world)
     world.run(world.run_until_quiet())
     world.api.hold_watches(PODS)
@@ -78,7 +78,7 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
     world.delete_orphans()
     world.run(world.run_until_quiet())
     assert world.controller is not None
-    assert world.controller.statistics() == {"cases": 0, "queued": 0}
+    assert world.controller.statistics() == {"jobs": 0, "queued": 0}
     submit(world)
     world.run(world.run_until_quiet())
     world.admit()
@@ -92,7 +92,7 @@ def test_pods_that_are_left_to_themselves_are_forgotten(world: JobWorld) -> None
     assert uid == world.job["metadata"]["uid"]
 
 
-def test_a_pod_that_somebody_hides_is_not_evicted_again_and_again(world: JobWorld) -> None:
+def test_pod_that_lost_its_label_is_not_evicted_repeatedly(world: JobWorld) -> None:
     submit(world, policies=[{"action": "RestartPod", "event": "PodEvicted"}], maxRetry=9)
     world.run(world.run_until_quiet())
     world.admit()
@@ -127,10 +127,10 @@ def test_a_stop_does_not_save_a_job_without_retries_left(world: JobWorld, stop: 
     assert (world.phase, world.status["retryCount"]) == ("Failed", 1)
 
 
-def test_inv_ex_4_pods_that_may_have_been_made_are_awaited_and_no_others(world: JobWorld) -> None:
+def test_inv_ex_4_only_pods_that_may_exist_are_expected(world: JobWorld) -> None:
     """Eight, tried 1, 2 and 4 at a time: one is refused, two are not answered, one is skipped."""
 
-    def hear(prefix: str, change: str, new: Any, old: Any) -> None:
+    def on_event(prefix: str, change: str, new: Any, old: Any) -> None:
         world.transitions.on_event(prefix, change, new, old)
         if prefix == PODS.path() and len(world.objects_by_name(PODS)) == 3:
             world.api.inject_fault(403, method="POST", path="/pods")
@@ -139,7 +139,7 @@ def test_inv_ex_4_pods_that_may_have_been_made_are_awaited_and_no_others(world: 
 
     submit(world, minAvailable=8, tasks=[task("t", 8)])
     world.run(world.run_until_quiet())
-    world.api.on_change = hear
+    world.api.on_change = on_event
     world.api.hold_watches(PODS)
     world.admit()
     world.run(world.run_until_idle())
@@ -152,7 +152,7 @@ def test_inv_ex_4_pods_that_may_have_been_made_are_awaited_and_no_others(world: 
     assert not world.controller._expectations.pending("d/j")
 
 
-def test_a_taken_name_holds_up_no_other_pod_and_is_told(world: JobWorld) -> None:
+def test_name_conflict_blocks_no_other_pod_and_causes_an_event(world: JobWorld) -> None:
     world.put(PODS, "j-t-0", metadata={"labels": {"app": "other"}})
     submit(world)
     world.run(world.run_until_quiet())
@@ -183,7 +183,7 @@ def test_numbers_follow_the_pods_while_the_quota_is_full(world: JobWorld) -> Non
     assert (world.status["running"], world.status["unknown"]) == (1, 1)
 
 
-def test_pods_are_made_within_a_minute_of_room_in_the_quota(world: JobWorld) -> None:
+def test_pods_are_created_within_a_minute_of_available_quota(world: JobWorld) -> None:
     submit(world)
     world.run(world.run_until_quiet())
     world.admit()
@@ -197,7 +197,7 @@ def test_pods_are_made_within_a_minute_of_room_in_the_quota(world: JobWorld) -> 
     assert world.objects_by_name(PODS).keys() == {"j-t-0", "j-t-1"}
 
 
-def test_commands_found_by_a_new_list_are_obeyed_in_their_order(world: JobWorld) -> None:
+def test_commands_of_a_relist_are_executed_in_order(world: JobWorld) -> None:
     """INV-VC-2."""
     submit(world)
     world.run(world.run_until_quiet())
@@ -210,7 +210,7 @@ def test_commands_found_by_a_new_list_are_obeyed_in_their_order(world: JobWorld)
     assert world.transitions.phases == ["Pending", "Aborting", "Restarting", "Pending"]
 
 
-def test_a_refusal_is_told_as_long_as_pods_may_be_made(world: JobWorld) -> None:
+def test_rejection_is_in_the_status_while_pods_are_to_be_created(world: JobWorld) -> None:
     submit(world)
     world.run(world.run_until_quiet())
     world.admit()
@@ -228,27 +228,27 @@ def test_a_refusal_is_told_as_long_as_pods_may_be_made(world: JobWorld) -> None:
     assert "reason" not in world.status["state"]
 
 
-def test_a_pod_that_comes_from_elsewhere_while_others_are_made_is_not_lost_sight_of(
+def test_pod_observed_during_slow_start_creation_is_tracked(
     world: JobWorld,
 ) -> None:
-    """What a former leader had sent: the cache shows it before its turn to be made comes."""
-    late: list[str] = []
+    """A former leader created it: the informer reports it before this leader would create it."""
+    created_late: list[str] = []
 
-    def hear(prefix: str, change: str, new: Any, old: Any) -> None:
+    def on_event(prefix: str, change: str, new: Any, old: Any) -> None:
         world.transitions.on_event(prefix, change, new, old)
-        if prefix == PODS.path() and not late:
+        if prefix == PODS.path() and not created_late:
             assert new["metadata"]["name"] == "j-t-0"
-            late.append("j-t-1")
+            created_late.append("j-t-1")
             meta = {key: new["metadata"][key] for key in ("labels", "annotations")}
             meta |= {"ownerReferences": new["metadata"]["ownerReferences"]}
-            world.loop.call_soon(lambda: world.put(PODS, late[0], metadata=meta))
+            world.loop.call_soon(lambda: world.put(PODS, created_late[0], metadata=meta))
 
     submit(world)
     world.run(world.run_until_quiet())
-    world.api.on_change, world.api.response_lag = hear, 10
+    world.api.on_change, world.api.response_lag = on_event, 10
     world.admit()
     world.run(world.run_until_quiet())
-    assert late
+    assert created_late
     for name in ("j-t-0", "j-t-1"):
         world.report_pod(name, "Running")
     world.run(world.run_until_quiet())
@@ -264,7 +264,7 @@ def test_a_pod_that_comes_from_elsewhere_while_others_are_made_is_not_lost_sight
     assert world.phase == "Aborted"
 
 
-def test_what_plugins_made_for_a_job_that_resumes_and_stops_at_once_is_removed(
+def test_plugin_objects_of_a_job_resumed_and_stopped_at_once_are_deleted(
     world: JobWorld,
 ) -> None:
     world.put(PERSISTENTVOLUMECLAIMS, "data")
@@ -280,10 +280,10 @@ def test_what_plugins_made_for_a_job_that_resumes_and_stops_at_once_is_removed(
         assert world.objects_by_name(SERVICES).keys() == {"j"}
 
 
-def test_a_delayed_action_is_taken_in_time_though_pods_are_refused(world: JobWorld) -> None:
+def test_delayed_action_is_executed_in_time_while_pods_are_rejected(world: JobWorld) -> None:
     """INV-VC-7."""
-    late = {"action": "AbortJob", "event": "PodFailed", "timeout": "40s"}
-    submit(world, minAvailable=1, tasks=[task("t", 3)], policies=[late])
+    delayed = {"action": "AbortJob", "event": "PodFailed", "timeout": "40s"}
+    submit(world, minAvailable=1, tasks=[task("t", 3)], policies=[delayed])
     world.run(world.run_until_quiet())
     world.admit()
     world.run(world.run_until_quiet())
@@ -300,7 +300,7 @@ def test_a_delayed_action_is_taken_in_time_though_pods_are_refused(world: JobWor
 
 
 LOST_RESPONSE = ("lost", "done 408", "done 500", "done 502", "done 503", "done 504")
-"""It is carried out, and the answer is lost or tells of something else."""
+"""It takes effect, and the response is lost or is another error."""
 
 
 def run_with_abort_on_eviction(world: JobWorld, **spec: Any) -> None:
@@ -319,9 +319,9 @@ def run_all_pods(world: JobWorld, **spec: Any) -> None:
     assert world.phase == "Running"
 
 
-@pytest.mark.parametrize("force", [False, True], ids=["leaves", "goes at once"])
+@pytest.mark.parametrize("force", [False, True], ids=["gracefully", "immediately"])
 @pytest.mark.parametrize("how", LOST_RESPONSE)
-def test_pods_whose_deletion_was_not_answered_were_not_evicted(
+def test_pods_whose_deletion_got_no_response_are_not_evicted(
     world: JobWorld, how: str, force: bool
 ) -> None:
     run_with_abort_on_eviction(world, minAvailable=1, tasks=[task("t", 3, policies=[])])
@@ -342,7 +342,7 @@ def test_pods_whose_deletion_was_not_answered_were_not_evicted(
 
 @pytest.mark.parametrize("behind", [False, True], ids=["watches ahead", "watches behind"])
 @pytest.mark.parametrize("how", [*LOST_RESPONSE, "drop", 504])
-def test_a_restart_of_a_task_whose_deletions_were_not_answered_evicts_no_pod(
+def test_task_restart_whose_deletions_got_no_response_evicts_no_pod(
     world: JobWorld, how: str | int, behind: bool
 ) -> None:
     """Behind the second tries, too, which then meet a conflict with the first ones."""
@@ -396,7 +396,7 @@ def test_a_deletion_given_up_long_ago_explains_no_eviction(world: JobWorld) -> N
 
 
 @pytest.mark.parametrize("how", [*LOST_RESPONSE, "drop", 504])
-def test_an_end_whose_write_was_not_answered_is_counted_once(
+def test_final_phase_whose_write_got_no_response_is_counted_once(
     world: JobWorld, how: str | int
 ) -> None:
     run_all_pods(world)
@@ -414,10 +414,10 @@ def finish_pods(world: JobWorld) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", ["hang", "done, hang"])
-def test_a_look_at_a_job_that_never_ends_is_cut_off_and_what_it_did_is_not_known(
+def test_reconcile_that_hangs_is_cancelled_and_its_writes_are_unconfirmed(
     world: JobWorld, how: str
 ) -> None:
-    """The answers to one deletion and one creation never come."""
+    """The responses to one deletion and one creation are lost."""
     run_with_abort_on_eviction(world, minAvailable=1, tasks=[task("t", 3, policies=[])])
     world.api.hold_watches(PODS)
     world.api.inject_fault(how, method="DELETE", path="/pods")
@@ -494,16 +494,16 @@ def test_a_command_that_is_for_no_controller_is_reported_and_left_alone(
     world.run(world.run_until_quiet())
     assert world.objects_by_name(COMMANDS).keys() == {"c"}
     assert world.phase == "Pending"
-    said = [("Command", "c", "Warning", "InvalidTarget", f"cannot execute: {problem}")]
-    assert world.recorder.events == (said if problem else [])
+    message = [("Command", "c", "Warning", "InvalidTarget", f"cannot execute: {problem}")]
+    assert world.recorder.events == (message if problem else [])
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "x%2f"])
-def test_a_claim_of_a_name_that_there_cannot_be_is_told_and_asks_nothing(
+def test_pvc_with_an_invalid_name_is_reported_without_a_request(
     world: JobWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     submit(world, volumes=[{"mountPath": "/data", "volumeClaimName": name}])
     world.run(world.run_until_quiet())
     assert world.status["state"]["reason"] == "PVCError"
-    assert f"{name} cannot be there, as its name is invalid" in world.status["state"]["message"]
+    assert f'"{name}" not found: invalid name' in world.status["state"]["message"]
     assert "reconcile failed, requeuing" not in caplog.messages

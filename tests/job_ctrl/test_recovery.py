@@ -1,7 +1,7 @@
-"""A controller that takes over answers what happened while none ran, and only that.
+"""A new leader acts on what happened while no controller ran, and only on that.
 
-What counts is what the pods, the PodGroup and the job's status show. Delayed actions go on from
-when the pods say that it happened, and hit nothing that is healthy by then.
+Pods, PodGroup and the status of the job count. Delayed actions continue from the times in the pods,
+and do not affect pods that have recovered.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ def start_job(world: JobWorld, *tasks: dict[str, Any], **spec: Any) -> None:
 
 
 def pass_time(world: JobWorld, *, seconds: float = 0) -> None:
-    """Time passes; then pods that were asked to go have gone."""
+    """Advance the time; then finish the deletion of pods."""
     world.run(world.pass_time(seconds))
     for _ in range(2):
         for name, pod in world.objects_by_name(PODS).items():
@@ -68,24 +68,24 @@ def cause_event(world: JobWorld, event: str) -> None:
         world.report_pod("j-t-0", "Running", restarts=3)
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("action", ENDS)
-def test_what_happened_while_no_controller_ran_is_answered(
-    world: JobWorld, action: str, event: str, late: bool
+def test_event_while_no_controller_ran_matches_policies(
+    world: JobWorld, action: str, event: str, timed: bool
 ) -> None:
-    timeout = {"timeout": "30s"} if late else {}
+    timeout = {"timeout": "30s"} if timed else {}
     start_job(world, policies=[{"action": action, **EVENTS[event], **timeout}])
     before = len(world.transitions.phases)
     world.run(world.kill())
     cause_event(world, event)
     world.run(world.run_until_quiet())
-    if late:
+    if timed:
         assert world.transitions.phases[before:] == []
         world.run(world.pass_time(35))
     pass_time(world)
     gone_through = world.transitions.phases[before:]
-    if (action, event, late) == ("RestartPod", "PodEvicted", True):
+    if (action, event, timed) == ("RestartPod", "PodEvicted", True):
         assert gone_through == []  # it was replaced in the meantime
     elif action.startswith("Restart"):
         assert gone_through[0] == "Restarting"
@@ -94,12 +94,12 @@ def test_what_happened_while_no_controller_ran_is_answered(
         assert gone_through[-1] == ENDS[action]
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("action", ["AbortJob", "CompleteJob", "TerminateJob", "RestartJob"])
-def test_a_gang_that_became_unknown_meanwhile_is_answered(
-    world: JobWorld, action: str, late: bool
+def test_podgroup_unknown_while_no_controller_ran_matches_policies(
+    world: JobWorld, action: str, timed: bool
 ) -> None:
-    timeout = {"timeout": "30s"} if late else {}
+    timeout = {"timeout": "30s"} if timed else {}
     start_job(world, policies=[{"action": action, "event": "Unknown", **timeout}])
     world.run(world.kill())
     world.admit("Unknown")
@@ -110,9 +110,7 @@ def test_a_gang_that_became_unknown_meanwhile_is_answered(
 
 
 @pytest.mark.parametrize("event", ["PodFailed", "exit code", "TaskCompleted", "TaskFailed"])
-def test_a_delayed_action_waits_from_when_the_pod_says_that_it_happened(
-    world: JobWorld, event: str
-) -> None:
+def test_delay_of_an_action_starts_at_the_time_in_the_pod(world: JobWorld, event: str) -> None:
     start_job(world, policies=[{"action": "AbortJob", **EVENTS[event], "timeout": "60s"}])
     cause_event(world, event)
     world.run(world.pass_time(20))
@@ -155,10 +153,10 @@ def test_a_task_was_completed_when_its_last_pod_was(world: JobWorld) -> None:
     assert world.phase in ("Aborting", "Aborted")
 
 
-def test_a_pod_is_pending_since_it_was_made(world: JobWorld) -> None:
-    late = {"action": "AbortJob", "event": "PodPending", "timeout": "60s"}
+def test_pod_is_pending_since_its_creation(world: JobWorld) -> None:
+    delayed = {"action": "AbortJob", "event": "PodPending", "timeout": "60s"}
     world.submit(
-        {"minAvailable": 1, "maxRetry": 3, "queue": "q", "tasks": [task()], "policies": [late]}
+        {"minAvailable": 1, "maxRetry": 3, "queue": "q", "tasks": [task()], "policies": [delayed]}
     )
     world.run(world.run_until_quiet())
     world.admit()
@@ -174,9 +172,7 @@ def test_a_pod_is_pending_since_it_was_made(world: JobWorld) -> None:
 
 @pytest.mark.parametrize("dies", ["not", "before", "after"])
 @pytest.mark.parametrize("action", ["RestartTask", "RestartPartition"])
-def test_pods_that_a_restart_let_go_were_not_evicted(
-    world: JobWorld, action: str, dies: str
-) -> None:
+def test_pods_deleted_by_a_restart_are_not_evicted(world: JobWorld, action: str, dies: str) -> None:
     cut = {"totalPartitions": 1, "partitionSize": 2}
     policies = [{"action": action, "event": "PodFailed"},
                 {"action": "AbortJob", "event": "PodEvicted"}]  # fmt: skip
@@ -213,7 +209,7 @@ def test_pods_beyond_the_replicas_were_not_evicted(world: JobWorld, dies: str) -
     assert world.phase == "Running"
 
 
-def test_an_eviction_that_was_under_way_when_the_controller_died_is_answered(
+def test_eviction_in_progress_at_a_controller_crash_matches_policies(
     world: JobWorld,
 ) -> None:
     start_job(world, policies=[{"action": "AbortJob", "event": "PodEvicted"}])
@@ -225,7 +221,7 @@ def test_an_eviction_that_was_under_way_when_the_controller_died_is_answered(
     assert world.phase == "Aborted"
 
 
-def test_an_eviction_in_the_midst_of_a_restart_is_answered(world: JobWorld) -> None:
+def test_eviction_during_a_restart_matches_policies(world: JobWorld) -> None:
     policies = [{"action": "RestartPod", "event": "PodFailed"},
                 {"action": "AbortJob", "event": "PodEvicted"}]  # fmt: skip
     start_job(world, task("t", 3, minAvailable=1), policies=policies)
@@ -244,8 +240,8 @@ def test_an_eviction_in_the_midst_of_a_restart_is_answered(world: JobWorld) -> N
 
 
 def test_a_pending_pod_that_is_scaled_away_aborts_nothing(world: JobWorld) -> None:
-    late = {"action": "AbortJob", "event": "PodPending", "timeout": "30s"}
-    start_job(world, task("t", 1), policies=[late])
+    delayed = {"action": "AbortJob", "event": "PodPending", "timeout": "30s"}
+    start_job(world, task("t", 1), policies=[delayed])
     world.edit(tasks=[task("t", 2, minAvailable=1)])
     world.run(world.run_until_quiet())
     world.edit(tasks=[task("t", 1)])
@@ -254,7 +250,7 @@ def test_a_pending_pod_that_is_scaled_away_aborts_nothing(world: JobWorld) -> No
     assert world.phase == "Running"
 
 
-def test_a_pending_pod_that_is_made_anew_has_all_its_time(world: JobWorld) -> None:
+def test_recreated_pending_pod_has_its_full_timeout(world: JobWorld) -> None:
     """INV-VC-7."""
     policies = [{"action": "AbortJob", "event": "PodPending", "timeout": "30s"},
                 {"action": "RestartTask", "event": "PodFailed"}]  # fmt: skip
@@ -281,7 +277,7 @@ def test_a_delayed_restart_of_a_pod_spares_its_replacement(world: JobWorld) -> N
     assert "retryCount" not in world.status
 
 
-def test_restarts_of_a_pending_pod_count_though_nobody_saw_them(world: JobWorld) -> None:
+def test_unobserved_container_restarts_of_a_pending_pod_count(world: JobWorld) -> None:
     start_job(
         world,
         task("t", 2, minAvailable=1),
@@ -296,7 +292,7 @@ def test_restarts_of_a_pending_pod_count_though_nobody_saw_them(world: JobWorld)
     assert world.phase == "Aborted"
 
 
-def test_a_restart_seen_together_with_a_start_counts(world: JobWorld) -> None:
+def test_container_restart_observed_with_the_start_counts(world: JobWorld) -> None:
     start_job(
         world,
         task("t", 2, minAvailable=1),
@@ -310,7 +306,7 @@ def test_a_restart_seen_together_with_a_start_counts(world: JobWorld) -> None:
     assert world.phase == "Aborted"
 
 
-def test_a_podgroup_that_is_well_again_in_time_cancels_what_waits(world: JobWorld) -> None:
+def test_recovered_podgroup_cancels_the_delayed_action(world: JobWorld) -> None:
     start_job(world, policies=[{"action": "TerminateJob", "event": "Unknown", "timeout": "30s"}])
     world.admit("Unknown")
     world.run(world.run_until_quiet())
@@ -323,7 +319,7 @@ def test_a_podgroup_that_is_well_again_in_time_cancels_what_waits(world: JobWorl
     assert world.group() in world.objects_by_name(PODGROUPS)
 
 
-def test_a_replacement_that_is_evicted_was_not_let_go_by_the_restart_before(
+def test_evicted_replacement_is_not_part_of_the_previous_restart(
     world: JobWorld,
 ) -> None:
     policies = [{"action": "RestartPod", "event": "PodFailed"},

@@ -1,4 +1,4 @@
-"""``minResources``: whose pods the gang's minimum is made of, and what they count for."""
+"""``minResources``: which pods are in the minimum of the gang, and what they count for."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def minimum(*tasks: dict[str, Any], gang: int) -> dict[str, str]:
         (4, 1, 1, "worker", "300m"), (4, 2, 1, "worker", "300m"),
     ],
 )  # fmt: skip
-def test_the_gangs_minimum_is_made_of_the_right_pods(
+def test_minimum_of_the_gang_counts_the_right_pods(
     gang: int, master: int, worker: int, first: str, cpu: str
 ) -> None:
     tasks = [

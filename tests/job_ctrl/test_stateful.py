@@ -1,21 +1,24 @@
 """Random histories of jobs, their controller killed, cut off and lied to on the way.
 
-Whatever happens, the rules of ``support.job_transitions`` hold at each change of the world; and
-whenever the controller has come to a rest, the world is as the jobs and the pods ask for
+At each change of the world, the rules of ``support.job_transitions`` hold; and
+when the controller is idle, the world is as the jobs and the pods require
 (``support.job_invariants``).
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.job_invariants import ANY_EVENT, is_incomplete, is_terminating, phase_of_pod, validate
 from support.job_specs import specs
 from support.job_stateful import CREATED_RESOURCES, SETTLE_TIMEOUT, JobWorld
 from support.job_transitions import FINAL, phase_of
+from support.pure_decide import pure_decide
 from support.stateful import stateful_settings
 
+from batholith.job_ctrl import controller
 from batholith.model.names import COMMANDS, CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES
 
 Object = dict[str, Any]
@@ -26,25 +29,25 @@ COMMANDS_SENT = st.sampled_from(
 )
 WHICH = st.integers(0, 5)
 PACE = st.sampled_from([None, None, None, 0, 1, 3, 6, 12, 25, 60])
-"""After a step: wait for a rest, or let everybody do only so much."""
+"""After a step: wait until all is quiet, or run a number of loop iterations."""
 
 
-def _some(*phases: str, leaving: bool | None = None) -> Callable[[Any], bool]:
+def _some(*phases: str, terminating: bool | None = None) -> Callable[[Any], bool]:
     """There is a pod to pick."""
-    return lambda machine: machine._pick(0, *phases, leaving=leaving) is not None
+    return lambda machine: machine._pick(0, *phases, terminating=terminating) is not None
 
 
 def _has_jobs(machine: Any) -> bool:
-    return bool(machine.life.every(JOBS))
+    return bool(machine.world.objects_by_key(JOBS))
 
 
 def _has_unfinished_jobs(machine: Any) -> bool:
     """There is a job that is not over."""
-    return machine._about(0) is not None
+    return machine._unfinished_job(0) is not None
 
 
 def _has_group(machine: Any) -> bool:
-    return machine._with_group(0) is not None
+    return machine._job_with_podgroup(0) is not None
 
 
 class JobMachine(RuleBasedStateMachine):
@@ -56,7 +59,7 @@ class JobMachine(RuleBasedStateMachine):
         self.keys: tuple[str, ...] = KEYS
         """Jobs that this history may have."""
         self.no_violation = True
-        """Nothing has gone wrong yet that the end would only hide."""
+        """No failure yet that the checks of teardown would hide."""
 
     @initialize(
         number=st.sampled_from([1, 1, 2, 3]),
@@ -96,14 +99,14 @@ class JobMachine(RuleBasedStateMachine):
             self.world.run(self.world.run_iterations(pace))
         self.no_violation = True
 
-    def _pick(self, which: int, *phases: str, leaving: bool | None = None) -> str | None:
+    def _pick(self, which: int, *phases: str, terminating: bool | None = None) -> str | None:
         """One of the pods in *phases*."""
         return _pick_by_index(
             which,
             [
                 name
                 for name, pod in self.world.objects_by_key(PODS).items()
-                if phase_of_pod(pod) in phases and leaving in (None, is_terminating(pod))
+                if phase_of_pod(pod) in phases and terminating in (None, is_terminating(pod))
             ],
         )
 
@@ -121,7 +124,7 @@ class JobMachine(RuleBasedStateMachine):
 
     # The user.
 
-    @precondition(lambda self: len(self.life.every(JOBS)) < len(self.keys))
+    @precondition(lambda self: len(self.world.objects_by_key(JOBS)) < len(self.keys))
     @rule(which=WHICH, spec=specs(), collected=st.booleans(), pace=PACE)
     def submit(self, which: int, spec: Object, collected: bool, pace: int | None) -> None:
         if collected:
@@ -166,7 +169,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(_some(*ANY_EVENT))
     @rule(which=WHICH, force=st.booleans(), pace=PACE)
     def evict(self, which: int, force: bool, pace: int | None) -> None:
-        if name := self._pick(which, *ANY_EVENT, leaving=None if force else False):
+        if name := self._pick(which, *ANY_EVENT, terminating=None if force else False):
             self.world.evict(name, force=force)
         self._settle_or_advance(pace)
 
@@ -188,7 +191,7 @@ class JobMachine(RuleBasedStateMachine):
         key = self._job_with_podgroup(which)
         return f"{key.partition('/')[0]}/{self.world.group(key)}" if key else None
 
-    @precondition(lambda self: any(self.life.every(kind) for kind in CREATED_RESOURCES))
+    @precondition(lambda self: any(self.world.objects_by_key(kind) for kind in CREATED_RESOURCES))
     @rule(which=WHICH, kind=st.sampled_from([SERVICES, CONFIGMAPS]), pace=PACE)
     def delete_what_a_plugin_made(self, which: int, kind: Any, pace: int | None) -> None:
         if name := _pick_by_index(which, list(self.world.objects_by_key(kind))):
@@ -200,7 +203,7 @@ class JobMachine(RuleBasedStateMachine):
         self.world.create_missing_pvcs()
         self._settle_or_advance(pace)
 
-    @precondition(lambda self: bool(self.life.strangers()))
+    @precondition(lambda self: bool(self.world.foreign_objects()))
     @rule(pace=PACE)
     def delete_orphans(self, pace: int | None) -> None:
         self._remove_foreign_objects()
@@ -212,7 +215,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), which=st.sampled_from(["a-0", "a-1", "b-0"]), pace=PACE)
     def create_conflicting_pod(self, key: str, which: str, pace: int | None) -> None:
-        """Somebody makes a pod with a name that a job may want."""
+        """Another client creates a pod with a name that a job may need."""
         if f"{key}-{which}" not in self.world.objects_by_key(PODS):
             self.world.put(PODS, f"{key}-{which}", metadata={"labels": {"app": "other"}})
         self._settle_or_advance(pace)
@@ -241,21 +244,21 @@ class JobMachine(RuleBasedStateMachine):
         for key in self.world.objects_by_key(JOBS):
             self.world.admit(job=key)
         self._settle_or_advance(None)
-        while name := self._pick(0, "Pending", leaving=False):
+        while name := self._pick(0, "Pending", terminating=False):
             self.world.report_pod(name, "Running")
         self._settle_or_advance(pace)
 
-    @precondition(_some("Pending", leaving=False))
+    @precondition(_some("Pending", terminating=False))
     @rule(which=WHICH, pace=PACE)
     def bind(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, "Pending", leaving=False):
+        if name := self._pick(which, "Pending", terminating=False):
             self.world.bind(name)
         self._settle_or_advance(pace)
 
-    @precondition(_some("Pending", leaving=False))
+    @precondition(_some("Pending", terminating=False))
     @rule(which=WHICH, pace=PACE)
     def run(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, "Pending", leaving=False):
+        if name := self._pick(which, "Pending", terminating=False):
             self.world.report_pod(name, "Running")
         self._settle_or_advance(pace)
 
@@ -274,25 +277,25 @@ class JobMachine(RuleBasedStateMachine):
             self.world.report_pod(name, "Failed" if code else "Succeeded", code=code)
         self._settle_or_advance(pace)
 
-    @precondition(_some("Running", leaving=False))
+    @precondition(_some("Running", terminating=False))
     @rule(which=WHICH, restarts=st.integers(1, 3), pace=PACE)
     def restart_a_container(self, which: int, restarts: int, pace: int | None) -> None:
-        if name := self._pick(which, "Running", leaving=False):
+        if name := self._pick(which, "Running", terminating=False):
             status = self.world.objects_by_key(PODS)[name]["status"]["containerStatuses"][0]
             self.world.report_pod(name, "Running", restarts=status["restartCount"] + restarts)
         self._settle_or_advance(pace)
 
-    @precondition(_some(*ANY_EVENT, leaving=True))
+    @precondition(_some(*ANY_EVENT, terminating=True))
     @rule(which=WHICH, pace=PACE)
     def finish_pod_deletion(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, *ANY_EVENT, leaving=True):
+        if name := self._pick(which, *ANY_EVENT, terminating=True):
             self.world.finish_deletion(name)
         self._settle_or_advance(pace)
 
-    @precondition(_some(*ANY_EVENT, leaving=True))
+    @precondition(_some(*ANY_EVENT, terminating=True))
     @rule(pace=PACE)
     def finish_all_pod_deletions(self, pace: int | None) -> None:
-        while name := self._pick(0, *ANY_EVENT, leaving=True):
+        while name := self._pick(0, *ANY_EVENT, terminating=True):
             self.world.finish_deletion(name)
         self._settle_or_advance(pace)
 
@@ -301,7 +304,7 @@ class JobMachine(RuleBasedStateMachine):
         self.world.collect_garbage()
         self._settle_or_advance(pace)
 
-    # What goes wrong, and time.
+    # Faults, and time.
 
     @rule(graceful=st.booleans())
     def the_controller_ends(self, graceful: bool) -> None:
@@ -359,7 +362,7 @@ class JobMachine(RuleBasedStateMachine):
         assert self.world.transitions.violations == []
 
     def _check_nothing_retained(self) -> None:
-        """INV-VC-3: nothing is remembered of jobs that are gone with all that they had."""
+        """INV-VC-3: no state is kept of jobs that are deleted with all their objects."""
         life = self.world
         for key in life.objects_by_key(JOBS):
             life.delete_job(key)
@@ -369,11 +372,17 @@ class JobMachine(RuleBasedStateMachine):
             self._remove_foreign_objects()
             self.finish_all_pod_deletions(None)
         assert life.controller is not None
-        assert life.controller.statistics() == {"cases": 0, "queued": 0}
+        assert life.controller.statistics() == {"jobs": 0, "queued": 0}
 
 
 def _pick_by_index(which: int, names: list[str]) -> str | None:
     return names[which % len(names)] if names else None
+
+
+@pytest.fixture(autouse=True)
+def _decide_must_be_pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the view before and after each decision of each history."""
+    monkeypatch.setattr(controller, "decide", pure_decide)
 
 
 TestJobMachine = JobMachine.TestCase

@@ -30,9 +30,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OBJECTS, OBJECTS)
-def test_the_difference_turns_the_old_into_the_new(
-    old: dict[str, Any], new: dict[str, Any]
-) -> None:
+def test_merge_patch_turns_the_old_into_the_new(old: dict[str, Any], new: dict[str, Any]) -> None:
     patch = merge_patch(old, new)
     assert merged(old, patch) == new
     assert (patch == {}) == (old == new)

@@ -1,4 +1,4 @@
-"""Many jobs at once: whose pods are made first."""
+"""Concurrent jobs: whose pods are created first."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ ONE_BY_ONE = JobSettings(max_writes_in_flight=1, workers=16)
 
 
 class DelayedPodClient(Client):
-    """A client whose pod of a number, counted from one, is on its way until it is let go."""
+    """A client whose pod of a number, counted from one, is in flight until it is released."""
 
     def __init__(self, api: FakeApi, number: int) -> None:
         super().__init__(api.credentials, user_agent="test")
@@ -71,14 +71,14 @@ def group_of(name: str) -> str:
 
 
 def state(api: FakeApi, name: str) -> dict[str, str]:
-    """What the job's status says of its phase."""
+    """Phase, reason and message of a job."""
     job = api.objects(JOBS)[f"d/{name}"]
-    said: dict[str, str] = job.get("status", {}).get("state", {})
-    return said
+    message: dict[str, str] = job.get("status", {}).get("state", {})
+    return message
 
 
 def created_pods(api: FakeApi) -> list[str]:
-    """The jobs whose pods were made, pod by pod."""
+    """The jobs of the created pods, pod by pod."""
     return [
         obj["metadata"]["name"].partition("-")[0]
         for prefix, change, obj in api.states
@@ -87,7 +87,7 @@ def created_pods(api: FakeApi) -> list[str]:
 
 
 async def creation_order(first: int, second: int, *, after: int) -> list[str]:
-    """Whose pods were made, one by one, if *second* comes to line after so many of *first*."""
+    """The jobs of the created pods if *second* is submitted after *before* pods of *first*."""
     async with FakeApi() as api, DelayedPodClient(api, after) as client:
         controller = JobController(client, settings=ONE_BY_ONE)
         async with running(controller):
@@ -99,29 +99,27 @@ async def creation_order(first: int, second: int, *, after: int) -> list[str]:
             line = controller._executor._write_slots._waiters
             before = len(line)
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
-            await wait_for(lambda: len(line) > before, "the second job stands in line")
+            await wait_for(lambda: len(line) > before, "the second job waits")
             client.released.set()
             await wait_for(lambda: len(created_pods(api)) == first + second)
         return created_pods(api)
 
 
 async def test_of_two_alike_the_first_is_complete_first() -> None:
-    """A gang that is complete starts; two that are half made wait for each other."""
+    """A complete gang starts; two incomplete gangs wait for each other."""
     pods = await creation_order(64, 64, after=3)
     until_complete = pods[: len(pods) - pods[::-1].index("first")]
-    # The batches of a job grow from one; between two of them the other has a turn.
+    # The batches of a job grow from one; the other job writes between two batches.
     assert until_complete.count("second") <= 7
 
 
-async def test_a_small_one_need_not_wait_for_the_rest_of_a_large_one() -> None:
+async def test_small_job_overtakes_the_rest_of_a_large_one() -> None:
     pods = await creation_order(400, 4, after=200)
     until_complete = pods[: len(pods) - pods[::-1].index("second")]
     assert until_complete.count("first") <= 204
 
 
-async def test_where_pods_were_taken_the_next_job_begins_with_several_until_one_is_refused() -> (
-    None
-):
+async def test_slow_start_begins_larger_after_success_until_a_rejection() -> None:
     async with FakeApi() as api, QuotaClient(api) as client, running(JobController(client)):
         for name in ("first", "second"):
             submit(api, name, 9)
@@ -139,7 +137,7 @@ async def test_where_pods_were_taken_the_next_job_begins_with_several_until_one_
     assert client.in_flight_sizes[:2] == [8, 1]
 
 
-async def test_what_was_refused_is_not_told_any_more_when_it_is_not_wanted() -> None:
+async def test_rejection_is_dropped_from_the_status_when_no_longer_relevant() -> None:
     async with FakeApi() as api, QuotaClient(api) as client, running(JobController(client)):
         submit(api, "j", 2)
         await wait_for(lambda: len(api.objects(PODGROUPS)) == 1)

@@ -129,24 +129,24 @@ async def test_informer_follows_the_server(server: Server, streaming: bool) -> N
         for number in range(25):
             await client.create(CONFIGMAPS, config_map(f"m{number}"), namespace="default")
         options = InformerOptions(watch_list=streaming, page_size=10)
-        cache = Informer(client, CONFIGMAPS, Map, namespace="default", options=options)
+        informer = Informer(client, CONFIGMAPS, Map, namespace="default", options=options)
         received: list[str] = []
-        cache.add_event_handler(
+        informer.add_event_handler(
             lambda old, new: received.append((new or old or Map()).metadata.name)
         )
-        task = asyncio.create_task(cache.run())
-        await cache.wait_synced()
+        task = asyncio.create_task(informer.run())
+        await informer.wait_synced()
         assert {f"default/m{number}" for number in range(25)} <= {
-            each.metadata.key for each in cache
+            each.metadata.key for each in informer
         }
         received.clear()
         await client.patch(CONFIGMAPS, "m3", {"data": {"k": "v"}}, namespace="default")
         await client.delete(CONFIGMAPS, "m4", namespace="default")
         await client.create(CONFIGMAPS, config_map("last"), namespace="default")
-        await wait_for(lambda: "default/last" in cache)
+        await wait_for(lambda: "default/last" in informer)
         assert received == ["m3", "m4", "last"]
-        cache.validate()
-        assert cache.stats().failures == 0
+        informer.validate()
+        assert informer.stats().failures == 0
         task.cancel()
 
 
@@ -162,24 +162,24 @@ async def test_informer_survives_a_server_restart(tmp_path: Path) -> None:
         access = load_credentials(str(first.kubeconfig))
         client = await Client(access, user_agent="t", options=options).__aenter__()
         await client.create(CONFIGMAPS, config_map("a"), namespace="default")
-        cache = Informer(client, CONFIGMAPS, Map, namespace="default")
+        informer = Informer(client, CONFIGMAPS, Map, namespace="default")
         received: list[tuple[str, bool]] = []
-        cache.add_event_handler(
+        informer.add_event_handler(
             lambda old, new: received.append(((new or old or Map()).metadata.name, new is not None))
         )
-        task = asyncio.create_task(cache.run())
-        await wait_for(lambda: "default/a" in cache)
+        task = asyncio.create_task(informer.run())
+        await wait_for(lambda: "default/a" in informer)
         await client.create(CONFIGMAPS, config_map("b"), namespace="default")
         # The server's own ConfigMap, too: it is created at any time.
-        await wait_for(lambda: "default/b" in cache and "default/kube-root-ca.crt" in cache)
+        await wait_for(lambda: "default/b" in informer and "default/kube-root-ca.crt" in informer)
     received.clear()
     async with running(Settings(data_dir=tmp_path, port=port)):
         await client.delete(CONFIGMAPS, "a", namespace="default")
         await client.create(CONFIGMAPS, config_map("c"), namespace="default")
-        await wait_for(lambda: "default/c" in cache)
-        await wait_for(lambda: "default/a" not in cache)
+        await wait_for(lambda: "default/c" in informer)
+        await wait_for(lambda: "default/a" not in informer)
         assert sorted(received) == [("a", False), ("c", True)]
-        cache.validate()
+        informer.validate()
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -123,23 +123,23 @@ async def test_list_and_watch_update_store_indexes_and_handler(
     api.put(PODS, "a", spec={"nodeName": "n1"}, metadata={"labels": {"app": "x"}})
     api.put(PODS, "b")
     async with running_informer(api) as follower:
-        cache = follower.informer
-        assert not cache.synced
-        await cache.wait_synced()
+        informer = follower.informer
+        assert not informer.synced
+        await informer.wait_synced()
         assert follower.event_summary == [("add", "d/a"), ("add", "d/b")]
-        assert [pod.metadata.name for pod in cache.by_index("node", "n1")] == ["a"]
+        assert [pod.metadata.name for pod in informer.by_index("node", "n1")] == ["a"]
         api.put(PODS, "a", spec={"nodeName": "n2"})
         api.remove(PODS, "b")
         api.put(PODS, "c", namespace="e")
         await follower.wait_caught_up()
         assert follower.event_summary[2:] == [("update", "d/a"), ("delete", "d/b"), ("add", "e/c")]
-        assert list(cache.by_index("node", "n1")) == []
-        assert [pod.metadata.name for pod in cache.by_index("node", "n2")] == ["a"]
-        assert [pod.metadata.name for pod in cache.by_index("space", "e")] == ["c"]
-        assert [pod.metadata.name for pod in cache.by_index("app", "x")] == ["a"]
-        assert len(cache) == 2
-        assert "d/a" in cache
-        assert cache.get("d/b") is None
+        assert list(informer.by_index("node", "n1")) == []
+        assert [pod.metadata.name for pod in informer.by_index("node", "n2")] == ["a"]
+        assert [pod.metadata.name for pod in informer.by_index("space", "e")] == ["c"]
+        assert [pod.metadata.name for pod in informer.by_index("app", "x")] == ["a"]
+        assert len(informer) == 2
+        assert "d/a" in informer
+        assert informer.get("d/b") is None
     assert api.count("GET") == (0 if streams_lists else 1)
 
 
@@ -469,13 +469,13 @@ async def test_shared_informer_runs_until_the_last_runner_ends(api: FakeApi) -> 
 async def test_informer_run_again_resumes_from_its_version(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with Client(api.credentials, user_agent="t") as client:
-        cache = Informer(client, PODS, Pod)
+        informer = Informer(client, PODS, Pod)
         for _ in range(2):
-            task = asyncio.create_task(cache.run())
-            await wait_for(lambda: cache.synced and len(cache) == len(api.objects(PODS)))
+            task = asyncio.create_task(informer.run())
+            await wait_for(lambda: informer.synced and len(informer) == len(api.objects(PODS)))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert cache.stats().lists == 1
+            assert informer.stats().lists == 1
             api.put(PODS, "b")
 
 
@@ -484,9 +484,9 @@ async def test_metrics_report_informer_counts(api: FakeApi) -> None:
     api.put(PODS, "a")
     options = ClientOptions(metrics=ClientMetrics(registry))
     async with Client(api.credentials, user_agent="t", options=options) as client:
-        cache = Informer(client, PODS, Pod)
-        task = asyncio.create_task(cache.run())
-        await cache.wait_synced()
+        informer = Informer(client, PODS, Pod)
+        task = asyncio.create_task(informer.run())
+        await informer.wait_synced()
         task.cancel()
         assert registry.get_sample_value("batholith_cache_objects", {"name": "pods"}) == 1
         assert registry.get_sample_value("reflector_lists_total", {"name": "pods"}) == 1

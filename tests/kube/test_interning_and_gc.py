@@ -137,7 +137,7 @@ def test_gc_stays_disabled_until_the_last_block_ends() -> None:
 def test_frozen_objects_are_not_collected() -> None:
     before = gc.get_threshold()
     try:
-        gc.set_threshold(700, 10, 10)  # Python's own; a cache of another test may have changed it
+        gc.set_threshold(700, 10, 10)  # the default, which another test may have changed
         freeze_heap()
         assert gc.get_freeze_count() > 1000
         assert gc.get_threshold() > (700, 10, 10)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
-from batholith.kube.informer import informer as cache_module
+from batholith.kube.informer import informer as informer_module
 from batholith.kube.informer.informer import Informer
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
@@ -71,7 +71,7 @@ class InformerWorld:
 
 @pytest.fixture(autouse=True, scope="module")
 def small_slices() -> Iterator[None]:
-    with mock.patch.object(cache_module, "YIELD_EVERY", SLICE):
+    with mock.patch.object(informer_module, "YIELD_EVERY", SLICE):
         yield
 
 

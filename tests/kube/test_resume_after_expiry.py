@@ -262,11 +262,11 @@ async def test_changes_during_rejected_reads_are_delivered_once(
         for name in ("changes", "removed", "same"):
             await user.create(CONFIGMAPS, {"metadata": {"name": name}}, namespace="default")
         options = InformerOptions(watch_timeout=(1.0, 1.0))
-        cache = Informer(client, CONFIGMAPS, Pod, namespace="default", options=options)
-        follower = InformerFollower(cache)
+        informer = Informer(client, CONFIGMAPS, Pod, namespace="default", options=options)
+        follower = InformerFollower(informer)
         follower.start()
-        await cache.wait_synced()
-        cache.add_event_handler(follower.on_event)
+        await informer.wait_synced()
+        informer.add_event_handler(follower.on_event)
         follower.events.clear()
         proxy.fault_policy = refuse
         await wait_for(lambda: refused)
@@ -274,15 +274,15 @@ async def test_changes_during_rejected_reads_are_delivered_once(
         await user.delete(CONFIGMAPS, "removed", namespace="default")
         await user.create(CONFIGMAPS, {"metadata": {"name": "added"}}, namespace="default")
         proxy.fault_policy = lambda method, path: None
-        await wait_for(lambda: cache.resource_version and len(follower.events) == 3)
+        await wait_for(lambda: informer.resource_version and len(follower.events) == 3)
         assert sorted(follower.events) == [
             ("add", "added"),
             ("delete", "removed"),
             ("update", "changes"),
         ]
         there = await client.list(CONFIGMAPS, view=Pod, namespace="default")
-        assert {pod.metadata.key: pod.metadata.resource_version for pod in cache} == {
+        assert {pod.metadata.key: pod.metadata.resource_version for pod in informer} == {
             pod.metadata.key: pod.metadata.resource_version for pod in there.items
         }
-        cache.validate()
+        informer.validate()
         await follower.stop()

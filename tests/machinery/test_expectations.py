@@ -1,6 +1,6 @@
-"""Expectations: no child twice, and no key held up for ever.
+"""Expectations: no duplicate child, and no key that is blocked for ever.
 
-INV-EX-4 and INV-EX-6 are about those who use them: see the tests of the job controller.
+INV-EX-4 and INV-EX-6 also concern the callers: see the tests of the job controller.
 """
 
 from hypothesis import settings
@@ -14,7 +14,7 @@ DESIRED = 4
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """INV-EX-1 and INV-EX-2: a controller of four children whose cache lags as it likes."""
+    """INV-EX-1 and INV-EX-2: a controller of four children whose informer lags arbitrarily."""
 
     @initialize()
     def start(self) -> None:
@@ -68,7 +68,7 @@ class ControllerMachine(RuleBasedStateMachine):
         assert len(self.children) <= DESIRED + self.timed_out
 
     def teardown(self) -> None:
-        if hasattr(self, "is_watch") and self.timed_out == 0:
+        if hasattr(self, "cache") and self.timed_out == 0:
             while self.unobserved:
                 self.notify(again=False)
             assert not self.expected.pending("job")
@@ -79,7 +79,7 @@ TestControllerMachine = ControllerMachine.TestCase
 TestControllerMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def test_inv_ex_3_a_lost_notification_holds_up_for_five_minutes() -> None:
+def test_inv_ex_3_lost_notification_blocks_for_five_minutes() -> None:
     clock = FakeClock()
     expected = Expectations(clock)
     expected.expect("job", ["a"])
@@ -103,14 +103,71 @@ def test_inv_ex_3_each_child_has_its_own_five_minutes() -> None:
     assert expected.pending("job") == {"new"}
 
 
+def test_inv_ex_2_created_children_are_pending_until_they_are_observed() -> None:
+    expected = Expectations(FakeClock())
+    expected.expect("job", ["a", "b", "c"])
+    assert expected.set_created("job", "a", "uid-a")
+    assert expected.pending("job") == {"a", "b", "c"}
+    assert expected.created("job") == {"a": "uid-a"}
+    assert expected.observe("job", "a") == "uid-a"
+    assert expected.observe("job", "b") == ""
+    assert expected.pending("job") == {"c"}
+    expected.observe("job", "c")
+    assert "job" not in expected and len(expected) == 0
+
+
+def test_response_after_the_informer_records_nothing() -> None:
+    expected = Expectations(FakeClock())
+    expected.expect("job", ["a"])
+    expected.observe("job", "a")
+    assert not expected.set_created("job", "a", "uid-a")
+    assert "job" not in expected
+
+
+def test_inv_ex_3_created_child_is_kept_until_its_expiry_is_reported() -> None:
+    """The caller has stored the created object, and must remove it."""
+    clock = FakeClock()
+    expected = Expectations(clock)
+    expected.expect("job", ["a", "b"])
+    expected.set_created("job", "a", "uid-a")
+    assert expected.expire("job") == []
+    clock.tick(TTL + 1)
+    expected.expect("job", ["c"])
+    assert expected.pending("job") == {"c"}
+    assert expected.expire("job") == ["uid-a"]
+    assert expected.expire("job") == []
+    assert expected.created("job") == {}
+    assert expected.pending("job") == {"c"}
+
+
+def test_inv_ex_4_failed_and_skipped_calls_are_not_pending() -> None:
+    """k creations of which f fail and s are skipped: k - f - s are pending."""
+    expected = Expectations(FakeClock())
+    calls = [f"child-{number}" for number in range(10)]
+    failed, skipped = calls[:3], calls[3:5]
+    expected.expect("job", [call for call in calls if call not in skipped])
+    for call in failed:
+        expected.observe("job", call)
+    assert len(expected.pending("job")) == 10 - 3 - 2
+
+
+def test_inv_ex_6_child_that_is_observed_repeatedly_counts_once() -> None:
+    expected = Expectations(FakeClock())
+    expected.expect("job", ["a", "b"])
+    assert expected.observe("job", "a") == ""
+    assert expected.observe("job", "a") is None
+    assert expected.pending("job") == {"b"}
+
+
 def test_inv_ex_5_an_absent_record_stays_absent() -> None:
     expected = Expectations(FakeClock())
-    expected.observe("job", "a")
-    assert not expected.pending("job")
+    assert expected.observe("job", "a") is None
+    assert not expected.set_created("job", "a", "uid")
+    assert not expected.pending("job") and not expected.expire("job")
     assert len(expected) == 0
 
 
-def test_a_key_that_is_gone_expects_nothing() -> None:
+def test_deleted_key_expects_nothing() -> None:
     expected = Expectations(FakeClock())
     expected.expect("job", ["a"])
     expected.delete("job")

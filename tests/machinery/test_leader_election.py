@@ -443,7 +443,7 @@ class ElectionMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.world = self._run(self._world)
+        self.world: LeaseSimulation = self._run(self._world)
 
     async def _world(self) -> LeaseSimulation:
         return LeaseSimulation()
@@ -517,7 +517,7 @@ class ElectionMachine(RuleBasedStateMachine):
     @rule()
     def label(self) -> None:
         if self.world.server.lease is not None:
-            self.world.server.touch(seen="yes")
+            self.world.server.update_labels(seen="yes")
 
     @rule()
     def all_is_well(self) -> None:

@@ -1,4 +1,4 @@
-"""Where we differ from the recordings on purpose, and why; told to users in docs/differences.md."""
+"""Intended differences from the recordings, with reasons; documented in docs/differences.md."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,10 +25,10 @@ class AllowedDifference:
     """Names, or patterns of names, of recordings."""
 
     paths: tuple[str, ...]
-    """Patterns of places in a life."""
+    """Patterns of paths in a scenario result."""
 
     def covers(self, scenario: str, path: str) -> bool:
-        """Whether a difference at *place* is this one."""
+        """Whether a difference at *path* is this one."""
         return _matches(scenario, self.scenarios) and _matches(path, self.paths)
 
 
@@ -46,6 +46,11 @@ ALLOWED = (
         reason="Resuming a job uses up none of its retries.",
         scenarios=("command-abort-resume",),
         paths=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
+    ),
+    AllowedDifference(
+        reason="`status.controlledResources` names the last Command that changed the job's phase.",
+        scenarios=("command-*",),
+        paths=("/final/jobs/*/marks",),
     ),
     AllowedDifference(
         reason="A deleted PodGroup is re-created.",

@@ -33,7 +33,7 @@ class ReceivedRequest:
 
 @dataclass
 class InjectedFault:
-    """A fault of the next *times* requests that *match*: a status, or a word of the server's."""
+    """A fault of the next *times* requests that *match*: a status or a keyword."""
 
     match: Callable[[web.Request], bool]
     action: int | str
@@ -136,7 +136,7 @@ class InMemoryObjects:
             watcher.lines.put_nowait(None)
 
     def forget_history(self) -> None:
-        """Make every version before now too old to watch from."""
+        """Expire every version before now."""
         self._oldest_version = self.version
         self.history.clear()
 
@@ -275,8 +275,10 @@ class InMemoryObjects:
 
 
 def parse_path(path: str) -> Target:
-    parts = path.strip("/").split("/")
-    root, rest = (parts[:2], parts[2:]) if parts[0] == "api" else (parts[:3], parts[3:])
+    segments = path.strip("/").split("/")
+    root, rest = (
+        (segments[:2], segments[2:]) if segments[0] == "api" else (segments[:3], segments[3:])
+    )
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
@@ -312,10 +314,10 @@ def _selected(obj: Object, namespace: str, selector: str) -> bool:
     if namespace and meta.get("namespace") != namespace:
         return False
     labels: dict[str, str] = meta.get("labels", {})
-    parts = [part for part in selector.split(",") if part]
-    absent = {part[1:] for part in parts if part.startswith("!")}
-    present = {part for part in parts if not part.startswith("!") and "=" not in part}
-    expected = dict(part.split("=", 1) for part in parts if "=" in part)
+    requirements = [each for each in selector.split(",") if each]
+    absent = {each[1:] for each in requirements if each.startswith("!")}
+    present = {each for each in requirements if not each.startswith("!") and "=" not in each}
+    expected = dict(each.split("=", 1) for each in requirements if "=" in each)
     matches = expected.items() <= labels.items() and present <= labels.keys()
     return matches and not absent & labels.keys()
 

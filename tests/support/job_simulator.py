@@ -5,12 +5,14 @@ from collections import Counter
 
 import msgspec
 from support.jobs import job_view, pod_info
+from support.pure_decide import pure_decide
 
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.job_view import CommandRef, JobView
-from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker
+from batholith.job_ctrl.pod_info import PodInfo
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.job_ctrl.pods import partition_of
 from batholith.job_ctrl.recovery import restore
 from batholith.model.job import Job
@@ -86,7 +88,7 @@ class JobSimulator:
         seen = job_view(
             self.job,
             podgroup=None,
-            objects_due=self._plugin_objects_stale,
+            plugin_objects_stale=self._plugin_objects_stale,
         )
         return dataclasses.replace(
             seen,
@@ -107,7 +109,7 @@ class JobSimulator:
         if self.job is None:
             return False
         order = self._commands[0] if self._commands else None
-        asked = decide(self.job_view(), order)
+        asked = pure_decide(self.job_view(), order)
         self.requeue_after = []
         for effect in asked:
             self._apply(effect)

@@ -13,18 +13,15 @@ from support.job_transitions import JobAudit, owner_uid, phase_of
 from support.virtual_controller import ControllerWorld
 
 from batholith.job_ctrl.controller import JobController
+from batholith.job_ctrl.plugin_objects import PLUGIN_KINDS
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.model.names import (
     COMMANDS,
-    CONFIGMAPS,
     JOBS,
-    NETWORKPOLICIES,
     PERSISTENTVOLUMECLAIMS,
     PODGROUPS,
     PODS,
-    SECRETS,
-    SERVICES,
     Resource,
 )
 
@@ -38,8 +35,8 @@ SETTLE_TIMEOUT = 130.0
 """Seconds within which a repeatedly denied request is retried."""
 
 
-CREATED_RESOURCES = (SERVICES, CONFIGMAPS, NETWORKPOLICIES, SECRETS)
-"""What plugins bring."""
+CREATED_RESOURCES = PLUGIN_KINDS
+"""Kinds of the objects of plugins."""
 
 
 class JobWorld(ControllerWorld[JobController]):

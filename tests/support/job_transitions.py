@@ -7,6 +7,7 @@ from typing import Any
 from support.inmemory_api import InMemoryApi, key_of
 
 from batholith.model import durations
+from batholith.model.controlled_resources import COMMAND_UID, RESTART_TARGET
 from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
 
 Object = dict[str, Any]
@@ -210,7 +211,9 @@ class JobAudit:
             return  # no transition; the message of a failed job may be extended by the reason
         uid = job["metadata"]["uid"]
         if result.startswith("Command "):
-            number, about, action = self._commands[result.split("(")[1].rstrip(")")]
+            command = job["status"]["controlledResources"][COMMAND_UID]
+            assert result.endswith(f"({command})"), "the mark and the message name one Command"
+            number, about, action = self._commands[command]
             assert (about, action) == (object_key(job), job["status"]["state"]["reason"])
             assert number != self._last_command[uid], (
                 "INV-VC-1: a Command took effect a second time"
@@ -317,9 +320,7 @@ def pod_identity(pod: Object) -> Pod:
 
 def restart_target_of(job: Object) -> str:
     """The part of the job that its restart is about; empty if it is all of it."""
-    state = job["status"]["state"]
-    partial = state.get("reason") in ("RestartPartition", "RestartPod", "RestartTask")
-    target: str = state["message"].partition(":")[0] if partial else ""
+    target: str = job["status"].get("controlledResources", {}).get(RESTART_TARGET, "")
     return target
 
 
@@ -328,7 +329,7 @@ def restart_targets_of(pod: Object) -> set[str]:
     meta = pod["metadata"]
     task = meta["annotations"]["volcano.sh/task-spec"]
     partition = meta["labels"].get("volcano.sh/partition-id", "")
-    return {f"pod {meta['name']}", f"task {task}", f"partition {task}/{partition}"}
+    return {f"pod/{meta['name']}", f"task/{task}", f"partition/{task}/{partition}"}
 
 
 def _explains_deletion(job: Object, pod: Object) -> bool:

@@ -16,6 +16,7 @@ from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock
 from batholith.model import crds
 from batholith.model.command import Command
+from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
 from batholith.model.names import COMMANDS, JOBS
 
 JOB = {
@@ -76,11 +77,20 @@ class RestClient:
                     return found
                 await asyncio.sleep(0.01)
 
-    async def complete_command(self, command: Command, *, phase: str) -> None:
-        """Do what the job controller does: write the status, then delete the Command."""
-        state = {"phase": phase, "reason": command.action, "message": command.metadata.uid}
+    async def complete_command(
+        self, command: Command, *, phase: str, earlier_version: bool = False
+    ) -> None:
+        """Do what the job controller does: write the status, then delete the Command.
+
+        *earlier_version*: of the controller, which names the Command in the message alone.
+        """
+        meta = command.metadata
+        message = f"Command {meta.name} ({meta.uid})" if earlier_version else "Command executed"
+        state = {"phase": phase, "reason": command.action, "message": message}
+        marks = {} if earlier_version else {COMMAND_UID: meta.uid, COMMAND_PHASE: phase}
+        status = {"state": state, "controlledResources": marks}
         await self.client.patch(
-            JOBS, "train", {"status": {"state": state}}, namespace="default", subresource="status"
+            JOBS, "train", {"status": status}, namespace="default", subresource="status"
         )
         await self.drop_command(command)
 

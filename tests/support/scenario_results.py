@@ -304,6 +304,8 @@ def _without_empty_fields(value: Json) -> Json:
 def _final_job(job: Json) -> Json:
     status = job["status"] or {}
     state = status.get("state") or {}
+    resources = status.get("controlledResources") or {}
+    marks = sorted(key for key in resources if key.startswith("batholith-"))
     return _without_empty_fields(
         {
             "labels": job.get("labels"),
@@ -313,7 +315,8 @@ def _final_job(job: Json) -> Json:
             "conditions": [each["status"] for each in status.get("conditions") or []],
             "retryCount": status.get("retryCount"),
             "minAvailable": status.get("minAvailable"),
-            "controlledResources": status.get("controlledResources"),
+            "controlledResources": {k: v for k, v in resources.items() if k not in marks},
+            "marks": marks,
             "tasks": status.get("taskStatusCount"),
             "counts": {key: status[key] for key in COUNTS if status.get(key)},
         }

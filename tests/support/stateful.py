@@ -27,8 +27,7 @@ def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def stateful_settings(*, steps: int, examples: int = 40) -> settings:
-    """Return settings for *examples* histories of *steps*, the same in each run but of `make
-    soak`."""
+    """Return settings for *examples* histories of *steps*: random ones under soak."""
     return settings(
         max_examples=int(os.environ.get("BATHOLITH_STATEFUL_EXAMPLES", examples)),
         stateful_step_count=int(os.environ.get("BATHOLITH_STATEFUL_STEPS", str(steps))),

@@ -1,1 +1,1 @@
-"""Job plugins: what a job may have done to its pods, and beside them, by naming it in its spec."""
+"""Job plugins: mutate the pods of the jobs that name them, and provide objects for them."""

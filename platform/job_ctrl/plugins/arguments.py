@@ -1,7 +1,7 @@
-"""Plugin arguments: words in the manner of Go's flag package.
+"""Plugin arguments in the syntax of Go's flag package.
 
-Unlike there, a word that makes no sense does not hide those after it: it is left out and complained
-of, so that the user learns of it by an event.
+Unlike there, parsing continues after an invalid argument: it is skipped with a warning, which is
+recorded as an event on the job.
 """
 
 import re
@@ -17,52 +17,64 @@ _OCTAL = re.compile(r"[+-]?0[0-7_]+")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What was read; a flag that was not given has its default."""
+    """Parsed arguments; a flag that is not set has its default."""
 
     values: Mapping[str, Value]
     warnings: tuple[str, ...]
+    """One sentence per invalid argument."""
 
     def text(self, flag: str) -> str:
-        """The value of a flag that takes text."""
+        """Return the value of a text flag."""
         return str(self.values[flag])
 
     def number(self, flag: str) -> int:
-        """The value of a flag that takes a whole number."""
+        """Return the value of an integer flag."""
         return int(self.values[flag])
 
     def boolean(self, flag: str) -> bool:
-        """Whether a flag is on."""
+        """Return the value of a boolean flag."""
         return bool(self.values[flag])
+
+    # Names of earlier versions, for plugins of other packages.
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Alias of ``warnings``."""
+        return self.warnings
+
+    def switch(self, flag: str) -> bool:
+        """Alias of :meth:`boolean`."""
+        return self.boolean(flag)
 
 
 def parse(args: Sequence[str], defaults: Mapping[str, Value]) -> Arguments:
-    """Read ``--flag=value``, ``--flag value`` and, for switches, ``--flag``; one dash will do.
+    """Parse ``--flag=value``, ``--flag value`` and, for booleans, ``--flag``, with one dash or two.
 
-    The type of a flag is that of its default; of a flag that is given twice the last value wins.
+    The type of a flag is that of its default. The last value of a repeated flag counts.
     """
     values: dict[str, Value] = dict(defaults)
-    complaints: list[str] = []
-    left = list(reversed(args))
-    while left:
-        word = left.pop()
-        flag, equals, text = word.lstrip("-").partition("=")
-        if not word.startswith("-") or not flag:
-            complaints.append(f"{word!r} is no flag")
+    warnings: list[str] = []
+    remaining = list(reversed(args))
+    while remaining:
+        argument = remaining.pop()
+        flag, equals, text = argument.lstrip("-").partition("=")
+        if not argument.startswith("-") or not flag:
+            warnings.append(f"{argument!r} is no flag")
             continue
         default = defaults.get(flag)
         if not equals:
             if isinstance(default, bool):
                 text = "true"
-            elif left and not left[-1].startswith("-"):
-                text = left.pop()
+            elif remaining and not remaining[-1].startswith("-"):
+                text = remaining.pop()
             elif default is not None:
-                complaints.append(f"flag {word!r} needs a value")
+                warnings.append(f"flag {argument!r} needs a value")
                 continue
         try:
             values[flag] = _value(text, default)
         except ValueError as error:
-            complaints.append(f"{word!r}: {error}")
-    return Arguments(values, tuple(complaints))
+            warnings.append(f"{argument!r}: {error}")
+    return Arguments(values, tuple(warnings))
 
 
 def _value(text: str, default: Value | None) -> Value:
@@ -75,3 +87,7 @@ def _value(text: str, default: Value | None) -> Value:
     if isinstance(default, int):
         return int(text, 8) if _OCTAL.fullmatch(text) else int(text, 0)
     return text
+
+
+read = parse
+"""Name of :func:`parse` in earlier versions."""

@@ -1,7 +1,7 @@
-"""What a job plugin is: anything that can do one or more small things.
+"""Interface of job plugins: a plugin implements one or more extension points.
 
-A plugin is made anew from the arguments in the job's spec, keeps no state and does no I/O: it
-shapes pods, and it says which objects the job needs beside them. The controller makes those.
+A plugin is created from the arguments in the job's spec, has no state and does no I/O: it mutates
+pods, and returns the objects that the job needs in addition. The controller creates them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,42 @@ JsonObject = dict[str, Any]
 """An object to create, as decoded JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class DesiredObject:
     """An object that a job needs as long as it has pods."""
 
     resource: Resource
     name: str
     build: Callable[[], JsonObject]
-    """Makes the object; called only if it is not there, in a thread (it may take long)."""
+    """Builds the object; called in a thread, and only if the object does not exist."""
     synced_data: Mapping[str, str] = field(default_factory=dict)
-    """Entries of ``data`` that are kept as here when the job is scaled; others are left alone."""
+    """Entries of ``data`` that are updated when the job is scaled; others are not changed."""
+
+    def __init__(
+        self,
+        *,
+        resource: Resource,
+        name: str,
+        build: Callable[[], JsonObject],
+        synced_data: Mapping[str, str] | None = None,
+        follow: Mapping[str, str] | None = None,
+    ) -> None:
+        """*follow* is the name of *synced_data* in earlier versions.
+
+        Raises:
+            TypeError: both are given.
+        """
+        if synced_data is not None and follow is not None:
+            raise TypeError("synced_data and follow are the same argument")
+        object.__setattr__(self, "resource", resource)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "build", build)
+        object.__setattr__(self, "synced_data", dict(synced_data or follow or {}))
+
+    @property
+    def follow(self) -> Mapping[str, str]:
+        """Alias of ``synced_data``."""
+        return self.synced_data
 
 
 @runtime_checkable
@@ -33,48 +59,73 @@ class PodMutator(Protocol):
     """A plugin that changes pods before they are created."""
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
-        """Change *pod* in place."""
+        """Change *pod*, which is decoded JSON."""
         ...
 
 
 @runtime_checkable
 class ObjectProvider(Protocol):
-    """A plugin that needs objects beside the pods."""
+    """A plugin that needs objects in addition to the pods."""
 
     def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
-        """The objects to make before the first pod, and to keep up to date."""
+        """Return the objects to create before the first pod, and to update later."""
         ...
 
 
 @runtime_checkable
 class ObjectRemover(Protocol):
-    """A plugin whose objects go when the job ends (all go with the Job itself anyhow)."""
+    """A plugin whose objects are deleted when the job ends, and not only with the job."""
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
-        """The objects to remove, by kind and name."""
+        """Return the objects to delete, by kind and name."""
         ...
 
 
 @runtime_checkable
 class HasWarnings(Protocol):
-    """A plugin that could not make sense of all its arguments."""
+    """A plugin with invalid arguments."""
 
     warnings: tuple[str, ...]
-    """One sentence for each, for an event on the job."""
+    """One sentence per argument, for an event on the job."""
 
 
 @runtime_checkable
 class JobValidator(Protocol):
-    """A plugin that some jobs do not fit."""
+    """A plugin that requires something of the job."""
 
     def validate_job(self, job: Job) -> Sequence[str]:
-        """What of *job* makes the plugin do less than its user expects; a sentence each."""
+        """Return why the plugin has less effect than expected, one sentence each."""
         ...
 
 
 class Factory(Protocol):
-    """Makes a plugin from its arguments; what the entry points name."""
+    """Creates a plugin from its arguments; entry points name factories."""
 
     def __call__(self, arguments: Sequence[str], /) -> object:
-        """A plugin that acts as *arguments* say; arguments that make no sense are complained of."""
+        """Return a plugin; invalid arguments become its ``warnings``."""
+        ...
+
+
+# Names of earlier versions, for plugins of other packages.
+
+Made = JsonObject
+Wanted = DesiredObject
+ShapesPods = PodMutator
+BringsObjects = ObjectProvider
+TakesObjectsAway = ObjectRemover
+
+
+@runtime_checkable
+class HasComplaints(Protocol):
+    """:class:`HasWarnings` with the attribute's name of earlier versions."""
+
+    complaints: tuple[str, ...]
+
+
+@runtime_checkable
+class ChecksJobs(Protocol):
+    """:class:`JobValidator` with the method's name of earlier versions."""
+
+    def complaints_about(self, job: Job) -> Sequence[str]:
+        """Return what ``validate_job`` returns."""
         ...

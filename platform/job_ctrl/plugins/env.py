@@ -1,4 +1,4 @@
-"""``env``: every container learns the index of its pod in its task."""
+"""``env``: set the index of the pod within its task as environment variables."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ class Env:
     """Sets ``VC_TASK_INDEX`` (and ``VK_TASK_INDEX``, its older name)."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        """It takes no arguments, and overlooks those that are given."""
+        """*arguments* are ignored."""
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         """Add both variables."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a plugin; each text names it, and is for an event on the job."""
+"""Errors of plugins; each message names the plugin, for an event on the job."""
 
 from asyncio import CancelledError
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class PluginError(Exception):
-    """A plugin that a job names cannot do its part."""
+    """A plugin that a job names has failed."""
 
     def __init__(self, plugin: str, problem: str) -> None:
         super().__init__(f"job plugin {plugin!r} {problem}")
@@ -15,7 +15,7 @@ class PluginError(Exception):
 
 
 class UnknownPluginError(PluginError):
-    """There is no plugin of that name."""
+    """No plugin of that name is installed."""
 
     def __init__(self, plugin: str, known: Iterable[str]) -> None:
         super().__init__(plugin, f"is not installed; known are {', '.join(sorted(known))}")
@@ -23,12 +23,12 @@ class UnknownPluginError(PluginError):
 
 @contextmanager
 def plugin_errors(plugin: str, operation: str) -> Iterator[None]:
-    """Name *plugin* in whatever its code raises in the block, even if it asks the process to exit.
+    """Convert any exception in the block, even SystemExit, to a PluginError that names *plugin*.
 
-    The block awaits nothing, so that a CancelledError is the plugin's own.
+    The block does not await, so that a CancelledError is raised by the plugin itself.
 
     Raises:
-        PluginError: it raised.
+        PluginError: the block raised an exception.
     """
     try:
         yield

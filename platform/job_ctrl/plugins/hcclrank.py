@@ -1,4 +1,4 @@
-"""``hcclrank``: an annotation with the pod's rank, for Ascend's device plugin."""
+"""``hcclrank``: annotate the pod with its rank, for Ascend's device plugin."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ class HcclRank:
         self._worker = read.text("worker")
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
-        """Add the annotation, unless there is one."""
-        notes = pod["metadata"]["annotations"]
-        rank = notes.get(_RANK) or _rank_from_env(pod) or self._default_rank(pod, job)
+        """Add the annotation, unless the template sets it."""
+        annotations = pod["metadata"]["annotations"]
+        rank = annotations.get(_RANK) or _rank_from_env(pod) or self._default_rank(pod, job)
         if rank:
-            notes[_RANK] = rank
+            annotations[_RANK] = rank
 
     def _default_rank(self, pod: Pod, job: Job) -> str:
         if task_name(pod) == self._master:
@@ -36,7 +36,7 @@ class HcclRank:
 
 
 def _rank_from_env(pod: Pod) -> str:
-    """The first value of a variable RANK that is written out."""
+    """Return the first literal value of a variable ``RANK``."""
     variables = (
         variable
         for container in pod["spec"]["containers"]

@@ -1,4 +1,4 @@
-"""``mpi``: the master learns the workers' names from ``MPI_HOST``; all declare the ssh port."""
+"""``mpi``: set ``MPI_HOST`` to the workers' names in the master; declare the ssh port."""
 
 from collections.abc import Sequence
 
@@ -24,13 +24,13 @@ class Mpi:
         self._port = read.number("port")
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
-        """Add port and variable; a master without workers is left as it is."""
+        """Add port and variable; a master without workers is not changed."""
         workers = find_task(job, self._worker)
-        leads = task_name(pod) == self._master
-        if leads and workers is None:
+        is_master = task_name(pod) == self._master
+        if is_master and workers is None:
             return
         for container in containers(pod):
             add_port(container, _PORT_NAME, self._port)
-        if leads and workers is not None:
+        if is_master and workers is not None:
             listed = ",".join(domain for _, domain in hostnames(job, workers))
             add_env(pod, [{"name": "MPI_HOST", "value": listed}])

@@ -1,4 +1,4 @@
-"""``pytorch``: every container learns where the master is, how many there are, and its rank."""
+"""``pytorch``: set the variables of ``torch.distributed``: master address, world size and rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _PORT = 23456
 _PORT_NAME = "pytorchjob-port"
 _WAIT_CONTAINER = "wait-for-master"
 _POLL_INTERVAL = 2
-"""Seconds between two looks at the master's port."""
+"""Seconds between two checks of the master's port."""
 
 _WAIT_SCRIPT = """\
 echo "waiting for {host}:{port}"
@@ -23,8 +23,8 @@ while ! {{ nc -z {host} {port} || bash -c 'true > /dev/tcp/{host}/{port}'; }} 2>
     exit 1
   fi
   echo "{host}:{port} does not answer yet (after $waited s)"
-  sleep {pause}
-  waited=$((waited + {pause}))
+  sleep {interval}
+  waited=$((waited + {interval}))
 done
 echo "{host}:{port} answers\""""
 
@@ -56,13 +56,13 @@ class PyTorch:
         self._image = read.text("wait-master-image")
 
     def validate_job(self, job: Job) -> Sequence[str]:
-        """A job without master."""
+        """Warn about a job without a master task."""
         if find_task(job, self._master) is not None:
             return ()
         return (f"plugin pytorch changes no pod: no task is named {self._master!r}",)
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
-        """Declare the port, add the variables; let workers wait if that is wanted."""
+        """Declare the port, add the variables, and the init container that waits for the master."""
         master, worker = (find_task(job, name) for name in (self._master, self._worker))
         if master is None:
             return
@@ -85,11 +85,11 @@ class PyTorch:
         return 0 if task == self._master else master.replicas
 
     def _add_wait_container(self, spec: dict[str, Any], host: str) -> None:
-        there = spec.get("initContainers") or []
-        if any(container["name"] == _WAIT_CONTAINER for container in there):
+        existing = spec.get("initContainers") or []
+        if any(container["name"] == _WAIT_CONTAINER for container in existing):
             return
         script = _WAIT_SCRIPT.format(
-            host=host, port=self._port, limit=self._wait_timeout, pause=_POLL_INTERVAL
+            host=host, port=self._port, limit=self._wait_timeout, interval=_POLL_INTERVAL
         )
         waiter = {"name": _WAIT_CONTAINER, "image": self._image, "command": ["sh", "-c", script]}
-        spec["initContainers"] = [*there, waiter]
+        spec["initContainers"] = [*existing, waiter]

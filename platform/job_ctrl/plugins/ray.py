@@ -1,4 +1,4 @@
-"""``ray``: the head starts a Ray cluster, workers join it, a Service leads to the head."""
+"""``ray``: start a Ray cluster on the head, join it on the workers, with a Service for the head."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ class _Template(ApiStruct, frozen=True):
 
 
 class Ray:
-    """Replaces the commands of head and workers, and makes the head's Service."""
+    """Replaces the commands of head and workers, and provides the head's Service."""
 
     def __init__(self, args: Sequence[str]) -> None:
         read = arguments.parse(
@@ -65,7 +65,7 @@ class Ray:
         }
 
     def validate_job(self, job: Job) -> Sequence[str]:
-        """A job without head, and tasks without the container that Ray is to run in."""
+        """Warn about a job without a head task, and tasks without the container for Ray."""
         found = []
         if find_task(job, self._head) is None:
             found.append(f"plugin ray changes no pod: no task is named {self._head!r}")
@@ -81,13 +81,13 @@ class Ray:
         return found
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
-        """Have the one container start Ray."""
+        """Set the command of the configured container."""
         head = find_task(job, self._head)
-        wanted = self._containers.get(task_name(pod))
-        if head is None or wanted is None:
+        name = self._containers.get(task_name(pod))
+        if head is None or name is None:
             return
         for container in pod["spec"]["containers"]:
-            if container["name"] != wanted:
+            if container["name"] != name:
                 continue
             if task_name(pod) == self._head:
                 self._start_head(container)
@@ -96,7 +96,7 @@ class Ray:
                 container["command"] = ["sh", "-c", f"ray start --block --address={address}"]
 
     def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
-        """The Service."""
+        """Return the Service of the head."""
         name = _service_name(job)
         return [
             DesiredObject(
@@ -105,7 +105,7 @@ class Ray:
         ]
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
-        """The Service."""
+        """Return the Service of the head."""
         return [(names.SERVICES, _service_name(job))]
 
     def _start_head(self, container: dict[str, Any]) -> None:

@@ -1,12 +1,11 @@
-"""All plugins that there are, and those of one job.
+"""The plugins by name, and the plugins of one job.
 
-Plugins act in a fixed order, the one of :data:`ORDER`: frameworks before ``svc``, ``ssh`` and
-``env``, so that a container that they add is served too; ``hcclrank``, which reads what others
-wrote, last. Those of other packages (see ``installed``) come before all of them.
+Plugins run in the order of :data:`ORDER`: frameworks before ``svc``, ``ssh`` and ``env``, which
+then also mutate the containers that frameworks add; ``hcclrank``, which reads the variables of
+others, last. Plugins of other packages (:mod:`.entry_points`) run first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...model.job import Job
 from ...model.names import Resource
@@ -14,8 +13,10 @@ from ...model.validation import path_segment_error
 from ..pods import Pod
 from . import entry_points
 from .base import (
+    ChecksJobs,
     DesiredObject,
     Factory,
+    HasComplaints,
     HasWarnings,
     JobValidator,
     JsonObject,
@@ -44,20 +45,20 @@ BUILT_IN: Mapping[str, Factory] = {
     "hcclrank": HcclRank,
 }
 ORDER = tuple(BUILT_IN)
-_HOOKS = (PodMutator, ObjectProvider, ObjectRemover, JobValidator)
+_HOOKS = (PodMutator, ObjectProvider, ObjectRemover, JobValidator, ChecksJobs)
 
 
 class JobPlugins:
-    """The plugins of one job, in the order in which they act.
+    """The plugins of one job, in their order.
 
-    One that fails holds up what it has a part in, and nothing else: while a plugin is missing the
-    job gets no pods and no objects, but a job that has its pods comes to its end.
+    While a plugin is missing or fails, the controller creates no pods and no objects for the job;
+    existing pods continue, and the job can end.
     """
 
     def __init__(
         self, plugins: Sequence[tuple[str, object]], missing: PluginError | None = None
     ) -> None:
-        """*members* are plugins by name; *missing* is why there is one less than there should."""
+        """*plugins* are pairs of name and plugin; *missing* is the error of one that is missing."""
         self._plugins = plugins
         self._missing = missing
         self._mutators = [
@@ -65,10 +66,10 @@ class JobPlugins:
         ]
 
     def mutate_pod(self, pod: Pod, job: Job) -> None:
-        """Let each plugin change *pod* in place.
+        """Call ``on_pod_create`` of each plugin, which changes *pod*.
 
         Raises:
-            PluginError: a plugin is missing, or fails.
+            PluginError: a plugin is missing or fails.
         """
         self._require_all()
         for name, plugin in self._mutators:
@@ -76,10 +77,10 @@ class JobPlugins:
                 plugin.on_pod_create(pod, job)
 
     def desired_objects(self, job: Job) -> Iterator[DesiredObject]:
-        """The objects that the plugins need beside the pods.
+        """Yield the objects that the plugins need in addition to the pods.
 
         Raises:
-            PluginError: a plugin is missing, or fails.
+            PluginError: a plugin is missing or fails.
         """
         self._require_all()
         for name, plugin in self._plugins:
@@ -89,10 +90,10 @@ class JobPlugins:
                 yield from found
 
     def objects_to_delete(self, job: Job) -> Iterator[tuple[Resource, str]]:
-        """The objects to remove when the job ends.
+        """Yield the objects to delete when the job ends.
 
         Raises:
-            PluginError: a plugin fails; only after the objects of all others.
+            PluginError: a plugin fails; raised after the objects of all others.
         """
         failed: PluginError | None = None
         for name, plugin in self._plugins:
@@ -102,7 +103,7 @@ class JobPlugins:
                         found = [
                             (resource, named)
                             for resource, named in plugin.on_job_delete(job)
-                            if not _name_problem(named)  # such a one was never made
+                            if not _name_problem(named)  # was never created
                         ]
                 except PluginError as error:
                     failed = error
@@ -112,75 +113,90 @@ class JobPlugins:
             raise failed
 
     def warnings(self, job: Job) -> Iterator[str]:
-        """What the plugins could not make sense of."""
+        """Yield the warnings of the plugins about their arguments and the job."""
         for name, plugin in self._plugins:
             if isinstance(plugin, HasWarnings):
                 yield from plugin.warnings
+            elif isinstance(plugin, HasComplaints):
+                yield from plugin.complaints
             if isinstance(plugin, JobValidator):
-                try:
-                    with plugin_errors(name, "complaints_about"):
-                        found = list(plugin.validate_job(job))
-                except PluginError as error:
-                    found = [str(error)]
-                yield from found
+                yield from _validate(name, "validate_job", plugin.validate_job, job)
+            elif isinstance(plugin, ChecksJobs):
+                yield from _validate(name, "complaints_about", plugin.complaints_about, job)
 
     def _require_all(self) -> None:
         if self._missing is not None:
-            raise self._missing.with_traceback(None)  # it is raised at every look
+            raise self._missing.with_traceback(None)  # the same error is raised by each sync
+
+
+def _validate(
+    plugin: str, hook: str, validate: Callable[[Job], Sequence[str]], job: Job
+) -> list[str]:
+    """Return the warnings of one plugin about *job*; its failure is a warning, too."""
+    try:
+        with plugin_errors(plugin, hook):
+            return list(validate(job))
+    except PluginError as error:
+        return [str(error)]
 
 
 class Registry:
-    """The plugins by name; found once, when the process starts."""
+    """The plugins by name; loaded once per process."""
 
     def __init__(self, factories: Mapping[str, Factory] = BUILT_IN) -> None:
         self._factories = dict(factories)
 
     @classmethod
     def load(cls) -> "Registry":
-        """The built-in plugins and those of installed packages, which may replace them."""
+        """Return the built-in plugins and those of other packages, which may replace them."""
         return cls({**BUILT_IN, **entry_points.load()})
 
     def for_job(self, job: Job) -> JobPlugins:
-        """The plugins that *job* names; the team tells of those that there are not."""
-        members: list[tuple[str, object]] = []
+        """Return the plugins that *job* names, or the error of a missing one."""
+        plugins: list[tuple[str, object]] = []
         missing: PluginError | None = None
         for name, arguments in sorted(job.spec.plugins.items(), key=lambda one: _sort_key(one[0])):
             try:
-                members.append((name, self._create(name, arguments)))
+                plugins.append((name, self._create(name, arguments)))
             except PluginError as error:
                 missing = missing or error
-        return JobPlugins(members, missing)
+        return JobPlugins(plugins, missing)
 
     def _create(self, name: str, arguments: Sequence[str]) -> object:
         factory = self._factories.get(name)
         if factory is None:
             raise UnknownPluginError(name, self._factories)
-        with plugin_errors(name, "its making"):
-            made = factory(arguments)
-            if not isinstance(made, _HOOKS):
-                hooks = "on_pod_create, on_job_add, on_job_delete and complaints_about"
+        with plugin_errors(name, "its constructor"):
+            plugin = factory(arguments)
+            if not isinstance(plugin, _HOOKS):
+                hooks = "on_pod_create, on_job_add, on_job_delete and validate_job"
                 raise TypeError(f"it has none of {hooks}")
-            return made
+            return plugin
 
 
 def _with_error_context(plugin: str, desired: DesiredObject) -> DesiredObject:
-    """*wanted*, with the plugin's name in what its making raises.
+    """Return *desired* with the plugin's name in the errors of its ``build``.
 
     Raises:
-        PluginError: no object can have its name.
+        PluginError: the name of the object is invalid.
     """
     if problem := _name_problem(desired.name):
         named = f"{desired.resource.kind} {desired.name!r}"
-        raise PluginError(plugin, f"wants an object of an invalid name, {named}: {problem}")
+        raise PluginError(plugin, f"returned an object with an invalid name, {named}: {problem}")
 
     def build() -> JsonObject:
-        with plugin_errors(plugin, f"the making of {desired.resource.kind} {desired.name}"):
-            made = desired.build()
-            if not isinstance(made, dict):
-                raise TypeError(f"it is no object but {made!r}")
-            return made
+        with plugin_errors(plugin, f"build of {desired.resource.kind} {desired.name}"):
+            built = desired.build()
+            if not isinstance(built, dict):
+                raise TypeError(f"it is no object but {built!r}")
+            return built
 
-    return replace(desired, build=build)
+    return DesiredObject(
+        resource=desired.resource,
+        name=desired.name,
+        build=build,
+        synced_data=desired.synced_data,
+    )
 
 
 def _name_problem(name: str) -> str:

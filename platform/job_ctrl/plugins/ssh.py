@@ -1,7 +1,7 @@
-"""``ssh``: the pods of a job may log in to each other without a password.
+"""``ssh``: log in from pod to pod of a job without a password.
 
-A Secret holds one pair of keys for the whole job and a client configuration that knows its hosts.
-Keys are made once: a Secret that is there is used as it is, only its list of hosts follows.
+A Secret holds one key pair for the job and a client configuration with its hosts. The keys are
+generated once: of an existing Secret only the list of hosts is updated.
 """
 
 from base64 import b64encode
@@ -28,7 +28,7 @@ _FILES = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
 
 
 class Ssh:
-    """Makes the Secret, and mounts it where the pods' user looks for keys."""
+    """Provides the Secret and mounts it in the pods' ``~/.ssh``."""
 
     def __init__(self, args: Sequence[str]) -> None:
         read = arguments.parse(
@@ -42,8 +42,8 @@ class Ssh:
         )
         self.warnings = read.warnings
         if read.text("ssh-public-key") and not read.text("ssh-private-key"):
-            lone = "--ssh-public-key is not used without --ssh-private-key; a pair of keys is made"
-            self.warnings += (lone,)
+            unused = "--ssh-public-key has no effect without --ssh-private-key"
+            self.warnings += (f"{unused}; a key pair is generated",)
         self._path = read.text("ssh-key-file-path")
         self._private = read.text("ssh-private-key")
         self._public = read.text("ssh-public-key")
@@ -56,14 +56,14 @@ class Ssh:
         secret = {
             "secretName": name,
             "items": [{"key": file, "path": f".ssh/{file}"} for file in _FILES],
-            # Others than root must be able to read what root's kubelet writes.
+            # The kubelet writes as root, and other users must be able to read.
             "defaultMode": _PRIVATE_MODE if self._path == _HOME else _SHARED_MODE,
         }
         volume = {"name": name, "secret": secret}
         add_mount(pod, volume, {"mountPath": self._path, "subPath": ".ssh"})
 
     def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
-        """The Secret, of which only the client configuration follows the number of pods."""
+        """Return the Secret, whose client configuration is updated when the job is scaled."""
         config = self._config(job)
         return [
             DesiredObject(
@@ -75,7 +75,7 @@ class Ssh:
         ]
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
-        """The Secret."""
+        """Return the Secret."""
         return [(names.SECRETS, _secret_name(job))]
 
     def _secret(self, job: Job, config: str) -> JsonObject:
@@ -99,7 +99,7 @@ class Ssh:
 
 
 def generate_key_pair() -> tuple[str, str]:
-    """A new pair of keys: the private one as PEM, the public one as a line for sshd."""
+    """Return a new key pair: the private key as PEM, the public key as a line for sshd."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
     private = key.private_bytes(
         serialization.Encoding.PEM,

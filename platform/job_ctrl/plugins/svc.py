@@ -1,7 +1,7 @@
-"""``svc``: the pods of a job find each other by name.
+"""``svc``: host names for the pods of a job.
 
-A headless Service makes the names resolve, a ConfigMap lists them by task (as files in
-``/etc/volcano`` and as environment variables), a NetworkPolicy keeps everybody else out.
+A headless Service resolves the names, a ConfigMap lists them by task (as files in ``/etc/volcano``
+and as environment variables), and a NetworkPolicy restricts ingress to the pods of the job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _MOUNT_PATH = "/etc/volcano"
 
 
 class Svc:
-    """Makes Service, ConfigMap and NetworkPolicy, and gives pods their host names."""
+    """Provides Service, ConfigMap and NetworkPolicy, and sets the host names of pods."""
 
     def __init__(self, args: Sequence[str]) -> None:
         read = arguments.parse(
@@ -39,7 +39,7 @@ class Svc:
         self._inject_hosts = read.boolean("inject-hosts-env")
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
-        """Name the pod's host, and let its containers know the others'."""
+        """Set the pod's hostname, and mount the host names of all pods."""
         spec = pod["spec"]
         spec["hostname"] = spec.get("hostname") or pod["metadata"]["name"]
         spec["subdomain"] = spec.get("subdomain") or job.metadata.name
@@ -54,18 +54,18 @@ class Svc:
         add_mount(pod, {"name": config, "configMap": {"name": config}}, {"mountPath": _MOUNT_PATH})
 
     def validate_job(self, job: Job) -> Sequence[str]:
-        """Tasks whose pods have names that the Service does not make resolve."""
+        """Warn about tasks whose host names the Service does not resolve."""
         return [
-            f"plugin svc makes no name resolve for task {task.name!r}: its template has the"
+            f"plugin svc does not resolve the names of task {task.name!r}: its template has the"
             f" subdomain {domain!r}, and the Service is named {job.metadata.name!r}"
             for task in job.spec.tasks
             if (domain := subdomain(job, task)) != job.metadata.name
         ]
 
     def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
-        """The three objects, of which the ConfigMap follows the number of pods."""
+        """Return the three objects, of which the ConfigMap is updated when the job is scaled."""
         job_name, data = job.metadata.name, _config_data(job)
-        wanted = [
+        desired = [
             DesiredObject(
                 resource=names.CONFIGMAPS,
                 name=_config_name(job),
@@ -79,7 +79,7 @@ class Svc:
             ),
         ]
         if self._network_policy:
-            wanted.append(
+            desired.append(
                 DesiredObject(
                     resource=names.NETWORKPOLICIES,
                     name=job_name,
@@ -89,11 +89,11 @@ class Svc:
                     },
                 )
             )
-        return wanted
+        return desired
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
-        """The same objects."""
-        return [(wanted.resource, wanted.name) for wanted in self.on_job_add(job)]
+        """Return the same objects."""
+        return [(desired.resource, desired.name) for desired in self.on_job_add(job)]
 
     def _service(self, job: Job) -> JsonObject:
         spec: JsonObject = {"clusterIP": "None", "selector": _selector(job)}
@@ -112,7 +112,7 @@ def _network_policy_spec(job: Job) -> JsonObject:
 
 
 def _config_data(job: Job) -> Mapping[str, str]:
-    """The ConfigMap's entries: all host names, by task."""
+    """Return the entries of the ConfigMap: all host names, by task."""
     data: dict[str, str] = {}
     for task in job.spec.tasks:
         domains = [domain for _, domain in hostnames(job, task)]

@@ -1,4 +1,4 @@
-"""``tensorflow``: every container learns the cluster and its place in it from ``TF_CONFIG``."""
+"""``tensorflow``: set ``TF_CONFIG`` to the cluster and the pod's task in it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,8 +29,8 @@ class TensorFlow:
             return
         task = task_name(pod)
         known = {name: kind for kind, name in self._tasks.items()}
-        place = {"type": known.get(task, task), "index": task_index(pod)}
-        config = {"cluster": self._cluster(job), "task": place}
+        own_task = {"type": known.get(task, task), "index": task_index(pod)}
+        config = {"cluster": self._cluster(job), "task": own_task}
         value = msgspec.json.encode(config).decode()
         for container in pod["spec"]["containers"]:
             append_env(container, [{"name": "TF_CONFIG", "value": value}])

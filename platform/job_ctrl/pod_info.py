@@ -1,0 +1,234 @@
+"""A job's pods as decisions see them: one pod, what happened to it, counts. Immutable."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ..model import names
+from ..model.job import JobEvent
+from ..model.pod import FINISHED, PodPhase
+from .core_types import ContainerStatus, Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodInfo:
+    """One pod of a job."""
+
+    uid: str
+    name: str
+    owner: str
+    """Uid of the job that controls the pod."""
+    task: str
+    index: int
+    version: int
+    """Version of the job when the pod was created."""
+    retries: int = 0
+    """Retry count of the job when the pod was created."""
+    partition: str = ""
+    """Partition of the task, if the task has partitions."""
+    phase: PodPhase = PodPhase.PENDING
+    terminating: bool = False
+    """The pod has a deletion timestamp."""
+    ready: bool = False
+    """The pod runs and all its containers are ready."""
+    exit_code: int = 0
+    """Exit code of the first failed container; 0 if none has failed."""
+    restarts: int = 0
+    """Sum of the restart counts of all containers."""
+    resource_version: str = field(default="", compare=False)
+    """``resourceVersion`` of the pod that this was parsed from."""
+    event_time: str | None = field(default=None, compare=False)
+    """Time of the last change that policies react to, from the pod's status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleEvent:
+    """Something that a policy may react to."""
+
+    event_type: JobEvent
+    task: str = ""
+    partition: str = ""
+    pod: str = ""
+    uid: str = ""
+    """Uid of the pod; empty if the pod was never observed."""
+    owner: str = ""
+    version: int | None = None
+    """Version of the job that the event concerns; ``None`` for the current one."""
+    exit_code: int = 0
+    occurred_at: float = 0.0
+    """Time of the event on the monotonic clock."""
+
+    @classmethod
+    def from_pod(
+        cls, event_type: JobEvent, pod: PodInfo, *, occurred_at: float
+    ) -> "LifecycleEvent":
+        """Return an event of *pod*."""
+        return cls(
+            event_type=event_type,
+            task=pod.task,
+            partition=pod.partition,
+            pod=pod.name,
+            uid=pod.uid,
+            owner=pod.owner,
+            version=pod.version,
+            exit_code=pod.exit_code if event_type is JobEvent.POD_FAILED else 0,
+            occurred_at=occurred_at,
+        )
+
+    @property
+    def key(self) -> tuple[str, JobEvent]:
+        """Of two events with the same key only one is kept: a task is completed by its last pod."""
+        return (
+            self.task if self.event_type is JobEvent.TASK_COMPLETED else self.pod,
+            self.event_type,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCounts:
+    """Pods of a job by task and phase; tasks and phases without pods have no entry."""
+
+    tasks: Mapping[str, Mapping[str, int]]
+    ready: Mapping[str, int]
+    """Running pods with all containers ready, by task."""
+    restarts: Mapping[str, int]
+    """Restarts of the containers of active pods, by task."""
+    terminating: int = 0
+    """Pods that are being deleted or that a sync will delete."""
+
+    def with_terminating(self, pods: Iterable[PodInfo]) -> "PodCounts":
+        """Return the counts with *pods*, which are counted by phase, as terminating."""
+        tasks = {task: dict(phases) for task, phases in self.tasks.items()}
+        terminating = self.terminating
+        for pod in pods:
+            tasks[pod.task][pod.phase] -= 1
+            if not tasks[pod.task][pod.phase]:
+                del tasks[pod.task][pod.phase]
+            terminating += 1
+        return replace(self, tasks=tasks, terminating=terminating)
+
+    def in_phase(self, phase: PodPhase) -> int:
+        """Return the number of pods in *phase*."""
+        return sum(phases.get(phase, 0) for phases in self.tasks.values())
+
+    @property
+    def finished(self) -> int:
+        """Number of pods that succeeded or failed."""
+        return sum(self.in_phase(phase) for phase in FINISHED)
+
+    @property
+    def unfinished(self) -> int:
+        """Number of pods that have not finished, or are not deleted yet."""
+        counted = sum(sum(phases.values()) for phases in self.tasks.values())
+        return counted - self.finished + self.terminating
+
+
+class PodReader(Protocol):
+    """Read access to the pods and events of one job; no method changes anything."""
+
+    def counts(self, version: int, *, keep_finished: bool = True) -> PodCounts:
+        """Count the pods of *version*."""
+        ...
+
+    def due_events(
+        self, now: float, *, inputs: object
+    ) -> tuple[list[LifecycleEvent], float | None]:
+        """Return the events to evaluate at *now*, and when the next deferred one is due."""
+        ...
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are unhandled events."""
+        ...
+
+    def is_replaced(self, event: LifecycleEvent) -> bool:
+        """Whether another pod has the name of the event's pod."""
+        ...
+
+    def still_applies(self, event: LifecycleEvent) -> bool:
+        """Whether the event's pod is still in the phase that caused the event."""
+        ...
+
+    def missing(self, task: str) -> list[int]:
+        """Return the indices of *task* without a pod, in order."""
+        ...
+
+    def index_count(self, task: str) -> int:
+        """Return the number of indices of *task* with a pod."""
+        ...
+
+    def has_version(self, version: int) -> bool:
+        """Whether there is an active or finished pod of *version*."""
+        ...
+
+    def active(self) -> Iterator[PodInfo]:
+        """Return the pods that have not finished, of any version."""
+        ...
+
+    def finished(self) -> Iterator[PodInfo]:
+        """Return the finished pods, of any version."""
+        ...
+
+    def excess(self) -> Iterator[PodInfo]:
+        """Return the pods beyond the replicas of their task."""
+        ...
+
+    def outdated(self, version: int) -> Iterator[PodInfo]:
+        """Return the active pods of versions before *version*."""
+        ...
+
+
+_PHASES = {"": PodPhase.PENDING} | {phase.value: phase for phase in PodPhase}
+
+
+def all_container_statuses(pod: Pod) -> tuple[ContainerStatus, ...]:
+    """Return the status of all containers, main containers first."""
+    return (*pod.status.container_statuses, *pod.status.init_container_statuses)
+
+
+def parse_pod(pod: Pod) -> PodInfo | None:
+    """Parse *pod*; return ``None`` if no Volcano job controls it."""
+    owner = pod.metadata.controller
+    annotations = pod.metadata.annotations
+    if owner is None or owner.kind != names.JOBS.kind:
+        return None
+    if owner.api_version != names.JOBS.api_version or annotations.get(names.JOB_NAME) != owner.name:
+        return None
+    task, version = annotations.get(names.TASK_SPEC, ""), annotations.get(names.JOB_VERSION, "")
+    stem, _, index = pod.metadata.name.rpartition("-")
+    if stem != f"{owner.name}-{task}" or not index.isdecimal() or not version.isdecimal():
+        return None
+    retries = annotations.get(names.JOB_RETRY_COUNT, "")
+    phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
+    containers = pod.status.container_statuses
+    codes = (one.state.terminated.exit_code for one in containers if one.state.terminated)
+    return PodInfo(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        owner=owner.uid,
+        task=task,
+        index=int(index),
+        version=int(version),
+        retries=int(retries) if retries.isdecimal() else 0,
+        partition=pod.metadata.labels.get(names.PARTITION_ID, ""),
+        phase=phase,
+        terminating=pod.metadata.deletion_timestamp is not None,
+        ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
+        exit_code=next(filter(None, codes), 0),
+        restarts=sum([one.restart_count for one in all_container_statuses(pod)]),
+        resource_version=pod.metadata.resource_version,
+        event_time=_event_time(pod, phase),
+    )
+
+
+def _event_time(pod: Pod, phase: PodPhase) -> str | None:
+    """Return when a pending pod was created, or when the last container of another terminated."""
+    if phase is PodPhase.PENDING:
+        return pod.metadata.creation_timestamp
+    finish_times = [
+        state.terminated.finished_at
+        for one in all_container_statuses(pod)
+        for state in (one.state, one.last_state)
+        if state.terminated is not None and state.terminated.finished_at
+    ]
+    return max(finish_times, default=None)

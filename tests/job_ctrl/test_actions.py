@@ -1,0 +1,40 @@
+"""The table of actions agrees with all other lists of them."""
+
+import pytest
+
+from batholith.admission.policy_validation import policies_error
+from batholith.api.schemas import ACTIONS as REST_ACTIONS
+from batholith.job_ctrl.actions import ACTIONS, COMMAND_ACTIONS, Target
+from batholith.job_ctrl.phases import RULES
+from batholith.job_ctrl.pod_info import LifecycleEvent
+from batholith.job_ctrl.restarts import RestartTarget, target_for_event
+from batholith.model.job import Action, JobEvent, LifecyclePolicy
+
+
+@pytest.mark.parametrize("action", Action)
+def test_admission_allows_the_actions_of_the_table(action: Action) -> None:
+    policy = LifecyclePolicy(action=action, event="PodFailed")
+    assert (policies_error([policy], "spec.policies") == "") == (action in ACTIONS)
+
+
+def test_rest_api_only_issues_actions_that_a_command_may_name() -> None:
+    assert {*REST_ACTIONS.values()} <= COMMAND_ACTIONS
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_each_action_has_an_effect_in_some_phase(action: str) -> None:
+    phases = [phase for phase, rules in RULES.items() if action in rules.transitions]
+    assert phases == [phase for phase in RULES if phase in ACTIONS[action].transitions]
+    assert phases
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_each_action_has_a_target_for_a_pod_event(action: str) -> None:
+    event = LifecycleEvent(
+        event_type=JobEvent.POD_FAILED, task="t", partition="1", pod="j-t-1", uid="u"
+    )
+    names = {Target.JOB: "", Target.TASK: "t", Target.POD: "j-t-1", Target.PARTITION: "t/1"}
+    kind = ACTIONS[action].target
+    assert target_for_event(action, event) == RestartTarget(kind, names[kind])
+    nothing = LifecycleEvent(event_type=JobEvent.JOB_UNKNOWN)
+    assert (target_for_event(action, nothing) is None) == (kind is not Target.JOB)

@@ -1,0 +1,190 @@
+"""Executed Commands and restart targets are marks in the status, independent of its message."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+from support.job_simulator import JobSimulator
+from support.jobs import job, job_view, pod_info, task
+
+from batholith.job_ctrl.actions import Target
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.effects import DeleteCommand, SetStatus
+from batholith.job_ctrl.job_view import CommandRef
+from batholith.job_ctrl.restarts import RestartTarget, target_from_status
+from batholith.model.controlled_resources import (
+    COMMAND_PHASE,
+    COMMAND_UID,
+    RESTART_TARGET,
+    ExecutedCommand,
+    executed_commands,
+)
+from batholith.model.job import JobState, JobStatus
+from batholith.model.pod import PodPhase
+
+RUNNING = JobStatus(state=JobState(phase="Running"), min_available=2)
+CUT = {"totalPartitions": 2, "partitionSize": 1}
+
+
+def running_world(*tasks: dict[str, Any], **spec: Any) -> JobSimulator:
+    world = JobSimulator(job(*tasks, **spec))
+    world.run_until_stable()
+    world.admit()
+    world.run_until_stable()
+    for name in list(world.pods):
+        world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
+    world.run_until_stable()
+    return world
+
+
+def status_of(world: JobSimulator) -> JobStatus:
+    assert world.job is not None
+    return world.job.status
+
+
+def with_message(world: JobSimulator, message: str) -> None:
+    """Change the message of the status, as a later version or another language may."""
+    assert world.job is not None
+    state = msgspec.structs.replace(world.job.status.state, message=message)
+    status = msgspec.structs.replace(world.job.status, state=state)
+    world.job = msgspec.structs.replace(world.job, status=status)
+
+
+def test_mark_of_a_command_is_in_the_write_that_executes_it() -> None:
+    """INV-VC-1."""
+    seen = job_view(job(status=RUNNING), pod_info("t-0"), pod_info("t-1"))
+    written, *_ = decide(seen, CommandRef(name="c", uid="uid-c", action="AbortJob"))
+    assert isinstance(written, SetStatus)
+    assert written.status.state.phase == "Aborting"
+    assert written.status.controlled_resources == {
+        COMMAND_UID: "uid-c",
+        COMMAND_PHASE: "Aborting",
+    }
+
+
+def test_executed_command_is_only_deleted_whatever_the_message_is() -> None:
+    """INV-VC-1: a controller that stops between the write and the deletion."""
+    world = running_world()
+    world.send_command("RestartJob")
+    (command,) = world._commands
+    (written, *_) = decide(world.job_view(), command)
+    assert isinstance(written, SetStatus) and world.job is not None
+    world.job = msgspec.structs.replace(world.job, status=written.status)
+    with_message(world, "Befehl ausgeführt")
+    world.crash()
+    assert decide(world.job_view(), command) == [DeleteCommand()]
+    world.run_until_stable()
+    assert status_of(world).version == 1
+
+
+def test_uid_in_another_text_is_not_an_executed_command() -> None:
+    state = JobState(phase="Running", message="PodFailed of j-uid-c")
+    seen = job_view(job(status=msgspec.structs.replace(RUNNING, state=state)))
+    effects = decide(seen, CommandRef(name="c", uid="uid-c", action="AbortJob"))
+    assert isinstance(effects[0], SetStatus)
+
+
+def test_marks_do_not_accumulate() -> None:
+    world = running_world()
+    for action in ("AbortJob", "ResumeJob") * 5:
+        world.send_command(action)
+        world.run_until_stable()
+        world.finish_deletions()
+        world.run_until_stable()
+        assert status_of(world).controlled_resources.keys() == {COMMAND_UID, COMMAND_PHASE}
+
+
+@pytest.mark.parametrize(
+    ("action", "mark"),
+    [
+        ("RestartTask", "task/t"),
+        ("RestartPod", "pod/j-t-1"),
+        ("RestartPartition", "partition/t/1"),
+        ("RestartJob", None),
+    ],
+)
+def test_mark_of_a_restart_target_lasts_until_the_job_runs(action: str, mark: str | None) -> None:
+    tasks = (task("t", 2, partitionPolicy=CUT), task("u", 1))
+    world = running_world(*tasks, policies=[{"action": action, "event": "PodFailed"}])
+    world.report_pod("t-1", PodPhase.FAILED)
+    world.step()
+    assert status_of(world).state.phase == "Restarting"
+    assert status_of(world).controlled_resources.get(RESTART_TARGET) == mark
+    with_message(world, "PodFailed")
+    world.crash()  # a new leader continues the same restart
+    world.run_until_stable()
+    deleted = {name for name, pod in world.pods.items() if pod.terminating}
+    assert ("j-u-0" in deleted) == (action == "RestartJob")
+    assert "j-t-1" in deleted
+    assert ("j-t-0" in deleted) == (action in ("RestartTask", "RestartJob"))
+    world.finish_deletions()
+    for _ in range(3):
+        world.run_until_stable()
+        if world.podgroup is not None:
+            world.admit()
+    world.run_until_stable()
+    assert status_of(world).state.phase == "Pending"
+    assert status_of(world).controlled_resources.get(RESTART_TARGET) == mark
+    for name in list(world.pods):
+        world.report_pod(name.removeprefix("j-"), PodPhase.RUNNING)
+    world.run_until_stable()
+    assert status_of(world).state.phase == "Running"
+    assert RESTART_TARGET not in status_of(world).controlled_resources
+
+
+def test_other_cause_of_a_phase_replaces_the_restart_target() -> None:
+    world = running_world(task("t", 2), policies=[{"action": "RestartPod", "event": "PodFailed"}])
+    world.report_pod("t-1", PodPhase.FAILED)
+    world.step()
+    assert RESTART_TARGET in status_of(world).controlled_resources
+    world.send_command("AbortJob")
+    world.step()
+    assert status_of(world).state.phase == "Aborting"
+    assert RESTART_TARGET not in status_of(world).controlled_resources
+
+
+# Statuses that earlier versions have written.
+
+
+def test_command_that_an_earlier_version_executed_is_only_deleted() -> None:
+    state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
+    status = JobStatus(state=state, version=1)
+    assert list(executed_commands(status)) == [ExecutedCommand("uid-c", "Aborting")]
+    command = CommandRef(name="c", uid="uid-c", action="AbortJob")
+    assert decide(job_view(job(status=status)), command) == [DeleteCommand()]
+
+
+def test_command_of_an_earlier_version_after_a_mark_of_this_one_counts() -> None:
+    """During a rolling update, replicas of both versions may be the leader alternately."""
+    state = JobState(phase="Aborting", reason="AbortJob", message="Command b (uid-b)")
+    marks = {COMMAND_UID: "uid-a", COMMAND_PHASE: "Restarting"}
+    status = JobStatus(state=state, version=1, controlled_resources=marks)
+    found = [ExecutedCommand("uid-a", "Restarting"), ExecutedCommand("uid-b", "Aborting")]
+    assert list(executed_commands(status)) == found
+
+
+@pytest.mark.parametrize(
+    ("action", "message", "target"),
+    [
+        ("RestartTask", "task t: PodFailed of j-t-1", RestartTarget(Target.TASK, "t")),
+        ("RestartPod", "pod j-t-1: PodEvicted", RestartTarget(Target.POD, "j-t-1")),
+        ("RestartPartition", "partition t/1: x", RestartTarget(Target.PARTITION, "t/1")),
+        ("RestartJob", "task t: not a target", RestartTarget()),
+        ("", "task t: not a target", RestartTarget()),
+    ],
+)
+def test_restart_target_of_an_earlier_version_is_read_from_the_message(
+    action: str, message: str, target: RestartTarget
+) -> None:
+    state = JobState(phase="Restarting", reason=action, message=message)
+    assert target_from_status(JobStatus(state=state)) == target
+
+
+def test_mark_of_a_restart_target_is_used_and_not_the_message() -> None:
+    state = JobState(phase="Restarting", reason="RestartTask", message="task u: PodFailed")
+    status = JobStatus(state=state, controlled_resources={RESTART_TARGET: "task/t"})
+    assert target_from_status(status) == RestartTarget(Target.TASK, "t")
+    whole = dataclasses.replace(RestartTarget())
+    restart = msgspec.structs.replace(state, reason="RestartJob")
+    assert target_from_status(msgspec.structs.replace(status, state=restart)) == whole
