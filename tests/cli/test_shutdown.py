@@ -72,7 +72,7 @@ async def test_a_component_without_an_api_server_stops(
     given[given.index("--kubeconfig") :] = nowhere
     kubeconfig(tmp_path / "nowhere", Credentials(server=f"http://127.0.0.1:{free_ports(1)[0]}"))
     async with component(*given) as one:
-        await one.wait_line("waiting for the API server|watch failed|not there|[Cc]annot connect")
+        await one.wait_line("waiting for the API server|API server unavailable|watch failed")
         assert await one.stop() == 0, one.text
 
 
