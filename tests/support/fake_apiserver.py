@@ -83,7 +83,7 @@ class FakeApi:
         """Clear it to hold back the responses to lists, of either form."""
         self.lists.set()
         self.break_watch_after: int | None = None
-        """Break the connection of a watch after this number of further bytes, in the middle of a line."""
+        """Break the connection of a watch after this number of further bytes, within a line."""
         self.received: list[ReceivedRequest] = []
         self.version = 100
         self.stores: dict[str, dict[str, Object]] = {}
