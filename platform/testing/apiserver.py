@@ -175,7 +175,7 @@ class ApiServer:
 
         Args:
             name: the pod's name.
-            phase: ``PendingWrite``, ``Running``, ``Succeeded`` or ``Failed``.
+            phase: ``Pending``, ``Running``, ``Succeeded`` or ``Failed``.
             namespace: the pod's namespace.
             exit_code: of all containers, for a final phase; by default 0 or 1.
 

@@ -24,6 +24,8 @@ from batholith.agent.runtime.ids import IdMode
 from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, detect_isolation
 from batholith.model.names import PODS
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parents[1]
 
 

@@ -24,6 +24,8 @@ from batholith.agent.runtime import nsenter, rootfs, runs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
 from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
+pytestmark = pytest.mark.process
+
 UNPRIVILEGED = 54321
 """A user without files on the machine."""
 

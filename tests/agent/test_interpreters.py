@@ -140,6 +140,7 @@ def test_data_directory_in_an_environment_stays_hidden(tmp_path: Path) -> None:
     assert seen.index(("tmpfs", data)) > seen.index(("show", "/tmp/venv"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("level", list(IsolationLevel))
 async def test_pod_imports_packages_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: IsolationLevel

@@ -79,6 +79,7 @@ def owners(directory: PodDir) -> set[int]:
     return found - {os.geteuid()}
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("ranges")
 async def test_each_pod_has_its_own_host_user_ids(cluster: AgentCluster) -> None:
     seen = []
@@ -99,6 +100,7 @@ async def test_each_pod_has_its_own_host_user_ids(cluster: AgentCluster) -> None
     assert len(set(seen)) == 2, "each has its own"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("ranges")
 async def test_root_in_a_pod_can_switch_users(cluster: AgentCluster) -> None:
     """sshd needs that: it switches from root to other users."""
@@ -112,6 +114,7 @@ async def test_root_in_a_pod_can_switch_users(cluster: AgentCluster) -> None:
     assert (await cluster.logs("p")).split() == ["1234:4321", "1234", "4321", "1234", "0"]
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("ranges")
 async def test_sshd_serves_root_of_a_pod(cluster: AgentCluster) -> None:
     programs = [shutil.which(name, path=SEARCH_PATH) for name in ("sshd", "ssh", "ssh-keygen")]
@@ -132,6 +135,7 @@ async def test_sshd_serves_root_of_a_pod(cluster: AgentCluster) -> None:
     assert "0" in (await cluster.logs("p")).splitlines()
 
 
+@pytest.mark.process
 async def test_secret_files_belong_to_the_pod_s_user(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod cannot be another user")
@@ -148,6 +152,7 @@ async def test_secret_files_belong_to_the_pod_s_user(cluster: AgentCluster) -> N
         assert await cluster.logs(name) == "hush"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("ranges")
 async def test_files_in_a_claim_are_accessible_to_later_pods(
     cluster: AgentCluster,
@@ -179,6 +184,7 @@ async def test_files_in_a_claim_are_accessible_to_later_pods(
     assert os.stat("/etc/hostname").st_uid == before
 
 
+@pytest.mark.process
 async def test_read_only_root_filesystem_is_read_only(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod has no root file system")
@@ -200,6 +206,7 @@ async def test_read_only_root_filesystem_is_read_only(cluster: AgentCluster) -> 
     assert ended["message"] == "fine\n"
 
 
+@pytest.mark.process
 async def test_unsupported_capability_is_a_configuration_error(cluster: AgentCluster) -> None:
     asked = {"capabilities": {"add": ["SYS_ADMIN"]}}
     await cluster.run(manifest("p", shell("exit 0", securityContext=asked)))

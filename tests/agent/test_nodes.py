@@ -11,6 +11,8 @@ from support.api_servers import ServerFactory
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
 
+pytestmark = pytest.mark.process
+
 Json = dict[str, Any]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 

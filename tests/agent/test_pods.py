@@ -28,7 +28,7 @@ from batholith.model.names import (
 
 Json = dict[str, Any]
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

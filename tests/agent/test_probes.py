@@ -17,7 +17,7 @@ from batholith.model.names import CONFIGMAPS
 
 Json = dict[str, Any]
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.process]
 
 
 @pytest.fixture(scope="module")

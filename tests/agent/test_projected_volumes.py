@@ -100,6 +100,7 @@ WAIT = (
 )
 
 
+@pytest.mark.process
 async def test_files_follow_their_sources_while_a_pod_runs(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ async def test_files_follow_their_sources_while_a_pod_runs(
         await w.phase("p", "Succeeded")
 
 
+@pytest.mark.process
 async def test_next_agent_updates_projected_files(servers: ServerFactory, tmp_path: Path) -> None:
     async with agent_cluster(servers, tmp_path) as w:
         await w.create({"metadata": {"name": "m"}, "data": {"text": "1"}}, CONFIGMAPS)
@@ -139,6 +141,7 @@ async def test_next_agent_updates_projected_files(servers: ServerFactory, tmp_pa
             await w.phase("p", "Succeeded")
 
 
+@pytest.mark.process
 async def test_container_starts_when_its_missing_secret_is_created(
     servers: ServerFactory, tmp_path: Path
 ) -> None:
@@ -168,6 +171,7 @@ class FastClock(SystemClock):
         return super().call_later(seconds / _FASTER, callback)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one issues no tokens
 async def test_a_token_is_renewed_before_it_expires(servers: ServerFactory, tmp_path: Path) -> None:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}

@@ -27,6 +27,8 @@ from batholith.agent.runtime.runs import (
 )
 from batholith.machinery.clock import SystemClock
 
+pytestmark = pytest.mark.process
+
 CLOCK = SystemClock()
 
 

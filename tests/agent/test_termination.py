@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.agent import container, decode_pod, manifest
 from support.agent_cluster import agent_cluster, make_world_writable
 from support.api_servers import EmbeddedServerFactory
@@ -135,6 +136,7 @@ def test_stop_order_is_main_containers_then_sidecars_in_reverse() -> None:
     assert pod.stop_order == (("a", "b"), ("j",), ("i",))
 
 
+@pytest.mark.process
 async def test_agent_shutdown_runs_hooks_and_stops_sidecars_last(tmp_path: Path) -> None:
     shared = make_world_writable(tmp_path / "shared")
     mounts = [{"name": "v", "mountPath": "/shared"}]

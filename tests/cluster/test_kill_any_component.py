@@ -19,7 +19,10 @@ from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOB_VERSION, JOBS, PODS
 
-pytestmark = pytest.mark.timeout(600)  # a hundred processes on a busy machine
+pytestmark = [
+    pytest.mark.timeout(600),  # a hundred processes on a busy machine
+    pytest.mark.process,
+]
 
 COMPONENTS = ("controllers", "scheduler", "agent", "apiserver", "api")
 NUMBER = 50

@@ -27,6 +27,8 @@ from batholith.local.supervisor import (
 
 LONG_RUNNING = """
 import os, signal, sys
+
+pytestmark = pytest.mark.process
 os.write(int(os.environ["BATHOLITH_READY_FD"]), b"1")
 signal.signal(signal.SIGTERM, lambda *_: (print("ended", sys.argv[1], flush=True), sys.exit()))
 signal.pause()

@@ -12,6 +12,8 @@ from support.embedded_cluster import batholith, processes_of
 
 from batholith.local.datadir import DataDir
 
+pytestmark = pytest.mark.process
+
 
 def listing(directory: Path) -> tuple[list[str], int]:
     """Return the names in a directory, and its mode."""
