@@ -9,7 +9,7 @@ from support import skewed_clock
 from support.chaos_cluster import COMPONENTS, chaos_cluster
 from support.replicas import ElectionTiming, Replica
 
-pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
+pytestmark = pytest.mark.timeout(900)  # for a loaded machine
 
 STEADY = ElectionTiming(lease=45, renew=40, retry=2)
 """Not lost because the machine is busy: here it may only be lost because of a clock."""
@@ -19,6 +19,7 @@ JUMPS = ((HOUR, -HOUR, 0), (-YEAR, YEAR, HOUR), (0, -HOUR, YEAR))
 """Clock skew of a component's replicas, in seconds."""
 
 
+@pytest.mark.soak
 async def test_who_leads_does_not_depend_on_wall_clocks(tmp_path: Path) -> None:
     async with chaos_cluster(tmp_path, election=STEADY) as s:
         clocks = {user: tmp_path / f"{user}.clock" for user in s.users}

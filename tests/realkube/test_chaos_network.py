@@ -16,7 +16,7 @@ from support.chaos_cluster import COMPONENTS, ChaosCluster, chaos_cluster
 from support.fault_proxy import HttpProxy, TcpProxy, random_faults
 from support.replicas import Replica
 
-pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
+pytestmark = pytest.mark.timeout(900)  # for a loaded machine
 
 CUTS: tuple[tuple[Callable[[TcpProxy], None], Callable[[TcpProxy], None]], ...] = (
     (TcpProxy.drop, TcpProxy.resume),
@@ -76,6 +76,7 @@ def is_safe_to_repeat(request: AuditedRequest) -> bool:
     return "uid" in names or "resourceVersion" in names
 
 
+@pytest.mark.soak
 async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) -> None:
     """They had left their sender when it led, so nothing but their own care can stop them."""
     async with (
@@ -96,7 +97,7 @@ async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) 
         assert [write for write in delayed if not is_safe_to_repeat(write.request)] == []
 
 
-async def test_a_share_of_all_requests_fails(tmp_path: Path) -> None:
+async def test_some_of_all_requests_fail(tmp_path: Path) -> None:
     """500, 429 with and without advice, 409, 410, and connections that break before and after."""
     async with chaos_cluster(tmp_path) as s, observing_proxy(s) as proxy:
         s.urls.update(dict.fromkeys(s.users, proxy.url))

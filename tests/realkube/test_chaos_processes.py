@@ -10,7 +10,7 @@ import pytest
 from support.chaos_cluster import COMPONENTS, chaos_cluster
 from support.replicas import ElectionTiming, Replica
 
-pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
+pytestmark = pytest.mark.timeout(900)  # for a loaded machine
 
 
 LONG = ElectionTiming(lease=120, renew=80, retry=2)
@@ -26,6 +26,7 @@ async def test_leaders_are_killed_again_and_again(tmp_path: Path) -> None:
         s.check_leaders(min_transitions=3)
 
 
+@pytest.mark.soak
 async def test_leaders_are_stopped_for_longer_than_the_lease_and_go_on(tmp_path: Path) -> None:
     """Their requests in flight take no effect any more, and they exit."""
     async with chaos_cluster(tmp_path) as s, s.running_replicas():
@@ -40,6 +41,7 @@ async def test_leaders_are_stopped_for_longer_than_the_lease_and_go_on(tmp_path:
         s.check_leaders(min_transitions=2)
 
 
+@pytest.mark.soak
 async def test_leaders_that_are_told_to_end_hand_over_at_once(tmp_path: Path) -> None:
     """No candidate waits for the Lease to expire, which would exceed the timeout of
     `failed_over`."""
