@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.jobs import task
 from support.polling import wait_for
 from support.running_controller import running
@@ -12,7 +12,9 @@ from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ForbiddenError
-from batholith.model.names import JOBS, PODGROUPS, PODS
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
+
+KINDS = (JOBS, PODGROUPS, COMMANDS)
 
 ONE_BY_ONE = JobSettings(max_writes_in_flight=1, workers=16)
 
@@ -20,7 +22,7 @@ ONE_BY_ONE = JobSettings(max_writes_in_flight=1, workers=16)
 class DelayedPodClient(Client):
     """A client whose pod of a number, counted from one, is in flight until it is released."""
 
-    def __init__(self, api: FakeApi, number: int) -> None:
+    def __init__(self, api: ControllerApi, number: int) -> None:
         super().__init__(api.credentials, user_agent="test")
         self.held, self.released = asyncio.Event(), asyncio.Event()
         self._left = number
@@ -38,7 +40,7 @@ class QuotaClient(Client):
     """A client to whom the server refuses pods while it is *full*; notes how many are asked for
     at the same time."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: ControllerApi) -> None:
         super().__init__(api.credentials, user_agent="test")
         self.quota_full = False
         self.in_flight_sizes: list[int] = []
@@ -55,7 +57,7 @@ class QuotaClient(Client):
         raise ForbiddenError("exceeded quota", status=403, reason="Forbidden")
 
 
-def submit(api: FakeApi, name: str, replicas: int) -> None:
+def submit(api: ControllerApi, name: str, replicas: int) -> None:
     meta = {"name": name, "namespace": "d", "uid": f"uid-{name}", "generation": 1}
     spec: dict[str, Any] = {
         "minAvailable": replicas,
@@ -70,25 +72,22 @@ def group_of(name: str) -> str:
     return f"{name}-uid-{name}"
 
 
-def state(api: FakeApi, name: str) -> dict[str, str]:
+def state(api: ControllerApi, name: str) -> dict[str, str]:
     """Phase, reason and message of a job."""
     job = api.objects(JOBS)[f"d/{name}"]
     message: dict[str, str] = job.get("status", {}).get("state", {})
     return message
 
 
-def created_pods(api: FakeApi) -> list[str]:
+def created_pods(api: ControllerApi) -> list[str]:
     """The jobs of the created pods, pod by pod."""
-    return [
-        obj["metadata"]["name"].partition("-")[0]
-        for prefix, change, obj in api.states
-        if prefix == PODS.path() and change == "ADDED"
-    ]
+    changes = [each for each in api.changes if each.resource == PODS and each.type == "ADDED"]
+    return [each.object["metadata"]["name"].partition("-")[0] for each in changes]
 
 
 async def creation_order(first: int, second: int, *, after: int) -> list[str]:
     """The jobs of the created pods if *second* is submitted after *before* pods of *first*."""
-    async with FakeApi() as api, DelayedPodClient(api, after) as client:
+    async with ControllerApi(*KINDS) as api, DelayedPodClient(api, after) as client:
         controller = JobController(client, settings=ONE_BY_ONE)
         async with running(controller):
             for name, replicas in (("first", first), ("second", second)):
@@ -101,7 +100,7 @@ async def creation_order(first: int, second: int, *, after: int) -> list[str]:
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
             await wait_for(lambda: len(line) > before, "the second job waits")
             client.released.set()
-            await wait_for(lambda: len(created_pods(api)) == first + second)
+            await wait_for(lambda: api.created(PODS) == first + second)
         return created_pods(api)
 
 
@@ -120,29 +119,37 @@ async def test_small_job_overtakes_the_rest_of_a_large_one() -> None:
 
 
 async def test_slow_start_begins_larger_after_success_until_a_rejection() -> None:
-    async with FakeApi() as api, QuotaClient(api) as client, running(JobController(client)):
+    async with (
+        ControllerApi(*KINDS) as api,
+        QuotaClient(api) as client,
+        running(JobController(client)),
+    ):
         for name in ("first", "second"):
             submit(api, name, 9)
         await wait_for(lambda: len(api.objects(PODGROUPS)) == 2)
         api.put(PODGROUPS, group_of("first"), status={"phase": "Inqueue"})
-        await wait_for(lambda: len(created_pods(api)) == 9)
+        await wait_for(lambda: api.created(PODS) == 9)
         client.quota_full = True
         api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
         await wait_for(lambda: len(client.in_flight_sizes) >= 3)
         await wait_for(lambda: state(api, "second").get("message") == "exceeded quota")
         assert state(api, "second")["reason"] == "FailedCreate"
         client.quota_full = False
-        await wait_for(lambda: len(created_pods(api)) == 18)
+        await wait_for(lambda: api.created(PODS) == 18)
         await wait_for(lambda: "reason" not in state(api, "second"))
     assert client.in_flight_sizes[:2] == [8, 1]
 
 
 async def test_rejection_is_dropped_from_the_status_when_no_longer_relevant() -> None:
-    async with FakeApi() as api, QuotaClient(api) as client, running(JobController(client)):
+    async with (
+        ControllerApi(*KINDS) as api,
+        QuotaClient(api) as client,
+        running(JobController(client)),
+    ):
         submit(api, "j", 2)
         await wait_for(lambda: len(api.objects(PODGROUPS)) == 1)
         api.put(PODGROUPS, group_of("j"), status={"phase": "Inqueue"})
-        await wait_for(lambda: len(created_pods(api)) == 2)
+        await wait_for(lambda: api.created(PODS) == 2)
         client.quota_full = True
         wanted = api.objects(JOBS)["d/j"]["spec"]
         for replicas, generation in ((3, 2), (2, 3)):

@@ -41,6 +41,10 @@ class ControllerApi(ApiServer):
         )
         return self.faults.error(matcher, status)
 
+    def created(self, resource: Resource) -> int:
+        """Count the objects of *resource* created so far."""
+        return sum(each.resource == resource and each.type == "ADDED" for each in self.changes)
+
     def hold_writes(self) -> HeldRequests:
         """Hold all requests that are no reads."""
         return self.faults.hold(RequestMatcher(count=None, where=_is_write))
