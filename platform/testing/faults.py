@@ -183,6 +183,12 @@ class FaultInjector:
         self._add(held)
         return held
 
+    def reject_watch_lists(self) -> Fault:
+        """Reject ``sendInitialEvents``, as a server without watch lists does; remove to accept."""
+        matcher = RequestMatcher("watch", where=_is_watch_list, count=None)
+        message = "sendInitialEvents is forbidden for watch"
+        return self.error(matcher, 422, message=message)
+
     def clear(self) -> None:
         """Remove all faults, release held and delayed requests, resume stalled watches."""
         self._cleared.set()
@@ -227,3 +233,7 @@ class FaultInjector:
     def _forget(self, stream: WatchStream) -> None:
         self.watches.remove(stream)
         self._signal.notify()
+
+
+def _is_watch_list(request: RecordedRequest) -> bool:
+    return request.query.get("sendInitialEvents") == "true"

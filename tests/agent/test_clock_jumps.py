@@ -11,7 +11,6 @@ import pytest
 from support.agent import BACKOFF, START, PodStatusSimulator, after, container, decode_pod, manifest
 from support.agent_cluster import NODE, AgentCluster, agent_cluster
 from support.api_servers import EmbeddedServerFactory
-from support.fake_apiserver import FakeApi
 from support.jumping_clock import HOUR, JumpingClock
 
 from batholith.agent.pods.records import PodDir
@@ -20,6 +19,7 @@ from batholith.agent.state.pod_actions import DeadlineExceeded, StartContainer
 from batholith.agent.state.status import Accepted, BackOff, Exited, Started
 from batholith.agent.volumes.source_manager import SourceManager
 from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
 from batholith.machinery.clock import SteadyClock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
@@ -54,6 +54,7 @@ def is_waiting(pod: Json, name: str = "c") -> str:
     return next(reasons, "")
 
 
+@pytest.mark.process
 async def test_wall_clock_set_back_delays_nothing(
     cluster: AgentCluster, clock: JumpingClock
 ) -> None:
@@ -77,6 +78,7 @@ async def test_wall_clock_set_back_delays_nothing(
         await cluster.delete("failing", grace=0)
 
 
+@pytest.mark.process
 async def test_wall_clock_set_forward_triggers_nothing_early(
     cluster: AgentCluster, clock: JumpingClock
 ) -> None:
@@ -103,6 +105,7 @@ async def test_wall_clock_set_forward_triggers_nothing_early(
         await cluster.delete("p", grace=0)
 
 
+@pytest.mark.process
 async def test_active_deadline_survives_an_agent_restart_and_a_clock_jump(
     cluster: AgentCluster, clock: JumpingClock
 ) -> None:
@@ -187,7 +190,7 @@ async def test_token_renewal_depends_on_its_lifetime_only() -> None:
 
     projected = {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}]}
     pod = decode_pod(manifest(volumes=[{"name": "v", "projected": projected}]))
-    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+    async with Client(Credentials(server="http://nowhere.invalid"), user_agent="t") as client:
         client.post = post  # type: ignore[method-assign, assignment]
         sources = SourceManager(client, clock=clock)
         sources.register_pod(pod, lambda: None)

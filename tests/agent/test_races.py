@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE
-from support.fake_apiserver import FakeApi, Object
+from support.controller_api import ControllerApi, Json
 from support.polling import wait_for
 
 from batholith.agent.pods.records import PodDir
@@ -20,22 +20,23 @@ from batholith.agent.runtime.logs import punch_log_head
 from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings
-from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventType
 from batholith.machinery.event_recorder import Recorder
 from batholith.model import times
 from batholith.model.meta import ObjectReference
 from batholith.model.names import PODS
 
+pytestmark = pytest.mark.process
+
 
 @dataclass(slots=True)
 class AgentNode:
     """A node without sandboxes, and its API server."""
 
-    api: FakeApi
+    api: ControllerApi
     settings: AgentSettings
 
-    def run(self, name: str, script: str, *, more: Object | None = None, **spec: Any) -> None:
+    def run(self, name: str, script: str, *, more: Json | None = None, **spec: Any) -> None:
         """Create a pod of one container that is bound to the node."""
         created = manifest(name, container("sh", "-c", script, **(more or {})), **spec)
         spec_with_node = {"nodeName": NODE, "terminationGracePeriodSeconds": 5, **created["spec"]}
@@ -47,19 +48,20 @@ class AgentNode:
         deletion = {"deletionTimestamp": deadline, "deletionGracePeriodSeconds": grace}
         self.api.put(PODS, name, metadata=deletion)
 
-    def last_status(self, name: str) -> Object:
+    def last_status(self, name: str) -> Json:
         """Return the last written status of the pod, even if it is deleted."""
-        versions = [obj for _, _, obj in self.api.states if obj["metadata"]["name"] == name]
-        status: Object = versions[-1].get("status", {})
+        pods = (each.object for each in reversed(self.api.changes) if each.resource == PODS)
+        versions = (pod for pod in pods if pod["metadata"]["name"] == name)
+        status: Json = next(versions, {}).get("status", {})
         return status
 
     def phase(self, name: str) -> object:
         return self.last_status(name).get("phase")
 
-    def container(self, name: str) -> Object:
+    def container(self, name: str) -> Json:
         """Return the status of the pod's container."""
         (reported,) = self.last_status(name).get("containerStatuses") or [{}]
-        status: Object = reported
+        status: Json = reported
         return status
 
     @property
@@ -71,7 +73,7 @@ class AgentNode:
         self, recorder: Recorder | None = None
     ) -> AsyncIterator[tuple[Agent, asyncio.Task[None]]]:
         """Run an agent for the block; yield it with its task."""
-        async with Client(self.api.credentials, user_agent="t") as client:
+        async with self.api.client() as client:
             created = Agent(client, settings=self.settings, recorder=recorder)
             ready = asyncio.Event()
             running = asyncio.create_task(created.run(ready=ready))
@@ -93,7 +95,7 @@ async def node(tmp_path: Path) -> AsyncIterator[AgentNode]:
         sandbox=IsolationLevel.PLAIN,
         host_paths=(str(tmp_path),),
     )
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         yield AgentNode(api, settings)
     for path in (settings.data_dir / "pods").iterdir():
         while kill_tagged(path.name):
@@ -176,7 +178,7 @@ async def test_unexpected_error_in_a_pod_worker_loses_no_pod(node: AgentNode, re
     ],
     ids=["host", "header"],
 )
-async def test_invalid_probe_request_counts_as_failed(node: AgentNode, probe: Object) -> None:
+async def test_invalid_probe_request_counts_as_failed(node: AgentNode, probe: Json) -> None:
     if "httpGet" in probe:  # without a server the header is not checked
         port = int(node.api.credentials.server.rpartition(":")[2])
         probe = {"httpGet": {**probe["httpGet"], "port": port}}
@@ -272,6 +274,6 @@ async def test_pod_with_forbidden_status_can_be_deleted(node: AgentNode) -> None
     async with node.agent():
         node.run("p", "sleep 600")
         await wait_for(lambda: node.phase("p") == "Running")
-        node.api.inject_fault(403, method="PATCH", path="/status", times=1000)
+        node.api.fail(403, "PATCH", "/status", count=1000)
         node.request_delete("p", grace=1)
         await wait_for(lambda: "d/p" not in node.api.objects(PODS))

@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from support.agent import container, decode_pod, manifest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 
 from batholith.agent.pods.status_manager import PodStatusManager
 from batholith.agent.settings import AgentSettings, ShutdownRequest, SimulationSettings
 from batholith.agent.simulated.simulator import Simulator
 from batholith.agent.state.core_types import Pod
-from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODS
 
 
 @asynccontextmanager
 async def running_manager(
-    api: FakeApi, pod: Pod
+    api: ControllerApi, pod: Pod
 ) -> AsyncIterator[tuple[PodStatusManager, list[Pod]]]:
     """Run a status manager that writes Running; yield it with the written pods."""
     written: list[Pod] = []
     status = {"phase": "Running"}
-    async with Client(api.credentials, user_agent="t") as client:
+    async with api.client() as client:
         created = PodStatusManager(
             client, clock=SystemClock(), render=lambda: (pod, status), on_written=written.append
         )
@@ -36,15 +35,15 @@ async def running_manager(
         await asyncio.gather(task, return_exceptions=True)
 
 
-def phase(api: FakeApi) -> Any:
+def phase(api: ControllerApi) -> Any:
     return api.objects(PODS)["d/p"].get("status", {}).get("phase")
 
 
 async def test_status_is_written_after_a_conflict() -> None:
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         pod = decode_pod(api.put(PODS, "p"))
         async with running_manager(api, pod) as (manager, written):
-            api.inject_fault(409, method="PATCH", path="/status", times=2)
+            api.fail(409, "PATCH", "/status", count=2)
             manager.mark_dirty(promptly=True)
             await manager.wait_written()
             assert phase(api) == "Running"
@@ -52,10 +51,10 @@ async def test_status_is_written_after_a_conflict() -> None:
 
 
 async def test_forbidden_status_is_written_once_permitted() -> None:
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         pod = decode_pod(api.put(PODS, "p"))
         async with running_manager(api, pod) as (manager, _):
-            api.inject_fault(403, method="PATCH", path="/status", times=2)
+            api.fail(403, "PATCH", "/status", count=2)
             manager.mark_dirty(promptly=True)
             await wait_for(lambda: manager.is_forbidden)
             await manager.wait_written()
@@ -64,11 +63,11 @@ async def test_forbidden_status_is_written_once_permitted() -> None:
 
 
 async def test_conflict_with_a_pod_of_another_uid_is_final() -> None:
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         stored = api.put(PODS, "p")
         other = decode_pod({"metadata": {**stored["metadata"], "uid": "another"}})
         async with running_manager(api, other) as (manager, written):
-            api.inject_fault(409, method="PATCH", path="/status")
+            api.fail(409, "PATCH", "/status")
             manager.mark_dirty(promptly=True)
             await manager.wait_written()
             assert phase(api) is None
@@ -76,14 +75,14 @@ async def test_conflict_with_a_pod_of_another_uid_is_final() -> None:
 
 
 async def test_a_simulated_pod_s_status_is_written_after_a_conflict(tmp_path: Path) -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+    async with ControllerApi() as api, api.client() as client:
         settings = AgentSettings(data_dir=tmp_path)
         one = SimulationSettings(nodes=1)
         created = Simulator(client, settings=settings, simulation=one, clock=SystemClock())
         ready, stop = asyncio.Event(), ShutdownRequest()
         task = asyncio.create_task(created.run(ready, stop))
         await ready.wait()
-        api.inject_fault(409, method="PATCH", path="/status", times=2)
+        api.fail(409, "PATCH", "/status", count=2)
         spec = {**manifest("p", container("true"), restartPolicy="Never")["spec"]}
         api.put(PODS, "p", spec={**spec, "nodeName": "sim-0"})
         await wait_for(lambda: phase(api) == "Succeeded")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 
 from batholith.agent.node_status import NodeStatusManager
@@ -20,7 +20,6 @@ from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings, SimulationSettings
 from batholith.agent.simulated import simulator
-from batholith.kube.client.client import Client
 from batholith.kube.supervision import TASK_RESTARTS
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import LEASES, PODS
@@ -36,19 +35,19 @@ class FastClock(SystemClock):
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as created:
+async def api() -> AsyncIterator[ControllerApi]:
+    async with ControllerApi() as created:
         yield created
 
 
 @pytest.fixture
-async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+async def node(api: ControllerApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Return a function that starts an agent, which stops with the test."""
     running: list[asyncio.Task[None]] = []
     settings = AgentSettings(
         data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, sandbox=IsolationLevel.PLAIN
     )
-    async with Client(api.credentials, user_agent="t") as client:
+    async with api.client() as client:
 
         async def start(simulation: SimulationSettings | None = None) -> None:
             chosen = AgentSettings(
@@ -72,16 +71,16 @@ async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]
             continue
 
 
-def run(api: FakeApi, name: str, script: str, node: str = NODE) -> None:
+def run(api: ControllerApi, name: str, script: str, node: str = NODE) -> None:
     spec = manifest(name, container("sh", "-c", script), restartPolicy="Never")["spec"]
     api.put(PODS, name, spec={**spec, "nodeName": node})
 
 
-def phase(api: FakeApi, name: str) -> object:
+def phase(api: ControllerApi, name: str) -> object:
     return api.objects(PODS)[f"d/{name}"].get("status", {}).get("phase")
 
 
-def renewed(api: FakeApi) -> object:
+def renewed(api: ControllerApi) -> object:
     (lease,) = api.objects(LEASES).values()
     return lease["spec"]["renewTime"]
 
@@ -104,6 +103,7 @@ class FailOnce:
         monkeypatch.setattr(owner, name, call)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("error", FAULTS, ids=["error", "cancelled inside"])
 @pytest.mark.parametrize(
     ("owner", "name", "task"),
@@ -115,7 +115,7 @@ class FailOnce:
     ],
 )
 async def test_node_tasks_are_restarted_after_an_error(
-    api: FakeApi,
+    api: ControllerApi,
     node: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     owner: object,
@@ -139,8 +139,9 @@ async def test_node_tasks_are_restarted_after_an_error(
     await wait_for(lambda: phase(api, "q") == "Succeeded")
 
 
+@pytest.mark.process
 async def test_failed_pod_removal_is_retried(
-    api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    api: ControllerApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     once = FailOnce(monkeypatch, PodDir, "remove")
     await node()
@@ -155,7 +156,7 @@ async def test_failed_pod_removal_is_retried(
 
 @pytest.mark.parametrize("error", FAULTS, ids=["error", "cancelled inside"])
 async def test_simulated_pods_continue_after_an_error_of_a_writer(
-    api: FakeApi,
+    api: ControllerApi,
     node: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
@@ -169,7 +170,7 @@ async def test_simulated_pods_continue_after_an_error_of_a_writer(
 
 
 async def test_failing_simulated_pod_does_not_affect_others(
-    api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    api: ControllerApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = FailOnce(monkeypatch, simulator.Simulator, "_dispatch")
     await node(SimulationSettings(nodes=1))

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from cryptography.hazmat.primitives import serialization
 from support.components import component, kubeconfig
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_until_true
 from typer.testing import CliRunner
 
@@ -26,7 +26,7 @@ from batholith.kube.client.config import Credentials, load_credentials
 from batholith.machinery.testing import FakeClock
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.job import Job
-from batholith.model.names import NAMESPACES
+from batholith.model.names import COMMANDS, JOBS, NAMESPACES
 
 NOW = datetime.now(UTC)
 NOWHERE = Credentials(server="http://127.0.0.1:1")
@@ -85,7 +85,7 @@ async def https(mount: MountedSecret, clock: FakeClock, directory: Path) -> Asyn
     settings = ApiSettings(
         store_url=f"sqlite:///{directory / 'api.db'}", listener=listener, certificate=mount.pair
     )
-    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+    async with ControllerApi(JOBS, COMMANDS) as api, api.client() as client:
         ready = asyncio.Event()
         serving = asyncio.create_task(serve(client, settings, clock=clock, ready=ready))
         try:
@@ -211,6 +211,7 @@ def test_invalid_certificate_flags_are_reported_in_one_line(
     )
 
 
+@pytest.mark.process
 async def test_an_invalid_certificate_prevents_the_start(
     mount: MountedSecret, tmp_path: Path
 ) -> None:
@@ -226,6 +227,7 @@ async def test_an_invalid_certificate_prevents_the_start(
     assert "Traceback" not in process.text
 
 
+@pytest.mark.process
 @needs_ipv6
 async def test_ipv6_addresses_are_served(mount: MountedSecret, tmp_path: Path) -> None:
     """With a certificate on ``[::1]``; dual-stack without a host."""
@@ -253,6 +255,7 @@ async def _wait_responds(url: str, trust: ssl.SSLContext) -> None:
         await wait_until_true(is_healthy)
 
 
+@pytest.mark.process
 @needs_ipv6
 async def test_the_api_servers_kubeconfig_has_its_listen_address(
     tmp_path: Path,

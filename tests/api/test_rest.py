@@ -7,13 +7,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_until_true
 from support.rest import JOB, PATH, RestClient, cluster, rest_at, running_api, sqlite, starting_api
 from yarl import URL
 
-from batholith.kube.client.client import Client
-from batholith.model.names import JOBS
+from batholith.model.names import COMMANDS, JOBS
+from batholith.testing import RequestMatcher
 
 
 @pytest.fixture
@@ -250,8 +250,8 @@ async def test_livez_and_readyz(rest: RestClient) -> None:
 
 
 async def test_not_ready_before_informers_are_synced(tmp_path: Path) -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
-        api.inject_fault("hang", times=1000)
+    async with ControllerApi(JOBS, COMMANDS) as api, api.client() as client:
+        api.faults.hold(RequestMatcher(count=None))
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, _, _),
             aiohttp.ClientSession() as session,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import uvicorn
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.rest import cluster, rest_at, sqlite, starting_api
 
 from batholith.kube.client.client import Client
 from batholith.kube.supervision import TASK_RESTARTS
-from batholith.model.names import JOBS, Resource
+from batholith.model.names import COMMANDS, JOBS, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
 
@@ -88,8 +88,8 @@ async def test_an_unexpected_exit_of_the_http_server_ends_the_process(
 
     monkeypatch.setattr(uvicorn.Server, "serve", ends)
     async with (
-        FakeApi() as api,
-        Client(api.credentials, user_agent="tests") as client,
+        ControllerApi(JOBS, COMMANDS) as api,
+        api.client() as client,
         starting_api(client, sqlite(tmp_path)) as (_, _, serving),
     ):
         await asyncio.wait((serving,))

@@ -4,10 +4,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 
 from batholith.cli.manager import ComponentExitedError, run_components
-from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
 from batholith.machinery.testing import run_ready_tasks
 from batholith.model.meta import ObjectReference
@@ -44,7 +43,7 @@ class FakeComponent:
 
 
 async def test_on_a_stop_each_component_shuts_down_and_its_last_events_are_written() -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+    async with ControllerApi() as api, api.client() as client:
         recorder = EventRecorder(client, component="tests")
         components = [
             FakeComponent(recorder, "one"),
@@ -61,7 +60,7 @@ async def test_on_a_stop_each_component_shuts_down_and_its_last_events_are_writt
 
 
 async def test_a_failed_component_stops_the_others_and_is_reported_once() -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+    async with ControllerApi() as api, api.client() as client:
         recorder = EventRecorder(client, component="tests")
         well = FakeComponent(recorder, "one")
         ill = FakeComponent(recorder, "two", error=RuntimeError("ill"))
@@ -80,7 +79,7 @@ class ExitingComponent:
 
 
 async def test_a_component_that_stops_without_being_cancelled_ends_the_process() -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+    async with ControllerApi() as api, api.client() as client:
         recorder = EventRecorder(client, component="tests")
         with pytest.RaisesGroup(pytest.RaisesExc(ComponentExitedError), flatten_subgroups=True):
             await run_components(recorder, ExitingComponent(), ready=asyncio.Event())

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.components import component, kubeconfig
+from support.components import component
+from support.controller_api import ControllerApi
 from support.embedded_apiserver import EmbeddedServer, embedded_server
-from support.fake_apiserver import FakeApi
 from support.polling import wait_until_equal
 from support.volcano_objects import NAMES, deployment
 
@@ -20,8 +20,11 @@ from batholith.cli.volcano_check import (
     running_deployments,
 )
 from batholith.model import crds
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
 
 Json = dict[str, Any]
+
+KINDS = (JOBS, QUEUES, PODGROUPS, COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,7 @@ async def install(server: EmbeddedServer, body: Json) -> None:
         await client.create(DEPLOYMENTS, body, namespace="volcano-system")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("role", ["controllers", "scheduler"])
 async def test_the_error_is_one_line_with_advice(server: EmbeddedServer, role: str) -> None:
     await install(server, deployment(role))
@@ -83,6 +87,7 @@ async def test_the_error_is_one_line_with_advice(server: EmbeddedServer, role: s
     assert "Traceback" not in one.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("role", ["controllers", "scheduler"])
 async def test_it_starts_if_volcano_is_scaled_down_or_the_check_is_disabled(
     server: EmbeddedServer, role: str
@@ -98,24 +103,24 @@ async def test_it_starts_if_volcano_is_scaled_down_or_the_check_is_disabled(
         await one.wait_ready()
 
 
-async def test_without_permission_to_list_it_logs_a_warning_and_starts(tmp_path: Path) -> None:
-    async with FakeApi() as api:
-        config = kubeconfig(tmp_path / "config", api.credentials)
-        api.put(DEPLOYMENTS, NAMES["controllers"], **deployment())
-        api.inject_fault(403, watch=False)
-        async with component("controllers", "--kubeconfig", str(config)) as one:
+@pytest.mark.process
+async def test_without_permission_to_list_it_logs_a_warning_and_starts() -> None:
+    async with ControllerApi(*KINDS) as api:
+        api.fail(403, path=DEPLOYMENTS.path())
+        async with component("controllers", "--kubeconfig", str(api.kubeconfig)) as one:
             await one.wait_ready()
     [warning] = [entry for entry in one.log if entry["level"] == "WARNING"]
     assert warning["program"] == "vc-controller-manager"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("status", [503, 401], ids=["starting", "does not know us"])
-async def test_it_waits_for_an_unavailable_server(tmp_path: Path, status: int) -> None:
-    async with FakeApi() as api:
-        config = kubeconfig(tmp_path / "config", api.credentials)
-        api.inject_fault(status, watch=False)
+async def test_it_waits_for_an_unavailable_server(status: int) -> None:
+    async with ControllerApi(*KINDS) as api:
+        api.fail(status)
+        config = str(api.kubeconfig)
         async with component(
-            "controllers", "--kubeconfig", str(config), "--healthz-address=127.0.0.1:0"
+            "controllers", "--kubeconfig", config, "--healthz-address=127.0.0.1:0"
         ) as one:
             await one.wait_line("waiting for the API server")
             assert (await one.get("health", "/livez"))[0] == 200

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.loop_time import LoopTime
 from support.polling import wait_for
+from support.raw_http_server import raw_http_server
 
 from batholith.kube.client.client import Client, ClientOptions, PatchType
 from batholith.kube.client.config import Credentials
@@ -34,7 +36,9 @@ from batholith.kube.timing import Timing
 from batholith.model.base import ApiStruct
 from batholith.model.command import Command
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import COMMANDS, NODES, PODS
+from batholith.model.names import COMMANDS, CONFIGMAPS, NODES, PODS
+from batholith.testing import RequestMatcher
+from batholith.testing.faults import MESSAGE
 
 
 class PodStatus(ApiStruct, frozen=True):
@@ -49,7 +53,7 @@ class Pod(ApiStruct, frozen=True):
 class ClientWorld:
     """A server, a client of it, and the delays that the client requested (skipped)."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: ControllerApi) -> None:
         self.api = api
         self.delays: list[float] = []
         self.registry = CollectorRegistry()
@@ -72,13 +76,13 @@ class ClientWorld:
         await asyncio.sleep(0)
 
     def metric(self, name: str, **labels: str) -> float:
-        host = self.api.credentials.server.removeprefix("http://")
+        host = self.api.credentials.server.removeprefix("https://")
         return self.registry.get_sample_value(name, {**labels, "host": host}) or 0.0
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[ClientWorld]:
-    async with FakeApi() as api:
+    async with ControllerApi(COMMANDS) as api:
         world = ClientWorld(api)
         async with world.client:
             yield world
@@ -108,8 +112,9 @@ async def test_create_adds_kind_to_struct_or_dict(world: ClientWorld) -> None:
     assert stored["action"] == "AbortJob"
     await world.client.create(NODES, {"metadata": {"name": "n"}})
     assert world.api.objects(NODES)["n"]["kind"] == "Node"
-    await world.client.create(PODS, b'{"kind":"Own","metadata":{"name":"p"}}', namespace="d")
-    assert world.api.objects(PODS)["d/p"]["kind"] == "Own"
+    encoded = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"k":"v"}}'
+    await world.client.create(CONFIGMAPS, encoded, namespace="d")
+    assert world.api.objects(CONFIGMAPS)["d/c"]["data"] == {"k": "v"}
 
 
 @pytest.mark.parametrize(
@@ -137,45 +142,58 @@ async def test_json_patch_with_a_failing_operation_changes_nothing(
 @pytest.mark.parametrize(
     ("kind", "body", "content_type"),
     [
-        (PatchType.MERGE, {"status": {"phase": "Failed"}}, "application/merge-patch+json"),
-        (PatchType.STRATEGIC, {"status": {"phase": "Failed"}}, "application/strategic-merge"),
+        (PatchType.MERGE, {"data": {"key": "new"}}, "application/merge-patch+json"),
+        (PatchType.STRATEGIC, {"data": {"key": "new"}}, "application/strategic-merge"),
         (
             PatchType.JSON,
-            [{"op": "replace", "path": "/status/phase", "value": "Failed"}],
+            [{"op": "replace", "path": "/data/key", "value": "new"}],
             "application/json-patch+json",
         ),
-        (PatchType.apply("me"), {"status": {"phase": "Failed"}}, "application/apply-patch+yaml"),
     ],
 )
 async def test_each_patch_type_sends_its_content_type(
     world: ClientWorld, kind: PatchType, body: object, content_type: str
 ) -> None:
-    world.api.put(PODS, "a", status={"phase": "Running"})
-    pod = await world.client.patch(PODS, "a", body, namespace="d", kind=kind, view=Pod)
-    assert pod.status.phase == "Failed"
-    seen = world.api.received[-1]
-    assert seen.headers["Content-Type"].startswith(content_type)
-    if kind.field_manager:
-        assert seen.query == {"fieldManager": "me"}
-        assert seen.body["kind"] == "Pod"
+    world.api.put(CONFIGMAPS, "a", data={"key": "old"})
+    patched = await world.client.patch(CONFIGMAPS, "a", body, namespace="d", kind=kind, view=dict)
+    assert patched["data"] == {"key": "new"}
+    request = world.api.faults.requests[-1]
+    assert request.headers["content-type"].startswith(content_type)
 
 
-async def test_forced_apply_creates_missing_object(world: ClientWorld) -> None:
-    body = {"metadata": {"name": "n"}}
-    await world.client.patch(NODES, "n", body, kind=PatchType.apply("me", force=True))
-    assert "n" in world.api.objects(NODES)
-    assert world.api.received[-1].query == {"fieldManager": "me", "force": "true"}
+@pytest.mark.parametrize(
+    ("force", "query"), [(False, b"fieldManager=me"), (True, b"fieldManager=me&force=true")]
+)
+async def test_apply_sends_kind_field_manager_and_force(force: bool, query: bytes) -> None:
+    """The embedded server does not support server-side apply."""
+    async with raw_http_server() as server:
+        credentials = Credentials(server=f"http://127.0.0.1:{server.port}")
+        async with Client(credentials, user_agent="tests") as client:
+            body = {"metadata": {"name": "n"}}
+            await client.patch(NODES, "n", body, kind=PatchType.apply("me", force=force))
+    (request,) = server.requests
+    assert request.startswith(b"PATCH /api/v1/nodes/n?%b HTTP/1.1" % query)
+    assert b"content-type: application/apply-patch+yaml" in request.lower()
+    assert b'"kind":"Node"' in request
 
 
 async def test_patch_replace_and_post_address_subresources(world: ClientWorld) -> None:
-    world.api.put(PODS, "a")
-    await world.client.patch(PODS, "a", {"x": 1}, namespace="d", subresource="status")
-    assert world.api.received[-1].path == "/api/v1/namespaces/d/pods/a/status"
+    spec = {"containers": [{"name": "c", "image": "busybox"}]}
+    await world.api.create(PODS, {"metadata": {"name": "a"}, "spec": spec}, namespace="d")
+    status = {"status": {"phase": "Running"}}
+    await world.client.patch(PODS, "a", status, namespace="d", subresource="status")
+    assert world.api.faults.requests[-1].path == "/api/v1/namespaces/d/pods/a/status"
     body = world.api.objects(PODS)["d/a"]
     await world.client.replace(PODS, "a", body, namespace="d", subresource="status", view=Pod)
-    assert world.api.received[-1].method == "PUT"
-    await world.client.post(PODS.path("d", "a", "binding"), {"kind": "Binding"})
-    assert world.api.received[-1].path == "/api/v1/namespaces/d/pods/a/binding"
+    assert world.api.faults.requests[-1].method == "PUT"
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "a"},
+        "target": {"kind": "Node", "name": "n"},
+    }
+    await world.client.post(PODS.path("d", "a", "binding"), binding)
+    assert world.api.faults.requests[-1].path == "/api/v1/namespaces/d/pods/a/binding"
 
 
 async def test_delete_sends_uid_and_version_preconditions(world: ClientWorld) -> None:
@@ -189,7 +207,7 @@ async def test_delete_sends_uid_and_version_preconditions(world: ClientWorld) ->
         PODS, "a", namespace="d", uid=uid, grace_period=0, propagation="Background"
     )
     assert "d/a" not in world.api.objects(PODS)
-    sent = world.api.received[-1].body
+    sent = world.api.faults.requests[-1].json()
     assert (sent["gracePeriodSeconds"], sent["propagationPolicy"]) == (0, "Background")
 
 
@@ -197,7 +215,7 @@ async def test_delete_sends_uid_and_version_preconditions(world: ClientWorld) ->
 async def test_invalid_name_is_rejected_without_a_request(world: ClientWorld, name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         await world.client.delete(PODS, name, namespace="d")
-    assert world.api.received == []
+    assert world.api.faults.requests == []
 
 
 async def test_missing_namespace_is_rejected_without_a_request(world: ClientWorld) -> None:
@@ -205,7 +223,7 @@ async def test_missing_namespace_is_rejected_without_a_request(world: ClientWorl
         await world.client.delete(PODS, "a")
     with pytest.raises(ValueError, match="namespace"):
         await world.client.create(PODS, {"metadata": {"name": "a"}})
-    assert world.api.received == []
+    assert world.api.faults.requests == []
 
 
 async def test_list_reads_all_pages_of_one_version(world: ClientWorld) -> None:
@@ -213,8 +231,9 @@ async def test_list_reads_all_pages_of_one_version(world: ClientWorld) -> None:
         world.api.put(PODS, f"p{number:04}", metadata={"labels": {"odd": str(number % 2)}})
     everything = await world.client.list(PODS, view=Pod)
     assert [pod.metadata.name for pod in everything.items] == [f"p{i:04}" for i in range(1203)]
-    assert everything.resource_version == str(world.api.version)
-    assert world.api.count("GET") == 3
+    newest = max(int(pod.metadata.resource_version) for pod in everything.items)
+    assert int(everything.resource_version) >= newest
+    assert world.api.count("list") == 3
     some = await world.client.list(PODS, namespace="d", view=Pod, label_selector="odd=1", limit=2)
     assert [pod.metadata.name for pod in some.items] == ["p0001", "p0003"]
     assert some.continue_token
@@ -241,11 +260,11 @@ async def test_list_reads_all_pages_of_one_version(world: ClientWorld) -> None:
 async def test_each_status_maps_to_its_exception(
     world: ClientWorld, status: int, kind: type[ApiError]
 ) -> None:
-    world.api.inject_fault(status)
+    world.api.fail(status)
     with pytest.raises(kind) as caught:
         await world.client.get(PODS, "a", namespace="d", view=Pod)
     assert type(caught.value) is kind
-    assert (caught.value.status, caught.value.message) == (status, "as planned")
+    assert (caught.value.status, caught.value.message) == (status, MESSAGE)
 
 
 async def test_already_exists_differs_from_other_conflicts(world: ClientWorld) -> None:
@@ -257,11 +276,11 @@ async def test_already_exists_differs_from_other_conflicts(world: ClientWorld) -
 async def test_throttled_request_is_retried_after_retry_after(
     world: ClientWorld,
 ) -> None:
-    world.api.inject_fault(429, times=2, Retry_After="3")
+    world.api.faults.error(RequestMatcher(count=2), 429, retry_after=3)
     await world.client.create(NODES, {"metadata": {"name": "n"}})
     assert world.delays == [3.0, 3.0]
     assert world.metric("rest_client_request_retries_total", code="429", verb="POST") == 2
-    world.api.inject_fault(429, times=99, Retry_After="1")
+    world.api.faults.error(RequestMatcher(count=None), 429, retry_after=1)
     with pytest.raises(TooManyRequestsError) as caught:
         await world.client.get(NODES, "n", view=Pod)
     assert caught.value.retry_after == 1.0
@@ -270,10 +289,10 @@ async def test_throttled_request_is_retried_after_retry_after(
 
 async def test_broken_read_is_retried_but_broken_write_is_not(world: ClientWorld) -> None:
     world.api.put(NODES, "n")
-    world.api.inject_fault("drop", times=2)
+    world.api.faults.lose_request(RequestMatcher(count=2))
     assert (await world.client.get(NODES, "n", view=Pod)).metadata.name == "n"
     assert world.api.count("GET") == 3
-    world.api.inject_fault("drop", times=4)
+    world.api.faults.lose_request(RequestMatcher(count=4))
     for method, write in {
         "POST": world.client.create(NODES, {"metadata": {"name": "m"}}),
         "PATCH": world.client.patch(NODES, "n", {"x": 1}),
@@ -291,7 +310,7 @@ async def test_request_without_response_fails_at_the_timeout(
     world: ClientWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = LoopTime(monkeypatch)
-    world.api.inject_fault("hang", times=99)
+    world.api.faults.hold(RequestMatcher(count=None))
     node = {"metadata": {"name": "n"}}
     for method, request in {
         "POST": world.client.create(NODES, node),
@@ -324,9 +343,9 @@ async def test_requests_are_counted_under_client_go_metric_names(world: ClientWo
 @pytest.fixture
 def token_client(world: ClientWorld, tmp_path: Path) -> Callable[[], Client]:
     def new_client() -> Client:
-        server = world.api.credentials.server
+        token = str(tmp_path / "token")
         return world.new_client(
-            credentials=Credentials(server=server, token_file=f"{tmp_path}/token")
+            credentials=replace(world.api.credentials, token="", token_file=token)
         )
 
     return new_client
@@ -337,18 +356,19 @@ async def test_token_file_is_reread_after_unauthorized(
 ) -> None:
     token = tmp_path / "token"
     token.touch(0o600)
-    token.write_text("one\n")
+    one, two = (world.api.credentials_of(user).token for user in ("admin", "controllers"))
+    token.write_text(f"{one}\n")
     world.api.put(NODES, "n")
     async with token_client() as client:
         await client.get(NODES, "n", view=Pod)
-        token.write_text("two")
+        token.write_text(two)
         await client.get(NODES, "n", view=Pod)
-        world.api.inject_fault(401)
+        world.api.fail(401)
         with pytest.raises(UnauthorizedError):
             await client.get(NODES, "n", view=Pod)
         await client.get(NODES, "n", view=Pod)
-    sent = [seen.headers["Authorization"] for seen in world.api.received]
-    assert sent == ["Bearer one", "Bearer one", "Bearer one", "Bearer two"]
+    sent = [request.headers["authorization"] for request in world.api.faults.requests]
+    assert sent == [f"Bearer {token}" for token in (one, one, one, two)]
 
 
 async def test_watch_yields_existing_objects_and_changes(world: ClientWorld) -> None:
@@ -356,19 +376,22 @@ async def test_watch_yields_existing_objects_and_changes(world: ClientWorld) -> 
     got = []
     async for event in world.client.watch(PODS, view=Pod, namespace="d"):
         got.append((event.type, event.object.metadata.name))
+        (stream,) = world.api.watches(PODS)
         if len(got) == 1:
-            world.api.send_bookmarks()
+            bookmark = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
+            stream.send_event("BOOKMARK", bookmark)
             world.api.put(PODS, "elsewhere", namespace="e")
             world.api.put(PODS, "b")
             world.api.remove(PODS, "a")
-            world.api.end_watches()
+        elif len(got) == 3:
+            stream.close()
     assert got == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
-    assert world.api.received[-1].query == {"watch": "true"}
+    assert world.api.faults.requests[-1].query == {"watch": "true"}
 
 
 async def test_watch_from_expired_version_raises_gone(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
-    world.api.forget_history()
+    world.api.compact()
     with pytest.raises(GoneError):
         async for _ in world.client.watch(PODS, view=Pod, resource_version="7"):
             pass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from support.fake_apiserver import FakeApi, Object
+from support.controller_api import ControllerApi, Json
 from support.polling import wait_for
 
 from batholith.kube.client.client import Client, ClientOptions
@@ -24,7 +24,8 @@ from batholith.kube.client.events import EventRecorder, EventRecorderOptions
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
-from batholith.model.names import EVENTS
+from batholith.model.names import CONFIGMAPS, EVENTS
+from batholith.testing import RequestMatcher
 
 JOB = ObjectReference(
     api_version="batch.volcano.sh/v1alpha1", kind="Job", namespace="d", name="train", uid="u1"
@@ -35,7 +36,7 @@ QUEUE = ObjectReference(kind="Queue", name="research", uid="u2")
 class RecorderHarness:
     """A server, a recorder with a fake clock, and the delays that it requested."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: ControllerApi) -> None:
         self.api = api
         self.time = 1000.0
         self.recorded_count = 0
@@ -64,7 +65,7 @@ class RecorderHarness:
         self.time += 0.000001
         self.recorder.record(about, type="Warning", reason=reason, message=message)
 
-    async def written(self) -> list[Object]:
+    async def written(self) -> list[Json]:
         """Wait until all recorded events are processed; return the Events."""
         await wait_for(lambda: self.settled == self.recorded_count)
         return list(self.api.objects(EVENTS).values())
@@ -89,7 +90,7 @@ class RecorderHarness:
 
 @pytest.fixture
 async def harness() -> AsyncIterator[RecorderHarness]:
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         harness = RecorderHarness(api)
         async with harness.client:
             harness.task = asyncio.create_task(harness.recorder.run())
@@ -134,13 +135,13 @@ async def test_spam_filter_limits_events_of_one_object(harness: RecorderHarness)
     """INV-EV-2: at most 25 writes and one more each five minutes."""
     harness.burst(["no capacity"] * 100)
     await harness.written()
-    assert len(harness.api.received) == 25
+    assert len(harness.api.faults.requests) == 25
     harness.time += 601
     harness.burst(["no capacity"] * 100)
     await harness.written()
-    assert len(harness.api.received) == 27
+    assert len(harness.api.faults.requests) == 27
     harness.record("other", about=QUEUE)
-    await wait_for(lambda: len(harness.api.received) == 28)
+    await wait_for(lambda: len(harness.api.faults.requests) == 28)
 
 
 async def test_many_distinct_messages_are_aggregated_into_one_event(
@@ -177,7 +178,7 @@ async def test_event_expired_on_the_server_is_created_again(harness: RecorderHar
 
 
 async def test_rejected_event_is_dropped(harness: RecorderHarness) -> None:
-    harness.api.inject_fault(403)
+    harness.api.fail(403)
     harness.burst(["one", "two"])
     (event,) = await harness.written()
     assert event["message"] == "two"
@@ -188,12 +189,12 @@ async def test_rejected_event_is_dropped(harness: RecorderHarness) -> None:
 async def test_event_is_retried_every_ten_seconds_twelve_times_without_connection(
     harness: RecorderHarness,
 ) -> None:
-    harness.api.inject_fault("drop", times=3)
+    harness.api.faults.lose_request(RequestMatcher(count=3))
     harness.burst(["one"])
     assert len(await harness.written()) == 1
     assert harness.delays == [2.5, 10.0, 10.0]
     harness.delays.clear()
-    harness.api.inject_fault("drop", times=12)
+    harness.api.faults.lose_request(RequestMatcher(count=12))
     harness.burst(["two"])
     await harness.written()
     assert harness.recorder.stats.unreachable == 1
@@ -223,9 +224,9 @@ async def test_event_of_unknown_type_is_dropped_without_raising(
 
 async def test_cancelled_recorder_writes_nothing_more(harness: RecorderHarness) -> None:
     """INV-EV-4: cancelling the recorder stops the writes, with events still queued."""
-    harness.api.inject_fault("hang")
+    held = harness.api.faults.hold(RequestMatcher())
     harness.burst([f"m{number}" for number in range(5)])
-    await wait_for(lambda: harness.api.received)
+    await held.wait_held()
     assert harness.task is not None
     harness.task.cancel()
     with suppress(asyncio.CancelledError):
@@ -233,26 +234,28 @@ async def test_cancelled_recorder_writes_nothing_more(harness: RecorderHarness) 
     harness.record("after cancellation")
     for _ in range(20):
         await asyncio.sleep(0.001)
-    assert len(harness.api.received) == 1
+    assert len(harness.api.faults.requests) == 1
 
 
 async def test_events_have_lower_priority_than_other_writes() -> None:
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         options = ClientOptions(max_writes_in_flight=2)
         async with Client(api.credentials, user_agent="t", options=options) as client:
             recorder = EventRecorder(client, component="c", options=EventRecorderOptions())
             task = asyncio.create_task(recorder.run())
             writes = [
-                asyncio.create_task(client.post(f"/api/v1/namespaces/d/pods/p{n}/binding", {}))
+                asyncio.create_task(
+                    client.create(CONFIGMAPS, {"metadata": {"name": f"c{n}"}}, namespace="d")
+                )
                 for n in range(20)
             ]
-            await wait_for(lambda: api.received)
+            await wait_for(lambda: api.faults.requests)
             recorder.record(JOB, type="Normal", reason="a", message="first")
             await asyncio.gather(*writes)
             await wait_for(lambda: api.objects(EVENTS))
             task.cancel()
         # One write may still be in flight when the event replaces another.
-        assert [seen.path.endswith("/events") for seen in api.received].index(True) >= 19
+        assert [seen.path.endswith("/events") for seen in api.faults.requests].index(True) >= 19
 
 
 def test_invalid_event_name_is_replaced_by_a_uuid() -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 
 from batholith.kube.client.client import Client, ClientOptions
@@ -14,8 +14,9 @@ from batholith.kube.client.flowcontrol import TokenBucketRateLimiter
 from batholith.kube.errors import NotLeaderError
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
-from batholith.model.names import PODS
+from batholith.model.names import CONFIGMAPS
 from batholith.model.podgroup import PodGroup
+from batholith.testing import RequestMatcher
 
 Write = Callable[[Client], Coroutine[Any, Any, object]]
 
@@ -23,7 +24,7 @@ Write = Callable[[Client], Coroutine[Any, Any, object]]
 class CountingFence:
     """A fence that passes a number of checks."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: ControllerApi) -> None:
         self.api = api
         self.allowed_checks = 1000
         self.checks = 0
@@ -35,17 +36,17 @@ class CountingFence:
 
     @property
     def writes(self) -> int:
-        return sum(seen.method != "GET" for seen in self.api.received)
+        return self.api.writes()
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as api:
+async def api() -> AsyncIterator[ControllerApi]:
+    async with ControllerApi() as api:
         yield api
 
 
 def client_of(
-    api: FakeApi,
+    api: ControllerApi,
     fence: CountingFence,
     *,
     limiter: TokenBucketRateLimiter | None = None,
@@ -59,51 +60,56 @@ def client_of(
     )
 
 
+NEW = {"metadata": {"name": "b"}}
 WRITES: dict[str, Write] = {
-    "create": lambda client: client.create(PODS, {"metadata": {"name": "b"}}, namespace="d"),
+    "create": lambda client: client.create(CONFIGMAPS, NEW, namespace="d"),
     "long create": lambda client: client.create(
-        PODS, {"metadata": {"name": "b"}, "spec": "x" * 100_000}, namespace="d"
+        CONFIGMAPS, {**NEW, "data": {"key": "x" * 100_000}}, namespace="d"
     ),
-    "patch": lambda client: client.patch(PODS, "a", {"spec": {}}, namespace="d"),
-    "replace": lambda client: client.replace(PODS, "a", {"metadata": {"name": "a"}}, namespace="d"),
-    "delete": lambda client: client.delete(PODS, "a", namespace="d"),
-    "post": lambda client: client.post("/api/v1/namespaces/d/pods/a/binding", {"kind": "Binding"}),
+    "patch": lambda client: client.patch(CONFIGMAPS, "a", {"data": {}}, namespace="d"),
+    "replace": lambda client: client.replace(
+        CONFIGMAPS, "a", {"metadata": {"name": "a"}}, namespace="d"
+    ),
+    "delete": lambda client: client.delete(CONFIGMAPS, "a", namespace="d"),
+    "post": lambda client: client.post(
+        CONFIGMAPS.path("d"), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    ),
 }
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 @pytest.mark.parametrize("closes", ["before", "while a connection is opened"])
-async def test_closed_fence_blocks_a_write(api: FakeApi, write: Write, closes: str) -> None:
-    api.put(PODS, "a")
+async def test_closed_fence_blocks_a_write(api: ControllerApi, write: Write, closes: str) -> None:
+    api.put(CONFIGMAPS, "a")
     fence = CountingFence(api)
     async with client_of(api, fence) as client:
         fence.allowed_checks = 0 if closes == "before" else 1
         with pytest.raises(NotLeaderError):
             await write(client)
-        await client.get(PODS, "a", namespace="d", view=PodGroup)
+        await client.get(CONFIGMAPS, "a", namespace="d", view=PodGroup)
         assert fence.writes == 0
         fence.allowed_checks = 1000
         await write(client)
         assert fence.writes == 1
 
 
-async def test_reads_and_watches_pass_a_closed_fence(api: FakeApi) -> None:
-    api.put(PODS, "a")
+async def test_reads_and_watches_pass_a_closed_fence(api: ControllerApi) -> None:
+    api.put(CONFIGMAPS, "a")
     fence = CountingFence(api)
     fence.allowed_checks = 0
     async with client_of(api, fence) as client:
-        await client.get(PODS, "a", namespace="d", view=PodGroup)
-        async for _ in client.watch(PODS, view=PodGroup):
+        await client.get(CONFIGMAPS, "a", namespace="d", view=PodGroup)
+        async for _ in client.watch(CONFIGMAPS, view=PodGroup):
             break
     assert fence.checks == 0
 
 
-async def test_fence_closing_while_a_write_waits_for_a_slot_blocks_it(api: FakeApi) -> None:
-    api.inject_fault("hang")
+async def test_fence_closing_while_a_write_waits_for_a_slot_blocks_it(api: ControllerApi) -> None:
+    held = api.faults.hold(RequestMatcher())
     fence = CountingFence(api)
     async with client_of(api, fence, max_writes_in_flight=1) as client:
         first = asyncio.create_task(WRITES["post"](client))
-        await wait_for(lambda: bool(api.received))
+        await held.wait_held()
         second = asyncio.create_task(WRITES["create"](client))
         await asyncio.sleep(0)
         fence.allowed_checks = 0
@@ -114,7 +120,7 @@ async def test_fence_closing_while_a_write_waits_for_a_slot_blocks_it(api: FakeA
 
 
 async def test_fence_closing_while_a_write_waits_for_the_rate_limiter_blocks_it(
-    api: FakeApi,
+    api: ControllerApi,
 ) -> None:
     fence = CountingFence(api)
     waiting, go = asyncio.Event(), asyncio.Event()
@@ -135,8 +141,8 @@ async def test_fence_closing_while_a_write_waits_for_the_rate_limiter_blocks_it(
     assert fence.writes == 1
 
 
-async def test_fence_closing_before_a_retry_blocks_it(api: FakeApi) -> None:
-    api.inject_fault(429, Retry_After="7")
+async def test_fence_closing_before_a_retry_blocks_it(api: ControllerApi) -> None:
+    api.faults.error(RequestMatcher(), 429, retry_after=7)
     fence = CountingFence(api)
 
     async def sleep(seconds: float) -> None:
@@ -148,7 +154,7 @@ async def test_fence_closing_before_a_retry_blocks_it(api: FakeApi) -> None:
     assert fence.writes == 1
 
 
-async def test_closed_fence_blocks_events(api: FakeApi) -> None:
+async def test_closed_fence_blocks_events(api: ControllerApi) -> None:
     fence = CountingFence(api)
     fence.allowed_checks = 0
     async with client_of(api, fence) as client:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.flowcontrol import InFlightLimiter, TokenBucketRateLimiter
@@ -105,13 +105,13 @@ async def test_saturation_is_read_at_each_scrape_and_registered_once_per_owner()
 async def test_client_requests_are_rate_limited_and_report_the_delay() -> None:
     watch, registry = SleepClock(), CollectorRegistry()
     options = ClientOptions(metrics=ClientMetrics(registry), timing=watch.timing)
-    async with FakeApi() as api:
+    async with ControllerApi() as api:
         limiter = TokenBucketRateLimiter(2, 1, timing=watch.timing)
         client = Client(api.credentials, user_agent="t", limiter=limiter, options=options)
         async with client:
             for number in range(4):
                 await client.create(NODES, {"metadata": {"name": f"n{number}"}})
-        labels = {"verb": "POST", "host": api.credentials.server.removeprefix("http://")}
+        labels = {"verb": "POST", "host": api.credentials.server.removeprefix("https://")}
         waited = registry.get_sample_value("rest_client_rate_limiter_duration_seconds_sum", labels)
     assert watch.now == pytest.approx(1.5)
     assert waited == pytest.approx(1.5)

@@ -1,18 +1,18 @@
-"""The PodGroup controller against the fake API server."""
+"""The PodGroup controller against the API server."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
 from batholith.kube.client.client import Client
 from batholith.kube.informer.informer import Informer
 from batholith.machinery.testing import FakeClock
-from batholith.model.names import PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.names import NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
 from batholith.model.podgroup import PodGroup
 from batholith.podgroup_ctrl.controller import PodGroupController, PodGroupSettings
 
@@ -22,8 +22,11 @@ STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 
 @dataclass
 class PodGroupHarness:
-    api: FakeApi
+    api: ControllerApi
     client: Client
+    pod_spec: dict[str, Any]
+    """A pod's spec with its defaults."""
+
     recorder: FakeRecorder = field(default_factory=FakeRecorder)
     clock: FakeClock = field(default_factory=FakeClock)
 
@@ -61,7 +64,7 @@ class PodGroupHarness:
             name,
             namespace=namespace,
             metadata={"uid": f"{name}-uid", "ownerReferences": owners, **meta},
-            spec={"schedulerName": "volcano", "containers": [{"name": "main"}]},
+            spec=self.pod_spec,
             status={"phase": phase},
         )
 
@@ -86,15 +89,18 @@ class PodGroupHarness:
 
     @property
     def writes(self) -> list[str]:
-        return [f"{s.method} {s.path}" for s in self.api.received if s.method != "GET"]
+        return [f"{s.method} {s.path}" for s in self.api.faults.requests if s.method != "GET"]
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[PodGroupHarness]:
-    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
-        for resource in (PODS, PODGROUPS, QUEUES):
-            api.objects(resource)
-        yield PodGroupHarness(api, client)
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        container = {"name": "main", "image": "busybox"}
+        spec = {"schedulerName": "volcano", "containers": [container]}
+        pod = {"metadata": {"name": "defaults"}, "spec": spec}
+        created = await api.create(PODS, pod, namespace=NAMESPACE)
+        api.remove(PODS, "defaults")
+        yield PodGroupHarness(api, client, created["spec"])
 
 
 async def test_bare_pod_gets_a_podgroup_and_its_annotation(world: PodGroupHarness) -> None:
@@ -184,20 +190,20 @@ async def test_quirk_p17_rejection_is_recorded_and_retried_when_a_queue_opens(
 ) -> None:
     """Without waiting for the next retry, since the clock does not move."""
     async with running(world.controller()):
-        world.api.inject_fault(400, watch=False)
+        world.api.fail(400)
         world.pod("p")
         await wait_for(lambda: world.recorder.events)
         assert world.groups == {}
         world.api.put(QUEUES, "team", status={"state": "Open"})
         await wait_for(lambda: world.bound("p"))
     assert world.recorder.events == [
-        ("Pod", "p", "Warning", "PodGroupRefused", "cannot create PodGroup: as planned")
+        ("Pod", "p", "Warning", "PodGroupRefused", "cannot create PodGroup: injected fault")
     ]
 
 
 async def test_quirk_p7_failures_are_retried(world: PodGroupHarness) -> None:
     async with running(world.controller()):
-        world.api.inject_fault(500, times=1, watch=False)
+        world.api.fail(500)
         world.pod("p")
         while not world.bound("p"):
             await world.clock.advance(1)
@@ -205,7 +211,7 @@ async def test_quirk_p7_failures_are_retried(world: PodGroupHarness) -> None:
 
 async def test_conflict_on_a_pod_is_retried(world: PodGroupHarness) -> None:
     async with running(world.controller()):
-        world.api.inject_fault(409, method="PATCH", path="/pods/")
+        world.api.fail(409, "PATCH", "/pods/")
         world.pod("p")
         while not world.bound("p"):
             await world.clock.advance(1)
@@ -221,7 +227,7 @@ async def test_quirk_p1_queue_on_the_owner_records_a_warning(
     ((kind, name, level, reason, message),) = world.recorder.events
     assert (kind, name, level, reason) == ("Pod", "s-0", "Warning", "QueueNameIgnored")
     assert "put it into the pod template" in message
-    assert "queue" not in world.groups["podgroup-s-uid"]["spec"]
+    assert world.groups["podgroup-s-uid"]["spec"]["queue"] == "default"
 
 
 async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_separate_podgroups(
@@ -229,6 +235,7 @@ async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_separate_podgr
 ) -> None:
     """By the owner's uid alone, for any name, labels and selector."""
     sizes = {"d": 2, "e": 3}
+    world.api.put(NAMESPACES, "e")
     for space, size in sizes.items():
         notes = {"scheduling.volcano.sh/group-min-member": str(size)}
         meta = {"uid": f"uid-{space}", "annotations": notes}
@@ -264,7 +271,7 @@ async def test_quirk_p7_workloads_of_other_schedulers_cost_no_request(
             world.stateful_set(f"s{number}", number % 2)
         world.pod("p")
         await wait_for(lambda: world.bound("p"))
-    assert [seen.path for seen in world.api.received if "/apps/" in seen.path] == []
+    assert [seen.path for seen in world.api.faults.requests if "/apps/" in seen.path] == []
 
 
 async def test_quirk_p10_job_of_another_group_is_not_read_as_a_batch_job(
@@ -280,7 +287,7 @@ async def test_quirk_p10_job_of_another_group_is_not_read_as_a_batch_job(
     async with running(world.controller()):
         world.pod("p", ownerReferences=[theirs])
         await wait_for(lambda: world.bound("p") == "podgroup-j-uid")
-    assert [seen.path for seen in world.api.received if "/jobs" in seen.path] == []
+    assert [seen.path for seen in world.api.faults.requests if "/jobs" in seen.path] == []
 
 
 async def test_quirk_p16_size_on_the_pod_records_a_warning(
@@ -304,7 +311,7 @@ async def test_scaling_to_zero_deletes_the_podgroup(world: PodGroupHarness) -> N
         await wait_for(lambda: world.bound("s-1"))
         assert list(world.groups) == ["podgroup-s-uid"]
         world.stateful_set("s", 0)
-        world.api.inject_fault(409, method="DELETE", path="/podgroups/")
+        world.api.fail(409, "DELETE", "/podgroups/")
         world.api.remove(PODS, "s-1")
         while world.groups:
             await world.clock.advance(1)
@@ -360,7 +367,7 @@ async def test_forbidden_owner_is_logged(
 ) -> None:
     """Otherwise a gang of one instead of eight would be unexplained."""
     world.stateful_set("s", 1, group_min_member="8")
-    world.api.inject_fault(403, method="GET", path="/statefulsets/s")
+    world.api.fail(403, "GET", "/statefulsets/s")
     async with running(world.controller()):
         world.pod("s-0", owner="s")
         await wait_for(lambda: world.bound("s-0"))

@@ -4,11 +4,11 @@ from typing import Any, Self
 
 from batholith.model import crds
 from batholith.model.names import NAMESPACES, Resource
-from batholith.testing import ApiServer, RequestMatcher
-from batholith.testing.faults import Fault
+from batholith.testing import ApiServer, Fault, HeldRequests, RecordedRequest, RequestMatcher
 
 Json = dict[str, Any]
 NAMESPACE = "d"
+_CRDS = crds.load()
 
 
 class ControllerApi(ApiServer):
@@ -16,7 +16,7 @@ class ControllerApi(ApiServer):
 
     def __init__(self, *resources: Resource) -> None:
         names = {f"{each.plural}.{each.group}" for each in resources}
-        definitions = [each for each in crds.load() if each["metadata"]["name"] in names]
+        definitions = [each for each in _CRDS if each["metadata"]["name"] in names]
         super().__init__(crds=definitions, collect_garbage=False)
 
     async def __aenter__(self) -> Self:
@@ -41,6 +41,14 @@ class ControllerApi(ApiServer):
         )
         return self.faults.error(matcher, status)
 
+    def hold_writes(self) -> HeldRequests:
+        """Hold all requests that are no reads."""
+        return self.faults.hold(RequestMatcher(count=None, where=_is_write))
+
     def writes(self, path: str = "") -> int:
         """Count the requests that are no reads."""
-        return self.count(path=path, where=lambda request: request.method != "GET")
+        return self.count(path=path, where=_is_write)
+
+
+def _is_write(request: RecordedRequest) -> bool:
+    return request.method != "GET"

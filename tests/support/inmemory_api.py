@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
-from support.fake_apiserver import FakeApi, Object, _parse, _Watcher
+from support.inmemory_objects import InMemoryObjects, Object, Watcher, bookmark_line, parse_path
 
 from batholith.kube.client.client import Client, ClientOptions, Lines
 from batholith.kube.client.config import Credentials
@@ -48,7 +48,7 @@ class _Request:
         return self._body
 
 
-class InMemoryApi(FakeApi):
+class InMemoryApi(InMemoryObjects):
     """The server; bound pods are deleted in two steps, and specs have generations."""
 
     def __init__(self, clock: FakeClock, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,8 +76,8 @@ class InMemoryApi(FakeApi):
         await asyncio.sleep(0)
         if client.killed:
             raise ConnectionLostError("dead")
-        if request.method == "POST" and _parse(request.path).prefix == PODS.path():
-            self._check_quota(_parse(request.path).namespace)
+        if request.method == "POST" and parse_path(request.path).prefix == PODS.path():
+            self._check_quota(parse_path(request.path).namespace)
         self.requesting_client = client.name
         try:
             response = cast("web.Response", await self._handle(cast("web.Request", request)))
@@ -135,20 +135,20 @@ class InMemoryApi(FakeApi):
             if isinstance(error.action, int):
                 raise from_response(error.action, b"as planned")
             raise ConnectionLostError("as planned")
-        target, query = _parse(request.path), request.query
+        target, query = parse_path(request.path), request.query
         selector = query.get("labelSelector", "")
-        watcher = _Watcher(target.prefix, target.namespace, selector, asyncio.Queue())
+        watcher = Watcher(target.prefix, target.namespace, selector, asyncio.Queue())
         for line in self._backlog(watcher, int(query.get("resourceVersion") or 0)):
             watcher.lines.put_nowait(line)
         if query.get("sendInitialEvents"):
-            watcher.lines.put_nowait(_ENDS_LIST % self.version)
+            watcher.lines.put_nowait(bookmark_line(self.version, ends_list=True))
         self._watchers.append(watcher)
         try:
             yield self._lines(watcher)
         finally:
             self._watchers.remove(watcher)
 
-    async def _lines(self, watcher: _Watcher) -> AsyncIterator[Lines]:
+    async def _lines(self, watcher: Watcher) -> AsyncIterator[Lines]:
         while (line := await watcher.lines.get()) is not None:
             if (
                 watcher.prefix in self._held_watches
@@ -233,12 +233,6 @@ class InMemoryApi(FakeApi):
         super()._broadcast(prefix, change, new, old)
         if self.on_change is not None:
             self.on_change(prefix, change, new, old)
-
-
-_ENDS_LIST = (
-    b'{"type":"BOOKMARK","object":{"kind":"Any","apiVersion":"v1","metadata":{'
-    b'"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}}\n'
-)
 
 
 class InMemoryClient(Client):

@@ -152,3 +152,17 @@ async def test_an_informer_survives_each_of_them(api: ApiServer, client: Client,
     await seen.wait()
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_informer_lists_in_pages_if_watch_lists_are_rejected(
+    api: ApiServer, client: Client
+) -> None:
+    rejected = api.faults.reject_watch_lists()
+    informer = Informer(client, CONFIGMAPS, ConfigMap, namespace="default")
+    running = asyncio.create_task(informer.run())
+    await informer.wait_synced()
+    assert rejected.injected == 1
+    assert api.count("list", CONFIGMAPS) == 1
+    assert "default/a" in informer
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

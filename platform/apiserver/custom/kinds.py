@@ -1,6 +1,9 @@
 """Build kinds from a custom resource definition."""
 
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from ...model import validation
 from ...model.names import Resource
@@ -120,7 +123,7 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
     scale = subresources.get("scale") or {}
     openapi = version["schema"]["openAPIV3Schema"]
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
-    schema = StructuralSchema(openapi)
+    schema = _compile(msgspec.json.encode(openapi))
     return KindInfo(
         resource=resource,
         strategy=CustomResourceStrategy(resource, schema, replicas),
@@ -140,6 +143,12 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
         offload_threshold=schema.offload_threshold,
         generation="all",
     )
+
+
+@lru_cache(maxsize=16)
+def _compile(openapi: bytes) -> StructuralSchema:
+    """Compile a schema once per process: tests start many servers with the same definitions."""
+    return StructuralSchema(msgspec.json.decode(openapi))
 
 
 def _subresources(resource: Resource, subresources: dict[str, Any]) -> dict[str, Subresource]:
