@@ -60,7 +60,7 @@ _process_starts: list[str] = []
 
 
 def _on_audit_event(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _PROCESS_EVENTS:
+    if event in _PROCESS_EVENTS and arguments[:1] != ("uname",):  # by `platform.uname()`
         _process_starts.append(f"{event} {arguments[0] if arguments else ''}")
 
 

@@ -21,7 +21,7 @@ from batholith.apiserver.kinds.info import KindInfo
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-PACKAGED = ROOT / "platform" / "cluster" / "apiserver" / "kinds" / "data"
+PACKAGED = ROOT / "platform" / "apiserver" / "kinds" / "data"
 GO_TYPES = "go-types.json"
 SCHEMAS = "openapi-schemas.json"
 

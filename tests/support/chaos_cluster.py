@@ -190,7 +190,7 @@ class ChaosCluster:
             ), component
             users = {leadership.user for leadership in stored}
             assert all(
-                "leadership: leading" in replica.log_text()
+                "leader_election: acquired lease" in replica.log_text()
                 for replica in self.replicas_started[component]
                 if replica.user in users
             )
