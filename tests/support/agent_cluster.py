@@ -116,9 +116,9 @@ class AgentCluster:
         """Wait for *text* in a pod's log; return the log."""
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
-                text = await self.logs(name)
-                if text in text:
-                    return text
+                log = await self.logs(name)
+                if text in log:
+                    return log
                 await asyncio.sleep(0.02)
 
     async def wait_event(self, name: str, reason: str, text: str = "") -> Json:
