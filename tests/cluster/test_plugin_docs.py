@@ -24,7 +24,7 @@ from batholith.kube.errors import ApiError
 from batholith.model.job import Job
 from batholith.model.names import CONFIGMAPS, EVENTS, JOBS
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(500)]
 
 Json = dict[str, Any]
 

@@ -14,6 +14,8 @@ from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 from batholith.model.job import Job
 from batholith.model.names import JOBS, NAMESPACES, PODS, SECRETS
 
+pytestmark = pytest.mark.process
+
 Json = dict[str, Any]
 
 CREATED: Json = json.loads(

@@ -19,7 +19,10 @@ from batholith.agent.state.environment import SEARCH_PATH
 from batholith.model.job import Job, JobPhase
 from batholith.model.names import CONFIGMAPS, JOBS, PODS
 
-pytestmark = pytest.mark.timeout(500)  # a loaded machine takes its time to import PyTorch
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(500),
+]  # a loaded machine takes its time to import PyTorch
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 KINDS = {resource.kind: resource for resource in (CONFIGMAPS, JOBS)}
