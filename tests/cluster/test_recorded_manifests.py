@@ -7,7 +7,7 @@ from support.api_servers import ServerFactory
 from support.recordings import load_recordings
 from support.replay_runner import DifferencesByScenario, replay_concurrently
 
-pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
+pytestmark = pytest.mark.timeout(900)  # one set-up runs all of them
 
 RUN = 5.0
 """Seconds for which a program ran in the recordings that they knew nothing about."""

@@ -12,7 +12,7 @@ from support.recordings import load_recordings
 from support.replay_runner import DifferencesByScenario, replay_concurrently, replay_sequentially
 from support.scenario_results import Json
 
-pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
+pytestmark = pytest.mark.timeout(900)  # one set-up runs all of them
 
 SCENARIOS: dict[str, Json] = {each["name"]: each for each in load_recordings("scenarios.jsonl")}
 EXCLUSIVE_SCENARIOS = frozenset({

@@ -13,7 +13,7 @@ SCENARIOS = {each["name"]: each for each in load_recordings("workloads.jsonl")}
 CONTROLLING = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
 """Controllers that the embedded cluster lacks; other tests simulate them."""
 
-pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # one set-up runs all of them
 
 
 @pytest.fixture(scope="module")
