@@ -25,10 +25,10 @@ from batholith.local.supervisor import (
     read_state,
 )
 
+pytestmark = pytest.mark.process
+
 LONG_RUNNING = """
 import os, signal, sys
-
-pytestmark = pytest.mark.process
 os.write(int(os.environ["BATHOLITH_READY_FD"]), b"1")
 signal.signal(signal.SIGTERM, lambda *_: (print("ended", sys.argv[1], flush=True), sys.exit()))
 signal.pause()
