@@ -85,7 +85,7 @@ async def test_a_partial_change_of_a_key_pair_is_not_served(tmp_path: Path) -> N
     await files.start()
     assert (presenter.current, changes, files.ca_bundle) == (first.certificate_pem, [1], b"")
     certificate.write_bytes(second.certificate_pem)
-    with pytest.raises(ValueError, match="cannot be served"):
+    with pytest.raises(ValueError, match="cannot load certificate and key"):
         await files.start()
     assert (presenter.current, changes) == (first.certificate_pem, [1])
     key.write_bytes(second.key_pem)
