@@ -12,6 +12,8 @@ from support.components import component
 
 from batholith.local import kubeconfig
 
+pytestmark = pytest.mark.process
+
 PASSWORD = "open-sesame"
 
 

@@ -83,6 +83,7 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
+@pytest.mark.process
 async def test_commands_are_resolved_after_postgres_was_stopped(
     database: Postgres, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ async def test_a_postgres_that_accepts_connections_and_hangs_times_out(
         await wait_until_true(responds)
 
 
+@pytest.mark.process
 async def test_start_up_waits_for_an_unavailable_database(
     database: Postgres, tmp_path: Path
 ) -> None:
@@ -228,6 +230,7 @@ class RejectCommandsClient(Client):
         return await super().create(resource, *given, **more)
 
 
+@pytest.mark.process
 async def test_a_rejection_is_returned_immediately_and_recorded_later(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, _):
         credentials = server.credentials_of("api")

@@ -14,7 +14,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 from support.embedded_apiserver import MAPS, MERGE, config_map, embedded_server
+
+pytestmark = pytest.mark.process
 
 PROGRAM = """
 import asyncio, sys

@@ -228,6 +228,7 @@ async def drained(server: Server, tmp_path: Path) -> Kubectl:
     return Kubectl(server, tmp_path)
 
 
+@pytest.mark.process
 async def test_a_drain_proceeds_as_the_budget_allows(server: Server, drained: Kubectl) -> None:
     owner = await replica_set(server, 3)
     for name in ("one", "two", "three"):
@@ -251,6 +252,7 @@ async def test_a_drain_proceeds_as_the_budget_allows(server: Server, drained: Ku
     assert (await server.get("/api/v1/nodes/n1"))["spec"]["unschedulable"] is True
 
 
+@pytest.mark.process
 async def test_a_drain_reports_why_it_is_blocked(server: Server, drained: Kubectl) -> None:
     owner = await replica_set(server, 1)
     await running(server, "p", owner=owner, node="n1")
@@ -261,6 +263,7 @@ async def test_a_drain_reports_why_it_is_blocked(server: Server, drained: Kubect
     assert "Cannot evict pod as it would violate the pod's disruption budget" in result.err
 
 
+@pytest.mark.process
 async def test_pods_of_jobs_are_drained_and_bare_pods_with_force(
     server: Server, drained: Kubectl
 ) -> None:

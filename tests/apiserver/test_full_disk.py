@@ -17,6 +17,8 @@ import pytest
 from support.embedded_apiserver import MAPS, config_map
 from support.polling import wait_until_true
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path

@@ -24,6 +24,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield server
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("body", DEEP.values(), ids=DEEP)
 async def test_yaml_that_expands_exponentially_is_rejected(
     server: EmbeddedServer, body: bytes

@@ -11,6 +11,8 @@ from support.embedded_apiserver import definition, embedded_server
 from support.kubectl import Kubectl, needs_kubectl
 from support.polling import DEFAULT_TIMEOUT
 
+pytestmark = pytest.mark.process
+
 POD = """
 apiVersion: v1
 kind: Pod

@@ -144,6 +144,7 @@ async def test_the_first_write_gets_the_name_of_a_large_object(
     assert (response.status, response.body["reason"]) == (409, "AlreadyExists")
 
 
+@pytest.mark.process
 async def test_large_yaml_is_converted_in_another_process(
     server: EmbeddedServer, webhook: BlockingWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ async def test_large_yaml_is_converted_in_another_process(
         assert shown.body == yaml.safe_dump(plain.body, allow_unicode=False, sort_keys=True)
 
 
+@pytest.mark.process
 async def test_yaml_with_too_many_keys_is_rejected(server: EmbeddedServer) -> None:
     body = b"".join(b"a%06d: 1\n" % number for number in range(180_000))
     response = await server.request("POST", MAPS, body, content_type=YAML)

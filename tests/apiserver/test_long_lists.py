@@ -215,6 +215,7 @@ async def test_a_list_in_slices_is_a_consistent_snapshot(
     assert shown == [f"s{number:04d}" for number in range(MANY)]
 
 
+@pytest.mark.process
 async def test_a_long_list_in_yaml_equals_the_list_in_json(server: EmbeddedServer) -> None:
     await fill(server, SECRETS)
     version = (await server.get(f"{SECRETS}?limit=1"))["metadata"]["resourceVersion"]

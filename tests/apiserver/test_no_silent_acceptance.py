@@ -390,6 +390,7 @@ async def test_an_update_is_warned_of_its_changes_only(server: EmbeddedServer) -
     assert (second.status, second.warnings) == (200, [])
 
 
+@pytest.mark.process
 async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path) -> None:
     needs_kubectl()
     kubectl = Kubectl(server, tmp_path)
@@ -398,6 +399,7 @@ async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path)
     assert "Warning: ServiceAccount is stored but not used" in done.err
 
 
+@pytest.mark.process
 async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_path: Path) -> None:
     needs_kubectl()
     kubectl = Kubectl(server, tmp_path)

@@ -26,6 +26,7 @@ def test_root_is_warned_if_pods_would_run_as_root(
     assert isolation_warnings(Options(simulate=simulate)) == expected
 
 
+@pytest.mark.process
 def test_missing_namespace_support_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise mounting.CannotStartError("unshare: Operation not permitted")

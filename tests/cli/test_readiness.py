@@ -1,10 +1,13 @@
 """Readiness of components."""
 
+import pytest
 from support.components import component
 from support.controller_api import ControllerApi
 
 from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
 from batholith.testing import RequestMatcher
+
+pytestmark = pytest.mark.process
 
 ALONE = ("--leader-elect=false", "--force-beside-volcano")
 

@@ -108,6 +108,7 @@ async def test_components_stop_in_reverse_order(data: DataDir) -> None:
     assert read_state(data) is None
 
 
+@pytest.mark.process
 async def test_component_that_never_starts_fails_the_supervisor_with_its_log(data: DataDir) -> None:
     supervisor = Supervisor(
         data,

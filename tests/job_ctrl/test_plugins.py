@@ -130,6 +130,7 @@ def test_quirk_18_hcclrank_uses_the_first_literal_rank() -> None:
     assert mutated_pod(of, "other")["metadata"]["annotations"]["hccl/rankIndex"] == "7"
 
 
+@pytest.mark.process
 async def test_a_worker_waits_until_the_master_listens() -> None:
     of = job(
         task("master", 1),

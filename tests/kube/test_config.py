@@ -219,6 +219,7 @@ async def test_password_is_sent_as_basic_authorization() -> None:
     assert await identity.header() == f"Basic {b64('me:pw')}"
 
 
+@pytest.mark.process
 async def test_exec_plugin_provides_the_token(tmp_path: Path) -> None:
     script = tmp_path / "plugin.py"
     script.write_text(

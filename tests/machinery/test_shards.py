@@ -39,6 +39,7 @@ def test_inv_sh_3_index_is_pure_and_in_range(key: str, shards: int) -> None:
     assert shard_of(key, shards) == shard_of(str(key), shards)
 
 
+@pytest.mark.process
 def test_inv_sh_3_another_process_with_another_hash_seed_agrees() -> None:
     program = "from batholith.machinery.shards import fnv1; print(fnv1('ns/job-ü'))"
     run = subprocess.run(

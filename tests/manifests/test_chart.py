@@ -22,6 +22,8 @@ from support.manifests import (
 )
 from tools.chart import templates
 
+pytestmark = pytest.mark.process
+
 COMPONENTS = ("controllers", "scheduler", "admission", "api")
 SAME_AS = {
     "monitoring": ("monitoring.enabled=true",),

@@ -128,6 +128,7 @@ def test_replicas_are_spread_and_have_a_disruption_budget(found: Objects) -> Non
         assert spec["priorityClassName"] == "system-cluster-critical"
 
 
+@pytest.mark.process
 def test_base_has_two_or_three_replicas_except_with_sqlite() -> None:
     replicas = {
         name: each["spec"]["replicas"] for name, each in of_kind(kustomized(), "Deployment").items()

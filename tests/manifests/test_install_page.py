@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from support.manifests import MANIFESTS, helm, kustomized, of_kind, pod_spec
 
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()
 
 
+@pytest.mark.process
 def test_example_kustomization_renders_all_with_its_image(tmp_path: Path) -> None:
     whole, patches = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     relative = os.path.relpath(ROOT, tmp_path)  # kustomize takes no absolute paths
@@ -50,6 +52,7 @@ def test_named_values_exist() -> None:
             value = value[key]
 
 
+@pytest.mark.process
 def test_helm_accepts_the_values_of_the_command() -> None:
     output = helm("template", "batholith", str(MANIFESTS / "chart"),
                   "--set=image.repository=registry.example.com/batholith")  # fmt: skip

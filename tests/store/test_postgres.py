@@ -42,6 +42,7 @@ def record(id_: str) -> CommandRecord:
     )
 
 
+@pytest.mark.process
 async def test_concurrent_replicas_create_one_schema(url: str) -> None:
     replicas = [Database(url) for _ in range(8)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
@@ -101,6 +102,7 @@ async def test_a_commit_with_a_lost_response_writes_one_row(
     await database.close()
 
 
+@pytest.mark.process
 async def test_connections_recover_after_a_server_restart(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
@@ -115,6 +117,7 @@ async def test_connections_recover_after_a_server_restart(server: Postgres) -> N
     await database.close()
 
 
+@pytest.mark.process
 async def test_a_hanging_server_times_out(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
