@@ -97,6 +97,7 @@ async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) 
         assert [write for write in delayed if not is_safe_to_repeat(write.request)] == []
 
 
+@pytest.mark.soak
 async def test_some_of_all_requests_fail(tmp_path: Path) -> None:
     """500, 429 with and without advice, 409, 410, and connections that break before and after."""
     async with chaos_cluster(tmp_path) as s, observing_proxy(s) as proxy:

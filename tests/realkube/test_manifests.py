@@ -101,6 +101,7 @@ async def test_the_server_itself_can_apply_it_over_what_others_own(site: Install
     assert len(await site.versions(MANIFESTS)) == len(kustomized(MANIFESTS))
 
 
+@pytest.mark.soak
 async def test_each_overlay_is_taken_over_the_one_before(site: InstallSite) -> None:
     for overlay in OVERLAYS:
         directory = MANIFESTS / "overlays" / overlay
