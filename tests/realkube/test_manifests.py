@@ -131,7 +131,10 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     await site.server.create(QUEUES.path(), _queue())
     await site.server.create(JOBS.path("default"), _job())
     await site.kubectl("apply", "-k", str(MANIFESTS))
-    await site.kubectl("delete", "-k", str(MANIFESTS), "--timeout=150s")
+    result = await site.kubectl.run("delete", "-k", str(MANIFESTS), "--timeout=190s")
+    if result.code:
+        terminating = await site.kubectl("get", "crd,namespace", "-o", "json")
+        raise AssertionError(f"{result.err}\n{_conditions(terminating)}")
     left = await site.kubectl("get", f"crd,clusterrole,clusterrolebinding,namespace,{hooks}")
     assert "volcano" not in left
     assert "batholith" not in left
@@ -230,6 +233,15 @@ async def _check_user_roles(site: InstallSite) -> None:
 async def _accepts(server: RealServer, path: str, body: dict[str, object]) -> bool:
     """Whether the server has dropped the webhooks that do not respond."""
     return (await server.request("POST", f"{path}?dryRun=All", body)).status == 201
+
+
+def _conditions(listed: str) -> str:
+    """Return the conditions of the terminating objects in kubectl's JSON."""
+    return "\n".join(
+        f"{each['kind']} {each['metadata']['name']}: {each['status'].get('conditions')}"
+        for each in json.loads(listed)["items"]
+        if "deletionTimestamp" in each["metadata"]
+    )
 
 
 async def _wait_pods(server: RealServer, wanted: int) -> None:
