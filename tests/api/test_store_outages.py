@@ -17,6 +17,8 @@ from support.rest import PATH, RestClient, cluster, rest_at, sqlite, starting_ap
 from batholith.kube.client.client import Client
 from batholith.model.names import COMMANDS, Resource
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgres]:
@@ -83,7 +85,6 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-@pytest.mark.process
 async def test_commands_are_resolved_after_postgres_was_stopped(
     database: Postgres, tmp_path: Path
 ) -> None:
@@ -125,7 +126,6 @@ async def test_a_postgres_that_accepts_connections_and_hangs_times_out(
         await wait_until_true(responds)
 
 
-@pytest.mark.process
 async def test_start_up_waits_for_an_unavailable_database(
     database: Postgres, tmp_path: Path
 ) -> None:
@@ -230,7 +230,6 @@ class RejectCommandsClient(Client):
         return await super().create(resource, *given, **more)
 
 
-@pytest.mark.process
 async def test_a_rejection_is_returned_immediately_and_recorded_later(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, _):
         credentials = server.credentials_of("api")

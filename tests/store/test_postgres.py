@@ -15,6 +15,8 @@ from batholith.store.commands import CommandRecord, CommandState, CommandStore, 
 from batholith.store.database import Database, StoreUnavailableError
 from batholith.store.migrations import MIGRATIONS
 
+pytestmark = pytest.mark.process
+
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
@@ -42,7 +44,6 @@ def record(id_: str) -> CommandRecord:
     )
 
 
-@pytest.mark.process
 async def test_concurrent_replicas_create_one_schema(url: str) -> None:
     replicas = [Database(url) for _ in range(8)]
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
@@ -102,7 +103,6 @@ async def test_a_commit_with_a_lost_response_writes_one_row(
     await database.close()
 
 
-@pytest.mark.process
 async def test_connections_recover_after_a_server_restart(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
@@ -117,7 +117,6 @@ async def test_connections_recover_after_a_server_restart(server: Postgres) -> N
     await database.close()
 
 
-@pytest.mark.process
 async def test_a_hanging_server_times_out(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
