@@ -26,7 +26,7 @@ test: venv
 	@echo "==> pytest"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
-# The tests that start no process and no cluster: within a minute, for every change.
+# The tests that start no process and no cluster: for every change (two minutes).
 test-fast: venv
 	@echo "==> pytest -m 'not process and not cluster and not soak'"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady -m 'not process and not cluster and not soak'

@@ -50,7 +50,7 @@ async def test_a_container_sees_its_environment_volumes_and_names(
         data = {"worker.host": "p.job"}
         await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
-        one = container("sh", "-c", script, env=env, volumeMounts=mounts, workingDir="/work/dir")
+        one = container("sh", "-c", script, env=env, volumeMounts=mounts, workingDir="/job/dir")
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         pod = await w.phase("p", "Succeeded", "Failed")
         assert pod["status"]["phase"] == "Succeeded", pod["status"]
@@ -62,11 +62,11 @@ async def test_a_container_sees_its_environment_volumes_and_names(
             "p",
             "p.job",
         ]
-        assert lines[5].endswith("/work/dir")
+        assert lines[5].endswith("/job/dir")
         if level is IsolationLevel.PLAIN:
             assert "BATHOLITH_ROOT" in (await w.wait_event("p", "NoSandbox"))["message"]
         else:
-            assert lines[5:] == ["/work/dir", "p"]
+            assert lines[5:] == ["/job/dir", "p"]
 
 
 async def test_node_reports_capacity_and_renews_its_lease(
