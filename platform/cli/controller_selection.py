@@ -2,7 +2,15 @@
 
 from collections.abc import Collection
 
-CONTROLLERS = ("job-controller", "queue-controller", "pg-controller")
+BATCH_JOB = "batch-job-controller"
+BATCH_CRON_JOB = "batch-cronjob-controller"
+TRAINING = "training-controller"
+
+OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING)
+"""Controllers that only their name enables: other systems' objects, and most clusters have a
+controller for them already."""
+
+CONTROLLERS = ("job-controller", "queue-controller", "pg-controller", *OFF_BY_DEFAULT)
 """Controllers that can be enabled and disabled."""
 
 UNSUPPORTED_CONTROLLERS = (
@@ -28,7 +36,7 @@ def select(text: str) -> Collection[str]:
     """Return the controllers that *text* enables.
 
     ``name`` and ``+name`` enable, ``-name`` disables; unnamed controllers are enabled if the list
-    contains ``*`` or is empty.
+    contains ``*`` or is empty, unless they are off by default.
 
     Raises:
         SelectionError: a name is unknown or repeated, or no controller is enabled.
@@ -59,4 +67,4 @@ def _is_enabled(name: str, terms: Collection[str]) -> bool:
             return True
         if term == f"-{name}":
             return False
-    return "*" in terms or not terms
+    return name not in OFF_BY_DEFAULT and ("*" in terms or not terms)

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from batholith.admission.serving.service import AdmissionOptions
 from batholith.cli import admission, controllers, scheduler
 from batholith.cli.controller_selection import (
-    CONTROLLERS,
     DEFAULT,
     SelectionError,
     select,
@@ -130,7 +129,7 @@ def test_the_arguments_of_volcanos_chart_for_its_controllers(
     cluster, work, serving = ParsedCommand().controllers(*CHART_CONTROLLERS)
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
-    assert set(select(work.controllers)) == set(CONTROLLERS)
+    assert set(select(work.controllers)) == set(ON_BY_DEFAULT)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
 
@@ -335,17 +334,23 @@ def test_invalid_addresses_are_reported_in_one_line(address: str) -> None:
     assert outcome.output.strip() == f"batholith: {address!r} is not [HOST]:PORT"
 
 
+ON_BY_DEFAULT = ("job-controller", "queue-controller", "pg-controller")
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (DEFAULT, CONTROLLERS),
-        ("", CONTROLLERS),
-        ("*", CONTROLLERS),
+        (DEFAULT, ON_BY_DEFAULT),
+        ("", ON_BY_DEFAULT),
+        ("*", ON_BY_DEFAULT),
+        ("*,+batch-job-controller", [*ON_BY_DEFAULT, "batch-job-controller"]),
+        ("training-controller,*", [*ON_BY_DEFAULT, "training-controller"]),
+        ("batch-cronjob-controller", ["batch-cronjob-controller"]),
         ("job-controller", ["job-controller"]),
         ("+job-controller,queue-controller", ["job-controller", "queue-controller"]),
         ("*,-pg-controller", ["job-controller", "queue-controller"]),
         ("-pg-controller,*", ["job-controller", "queue-controller"]),
-        ("*,-hyperNode-controller,-sharding-controller", CONTROLLERS),
+        ("*,-hyperNode-controller,-sharding-controller", ON_BY_DEFAULT),
         ("job-controller,jobflow-controller", ["job-controller"]),
     ],
 )
