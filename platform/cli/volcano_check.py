@@ -5,7 +5,6 @@ names, but Volcano's chart disables leader election, so the check looks for its 
 Deployment of Volcano's chart with Batholith's image is Batholith's.
 """
 
-import asyncio
 import logging
 import re
 import socket
@@ -15,25 +14,16 @@ from dataclasses import dataclass
 import msgspec
 
 from ..kube.client.client import Client
-from ..kube.errors import (
-    UNAVAILABLE_ERRORS,
-    ApiError,
-    DecodeError,
-    UnauthorizedError,
-)
-from ..kube.informer.failure_log import FailureLog
+from ..kube.errors import ApiError, DecodeError
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import Resource
+from .start_check import retry_while_unavailable
 
 log = logging.getLogger(__name__)
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 FORCE_FLAG = "--force-beside-volcano"
-RETRY_INTERVAL = 1.0
-
-_RETRIABLE_ERRORS = (*UNAVAILABLE_ERRORS, UnauthorizedError)
-"""Errors to retry; an unauthorized request may succeed once the token is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +91,19 @@ async def ensure_not_running(client: Client, component: VolcanoComponent) -> Non
     Raises:
         VolcanoRunningError: it is deployed with at least one replica.
     """
-    failures = FailureLog(client.timing)
-    while True:
-        try:
-            listing = await client.list(DEPLOYMENTS, view=Deployment)
-        except _RETRIABLE_ERRORS as error:
-            level = failures.level(str(error))
-            log.log(level, "waiting for the API server", extra={"error": str(error)})
-            await asyncio.sleep(RETRY_INTERVAL)
-        except (ApiError, DecodeError) as error:
-            log.warning(
-                "cannot check whether Volcano is running",
-                extra={"program": component.program, "error": str(error)},
-            )
-            return
-        else:
-            found = running_deployments(listing.items, component, host=socket.gethostname())
-            if found:
-                raise VolcanoRunningError(found)
-            return
+    try:
+        listing = await retry_while_unavailable(
+            client, lambda: client.list(DEPLOYMENTS, view=Deployment)
+        )
+    except (ApiError, DecodeError) as error:
+        log.warning(
+            "cannot check whether Volcano is running",
+            extra={"program": component.program, "error": str(error)},
+        )
+        return
+    found = running_deployments(listing.items, component, host=socket.gethostname())
+    if found:
+        raise VolcanoRunningError(found)
 
 
 def running_deployments(
