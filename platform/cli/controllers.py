@@ -55,13 +55,15 @@ class ControllerFlags:
     """Enabled controllers and their settings."""
 
     controllers: Annotated[
-        str,
+        list[str],
         typer.Option(
-            help="Comma-separated: * for all, NAME or +NAME on, -NAME off. Names: "
-            f"{', '.join(controller_selection.CONTROLLERS)}. "
+            help="Comma-separated: * for all that are on by default, NAME or +NAME on, -NAME off; "
+            "may be repeated. Names: "
+            f"{', '.join(controller_selection.CONTROLLERS)}; off by default: "
+            f"{', '.join(controller_selection.OFF_BY_DEFAULT)}. "
             "Volcano's other controllers are accepted and ignored."
         ),
-    ] = controller_selection.DEFAULT
+    ] = (controller_selection.DEFAULT,)  # type: ignore[assignment]  # typer converts it to a list
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="Workers of the PodGroup controller.")
@@ -97,6 +99,11 @@ class ControllerFlags:
         str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""
 
+    @property
+    def selection(self) -> str:
+        """The list of controllers, without repetitions of the flag."""
+        return ",".join(self.controllers)
+
 
 def _reconcile_timeout(flags: ControllerFlags) -> float:
     """Seconds of ``--reconcile-timeout``.
@@ -116,11 +123,11 @@ def _reconcile_timeout(flags: ControllerFlags) -> float:
 
 
 def _validate(flags: ControllerFlags) -> None:
-    controller_selection.select(flags.controllers)
+    controller_selection.select(flags.selection)
     _reconcile_timeout(flags)
     for gate in featuregate.ineffective_gates(flags.feature_gates):
         log.warning("feature gate without effect", extra={"gate": gate})
-    for name in controller_selection.unsupported(flags.controllers):
+    for name in controller_selection.unsupported(flags.selection):
         log.warning("unsupported controller ignored", extra={"controller": name})
 
 
@@ -238,7 +245,7 @@ def _build_controllers(
             client, settings=groups, clock=clock, recorder=recorder, podgroups=podgroups
         ),
     }
-    enabled = controller_selection.select(flags.controllers)
+    enabled = controller_selection.select(flags.selection)
     return [create() for name, create in factories.items() if name in enabled]
 
 

@@ -22,10 +22,14 @@ from support.manifests import (
 )
 from tools.chart import templates
 
+from batholith.cli.controller_selection import BATCH_CRON_JOB, CONTROLLERS, select
+
 pytestmark = pytest.mark.process
 
 COMPONENTS = ("controllers", "scheduler", "admission", "api")
 SAME_AS = {
+    "batch-jobs": ("controllers.batchJobs=true",),
+    "training-jobs": ("controllers.trainingJobs=true",),
     "monitoring": ("monitoring.enabled=true",),
     "pod-webhooks": ("admission.pods=true",),
     "scheduling-gates": ("schedulingGates=true",),
@@ -96,6 +100,19 @@ def test_rest_api_combines_tls_and_postgres(tmp_path: Path) -> None:
         found = kustomized(directory)
         wanted = chart(*SAME_AS["rest-tls"], *SAME_AS["postgres"])
         assert _without_namespace(found) == wanted
+
+
+def test_controllers_of_batch_and_training_jobs_combine(tmp_path: Path) -> None:
+    names = ("batch-jobs", "training-jobs")
+    paths = ("base", *(f"components/{one}" for one in names))
+    base, *components = (os.path.relpath(MANIFESTS / path, tmp_path.resolve()) for path in paths)
+    kustomization = {"resources": [base], "components": components}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    wanted = chart(*(value for name in names for value in SAME_AS[name]))
+    assert _without_namespace(kustomized(tmp_path)) == wanted
+    (container,) = pod_spec(of_kind(wanted, "Deployment")["batholith-controllers"])["containers"]
+    given = [arg.partition("=")[2] for arg in container["args"] if arg.startswith("--controllers=")]
+    assert set(select(",".join(given))) == set(CONTROLLERS) - {BATCH_CRON_JOB}
 
 
 def test_egress_is_allowed_to_the_ports_of_the_api_server() -> None:

@@ -16,6 +16,8 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 SOURCES = (
     *(f"base/{name}.yaml" for name in ("controllers", "scheduler", "admission", "webhooks")),
     *(f"base/{name}.yaml" for name in ("policies", "api", "network", "user-roles")),
+    "components/batch-jobs/batch-jobs.yaml",
+    "components/training-jobs/training-jobs.yaml",
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",
