@@ -21,7 +21,7 @@ from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, WorkerSettings, run_workers
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import Source, run_controller
-from ..machinery.pod_control import Owner, pod_control
+from ..machinery.pod_control import NameGenerator, Owner, pod_control
 from ..machinery.rate_limiters import (
     ExponentialFailureRateLimiter,
     RateLimiter,
@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
 """Seconds between retries of a Job or pod."""
 
+_COMPLETION_MODES = frozenset(mode.value for mode in CompletionMode)
+
 _ADOPTION_RECHECK = 1.0
 """Seconds until the sync after an adoption, unless the informer reports the pods before."""
 
@@ -67,7 +69,9 @@ class BatchJobController:
         settings: BatchJobSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
+        names: NameGenerator | None = None,
     ) -> None:
+        """*names* generates the names of pods; at random by default."""
         self._client = client
         self._settings = settings = settings or BatchJobSettings()
         self._clock = clock if clock is not None else SystemClock()
@@ -101,6 +105,7 @@ class BatchJobController:
                 clock=self._clock,
                 max_in_flight=settings.max_writes_in_flight,
                 unconfirmed_timeout=settings.unconfirmed_timeout,
+                names=names,
             ),
             status_writer=ApiStatusWriter(client, BATCH_JOBS, Job),
             metrics=self._metrics,
@@ -294,7 +299,7 @@ class BatchJobController:
         job = observed if info is None else info.latest(observed)
         if is_finished(job.status.conditions):
             return None
-        if job.spec.completion_mode not in CompletionMode:
+        if job.spec.completion_mode not in _COMPLETION_MODES:
             self._record_unknown_mode(job)
             return None
         if info is None:

@@ -212,8 +212,8 @@ class PodTracker:
     def first_free(self, count: int, *, is_excluded: Callable[[int], bool]) -> list[int]:
         """Return the *count* lowest indexes that need a pod.
 
-        They have no active pod, nor a terminating one if the Job waits for those, and *is_excluded* is
-        false for them. An excluded index stays excluded while its pods do not change.
+        They have no active pod (nor a terminating one, if the Job waits for those) and are not
+        excluded. An excluded index must stay excluded while its pods do not change.
         """
         waits = self.traits.replaces_only_failed
 

@@ -53,13 +53,14 @@ class PodWrites:
         clock: Clock,
         max_in_flight: int,
         unconfirmed_timeout: float,
+        names: NameGenerator | None = None,
     ) -> None:
         self._control = control
         self._informer = informer
         self._clock = clock
         self._slots = asyncio.Semaphore(max_in_flight)
         self._unconfirmed_timeout = unconfirmed_timeout
-        self._names = NameGenerator()
+        self._names = names or NameGenerator()
 
     # Creation.
 
