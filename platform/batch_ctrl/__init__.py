@@ -1,0 +1,1 @@
+"""Controller of Kubernetes' own Jobs (batch/v1)."""

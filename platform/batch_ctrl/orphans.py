@@ -1,0 +1,88 @@
+"""Removes the tracking finalizer of pods whose Job will not: it is deleted or has finished.
+
+The worker gets pods that are terminating or have no owner. It asks the API server before it takes a
+Job that the informer does not have for a deleted one.
+"""
+
+import logging
+from collections.abc import Callable
+
+from ..kube.client.client import Client
+from ..kube.errors import NotFoundError
+from ..kube.informer.informer import Informer
+from ..machinery.pod_control import ObjectControl, finalizer_removal
+from ..model.names import BATCH_JOBS
+from .conditions import is_finished
+from .core_types import CONTROLLER_UID_LABELS, TRACKING_FINALIZER, Job, Pod, owning_job
+from .known_jobs import RecentUids
+
+log = logging.getLogger(__name__)
+
+
+class OrphanPods:
+    """Processes the keys of orphaned pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        control: ObjectControl[Pod],
+        *,
+        jobs: Informer[Job],
+        pods: Informer[Pod],
+        is_ours: Callable[[Job], bool],
+        deleted_jobs: RecentUids,
+        manages_default: bool,
+    ) -> None:
+        """Pods of a deleted Job are released if it is one of *deleted_jobs*, or any Job is."""
+        self._client = client
+        self._control = control
+        self._jobs = jobs
+        self._pods = pods
+        self._is_ours = is_ours
+        self._deleted_jobs = deleted_jobs
+        self._manages_default = manages_default
+
+    async def reconcile(self, key: str) -> None:
+        """Remove the finalizer of the pod *key*, unless a Job still needs it.
+
+        Raises:
+            ApiError, ConnectionLostError: a request failed.
+        """
+        pod = self._pods.get(key)
+        if pod is None or TRACKING_FINALIZER not in pod.metadata.finalizers:
+            return
+        if not await self._is_orphan(pod):
+            return
+        try:
+            await self._control.patch(pod.metadata, finalizer_removal(TRACKING_FINALIZER))
+        except NotFoundError:
+            return
+        log.info("orphaned pod released", extra={"pod": key})
+
+    async def _is_orphan(self, pod: Pod) -> bool:
+        """Whether no Job counts *pod*, and its finalizer is this controller's to remove."""
+        if pod.metadata.controller is None:
+            uids = [pod.metadata.labels.get(label, "") for label in CONTROLLER_UID_LABELS]
+            return any(map(self._was_ours, uids))
+        owner = owning_job(pod.metadata)
+        if owner is None:
+            return False
+        job = await self._read_job(pod.metadata.namespace, *owner)
+        if job is None:
+            return self._was_ours(owner[1])
+        return self._is_ours(job) and is_finished(job.status.conditions)
+
+    def _was_ours(self, uid: str) -> bool:
+        return self._manages_default or uid in self._deleted_jobs
+
+    async def _read_job(self, namespace: str, name: str, uid: str) -> Job | None:
+        """Return the Job with this uid, if it exists."""
+        job = self._jobs.get(f"{namespace}/{name}")
+        if job is None or job.metadata.uid != uid:
+            if uid in self._deleted_jobs:
+                return None
+            try:
+                job = await self._client.get(BATCH_JOBS, name, namespace=namespace, view=Job)
+            except NotFoundError:
+                return None
+        return job if job.metadata.uid == uid else None

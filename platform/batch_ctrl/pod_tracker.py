@@ -1,0 +1,352 @@
+"""The pods of one Job, kept up to date by events, so that a sync reads counts and changes only.
+
+The tracker shows what the informer reported, overlaid with this controller's own writes as soon as
+the API server has accepted them: created pods, deletions, and removed finalizers. So a sync never
+repeats a write that no informer has reported yet. :meth:`PodTracker.validate` compares everything
+that is kept with a full computation.
+"""
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ..model.pod import PodPhase
+from .pod_info import JobTraits, PodInfo
+
+_RESTARTING = frozenset({PodPhase.PENDING, PodPhase.RUNNING})
+"""Phases in which restarts of containers count towards the backoff limit."""
+
+
+class FreeIndexes:
+    """Finds the lowest indexes without an occupant; an index is examined again once it is released.
+
+    Every free index below ``_next`` is in the heap, which may also contain occupied ones.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._heap: list[int] = []
+        self._queued: set[int] = set()
+
+    def release(self, index: int) -> None:
+        """Examine *index* again: it may be free now."""
+        if index < self._next and index not in self._queued:
+            self._queued.add(index)
+            heapq.heappush(self._heap, index)
+
+    def first(self, count: int, *, limit: int, is_occupied: Callable[[int], bool]) -> list[int]:
+        """Return the *count* lowest free indexes below *limit*, in order."""
+        found: list[int] = []
+        while self._heap and len(found) < count:
+            index = heapq.heappop(self._heap)
+            self._queued.discard(index)
+            if not is_occupied(index):
+                found.append(index)
+        while self._next < limit and len(found) < count:
+            if not is_occupied(self._next):
+                found.append(self._next)
+            self._next += 1
+        for index in found:
+            self.release(index)
+        return found
+
+
+class PodTracker:
+    """The pods that a Job controls."""
+
+    def __init__(self, traits: JobTraits) -> None:
+        self.traits = traits
+        self.ready = 0
+        """Active pods that are ready."""
+        self.restarts = 0
+        """Restarts of the containers of running and pending pods."""
+        self._pods: dict[str, PodInfo] = {}
+        self._active: dict[str, PodInfo] = {}
+        self._stopping: dict[str, PodInfo] = {}
+        self._ended: dict[str, PodInfo] = {}
+        """Pods with the finalizer that are finished or terminating."""
+        self._mismatched: dict[str, PodInfo] = {}
+        self._failing: dict[str, PodInfo] = {}
+        """Failed pods that match a FailJob rule."""
+        self._by_index: dict[int, dict[str, PodInfo]] = {}
+        """Active pods of the Job's indexes."""
+        self._stopping_by_index: dict[int, int] = {}
+        self._duplicated: set[int] = set()
+        """Indexes with several active pods."""
+        self._misplaced: dict[str, PodInfo] = {}
+        """Active pods of an Indexed Job without one of its indexes."""
+        self._free = FreeIndexes()
+        # Own writes that no informer has reported yet, by uid.
+        self._created: dict[str, str] = {}
+        """Created pods: resourceVersion."""
+        self._deleted: set[str] = set()
+        self._finalizer_removed: set[str] = set()
+
+    # What the informer reports.
+
+    def observe(self, pod: PodInfo) -> None:
+        """Add or update a pod that the informer reports."""
+        self._created.pop(pod.uid, None)
+        if pod.terminating:
+            self._deleted.discard(pod.uid)
+        if not pod.finalizer:
+            self._finalizer_removed.discard(pod.uid)
+        self._put(self._with_own_writes(pod))
+
+    def remove(self, uid: str) -> None:
+        """Remove a pod that is deleted, or that another controller owns."""
+        for own_writes in (self._deleted, self._finalizer_removed):
+            own_writes.discard(uid)
+        self._created.pop(uid, None)
+        old = self._pods.pop(uid, None)
+        if old is not None:
+            self._discard(old)
+
+    def remove_unreported(self, synced_version: int) -> None:
+        """Remove created pods that were deleted before the informer could report them.
+
+        *synced_version*: the informer has reported all changes up to this version.
+        """
+        for uid, version in list(self._created.items()):
+            if int(version or 0) <= synced_version:
+                self.remove(uid)
+
+    # Own writes.
+
+    def add_created(self, pod: PodInfo) -> None:
+        """Add a created pod, unless the informer has reported it before."""
+        if pod.uid not in self._pods:
+            self._created[pod.uid] = pod.resource_version
+            self._put(pod)
+
+    def mark_deleted(self, uid: str) -> None:
+        """Record that a pod was deleted: it is terminating, or gone already."""
+        pod = self._pods.get(uid)
+        if pod is not None and not pod.terminating:
+            self._deleted.add(uid)
+            self._put(self._with_own_writes(pod))
+
+    def expect_finalizer_removed(self, uid: str) -> None:
+        """Record that the finalizer of a pod is being removed: it counts as accounted for."""
+        pod = self._pods.get(uid)
+        if pod is not None and pod.finalizer:
+            self._finalizer_removed.add(uid)
+            self._put(self._with_own_writes(pod))
+
+    def restore_finalizer(self, uid: str) -> None:
+        """Undo :meth:`expect_finalizer_removed` after a failed request."""
+        if uid in self._finalizer_removed:
+            self._finalizer_removed.discard(uid)
+            self._put(replace(self._pods[uid], finalizer=True))
+
+    def with_traits(self, traits: JobTraits) -> "PodTracker":
+        """Return a tracker of the same pods after the Job's completions have changed."""
+        tracker = PodTracker(traits)
+        tracker._created = self._created
+        tracker._deleted = self._deleted
+        tracker._finalizer_removed = self._finalizer_removed
+        for pod in self._pods.values():
+            tracker._put(pod)
+        return tracker
+
+    # Reads.
+
+    def __len__(self) -> int:
+        """Number of pods."""
+        return len(self._pods)
+
+    def get(self, uid: str) -> PodInfo | None:
+        """Return a pod."""
+        return self._pods.get(uid)
+
+    def has_finalizer(self, uid: str) -> bool:
+        """Whether the pod exists with the finalizer, which is not being removed."""
+        pod = self._pods.get(uid)
+        return pod is not None and pod.finalizer
+
+    @property
+    def active(self) -> Collection[PodInfo]:
+        """Pods that are neither finished nor terminating."""
+        return self._active.values()
+
+    @property
+    def stopping(self) -> Collection[PodInfo]:
+        """Pods that are terminating and not finished."""
+        return self._stopping.values()
+
+    @property
+    def ended(self) -> Collection[PodInfo]:
+        """Pods with the finalizer that are finished or terminating."""
+        return self._ended.values()
+
+    @property
+    def failing(self) -> Collection[PodInfo]:
+        """Failed pods that match a FailJob rule."""
+        return self._failing.values()
+
+    @property
+    def mismatched(self) -> Collection[PodInfo]:
+        """Pods that the selector does not match any more."""
+        return self._mismatched.values()
+
+    @property
+    def misplaced(self) -> Collection[PodInfo]:
+        """Active pods of an Indexed Job without one of its indexes."""
+        return self._misplaced.values()
+
+    @property
+    def duplicated(self) -> list[tuple[PodInfo, ...]]:
+        """The active pods of each index that has several."""
+        return [tuple(self._by_index[index].values()) for index in sorted(self._duplicated)]
+
+    @property
+    def active_indexes(self) -> Mapping[int, Mapping[str, PodInfo]]:
+        """Active pods by index and uid."""
+        return MappingProxyType(self._by_index)
+
+    def with_finalizer(self) -> Iterator[PodInfo]:
+        """Iterate over all pods that are not accounted for."""
+        return (pod for pod in self._pods.values() if pod.finalizer)
+
+    def first_free(self, count: int, *, is_excluded: Callable[[int], bool]) -> list[int]:
+        """Return the *count* lowest indexes that need a pod.
+
+        They have no active pod (nor a terminating one, if the Job waits for those) and are not
+        excluded. An excluded index must stay excluded while its pods do not change.
+        """
+        waits = self.traits.replaces_only_failed
+
+        def is_occupied(index: int) -> bool:
+            if index in self._by_index or (waits and index in self._stopping_by_index):
+                return True
+            return is_excluded(index)
+
+        return self._free.first(count, limit=self.traits.completions, is_occupied=is_occupied)
+
+    def examine_all_indexes(self) -> None:
+        """Examine every index again: excluded ones may be free now."""
+        self._free = FreeIndexes()
+
+    def __iter__(self) -> Iterator[PodInfo]:
+        """Iterate over all pods."""
+        return iter(self._pods.values())
+
+    # Bookkeeping.
+
+    def _with_own_writes(self, pod: PodInfo) -> PodInfo:
+        deleted = pod.uid in self._deleted and not pod.terminating
+        removed = pod.uid in self._finalizer_removed and pod.finalizer
+        if not deleted and not removed:
+            return pod
+        return replace(
+            pod,
+            terminating=pod.terminating or deleted,
+            finalizer=pod.finalizer and not removed,
+        )
+
+    def _put(self, pod: PodInfo) -> None:
+        old = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        if old is not None:
+            self._discard(old)
+        self._include(pod)
+
+    def _include(self, pod: PodInfo) -> None:
+        """Add *pod* to every set that it belongs to."""
+        uid = pod.uid
+        if pod.active:
+            self._active[uid] = pod
+            self.ready += pod.ready
+            if self.traits.indexed:
+                self._include_index(pod)
+        elif pod.stopping:
+            self._stopping[uid] = pod
+            if pod.index is not None:
+                self._stopping_by_index[pod.index] = self._stopping_by_index.get(pod.index, 0) + 1
+        if pod.phase in _RESTARTING:
+            self.restarts += pod.restarts
+        if pod.finalizer and not pod.active:
+            self._ended[uid] = pod
+        if _fails_job(pod):
+            self._failing[uid] = pod
+        if not pod.matches:
+            self._mismatched[uid] = pod
+
+    def _include_index(self, pod: PodInfo) -> None:
+        if pod.index is None or not self.traits.has_index(pod.index):
+            self._misplaced[pod.uid] = pod
+            return
+        same = self._by_index.setdefault(pod.index, {})
+        same[pod.uid] = pod
+        if len(same) > 1:
+            self._duplicated.add(pod.index)
+
+    def _discard(self, pod: PodInfo) -> None:
+        """Remove *pod* from every set that it belongs to."""
+        uid = pod.uid
+        if self._active.pop(uid, None) is not None:
+            self.ready -= pod.ready
+            self._discard_index(pod)
+        elif self._stopping.pop(uid, None) is not None and pod.index is not None:
+            self._stopping_by_index[pod.index] -= 1
+            if not self._stopping_by_index[pod.index]:
+                del self._stopping_by_index[pod.index]
+        if pod.phase in _RESTARTING:
+            self.restarts -= pod.restarts
+        for pods in (self._ended, self._failing, self._mismatched):
+            pods.pop(uid, None)
+        if pod.index is not None:
+            self._free.release(pod.index)
+
+    def _discard_index(self, pod: PodInfo) -> None:
+        if self._misplaced.pop(pod.uid, None) is not None or pod.index is None:
+            return
+        same = self._by_index[pod.index]
+        del same[pod.uid]
+        if len(same) < 2:
+            self._duplicated.discard(pod.index)
+        if not same:
+            del self._by_index[pod.index]
+
+    # Tests.
+
+    def validate(self) -> None:
+        """Compare what is kept with a full computation; for tests.
+
+        Raises:
+            AssertionError: they differ.
+        """
+        computed = recomputed(self.traits, self._pods.values())
+        for name in _KEPT:
+            kept, expected = getattr(self, name), getattr(computed, name)
+            if kept != expected:
+                raise AssertionError(f"{name} is {kept}, and not {expected}")
+
+
+_KEPT = (
+    "ready",
+    "restarts",
+    "_pods",
+    "_active",
+    "_stopping",
+    "_ended",
+    "_mismatched",
+    "_failing",
+    "_by_index",
+    "_stopping_by_index",
+    "_duplicated",
+    "_misplaced",
+)
+
+
+def recomputed(traits: JobTraits, pods: Iterable[PodInfo]) -> PodTracker:
+    """Return a tracker of *pods*, without own writes."""
+    tracker = PodTracker(traits)
+    for pod in pods:
+        tracker.observe(pod)
+    return tracker
+
+
+def _fails_job(pod: PodInfo) -> bool:
+    return pod.phase is PodPhase.FAILED and pod.match.message != ""

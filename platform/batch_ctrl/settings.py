@@ -1,0 +1,59 @@
+"""Settings of the Job controller."""
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from ..machinery.controller import RECONCILE_TIMEOUT
+from ..machinery.metrics import WorkQueueMetrics
+from .core_types import BUILT_IN_CONTROLLER, OUR_CONTROLLER
+
+UNMANAGED = ""
+"""Stands for Jobs without ``spec.managedBy``."""
+
+ALL_JOBS = frozenset({UNMANAGED, BUILT_IN_CONTROLLER, OUR_CONTROLLER})
+"""Jobs to reconcile where no other Job controller runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJobSettings:
+    """Settings of a :class:`~batholith.batch_ctrl.controller.BatchJobController`."""
+
+    managed_by: frozenset[str] = frozenset({OUR_CONTROLLER})
+    """Values of ``spec.managedBy`` of the Jobs to reconcile. By default not those of
+    kube-controller-manager, which runs on every cluster but the embedded one (``ALL_JOBS``)."""
+
+    delete_finished: bool = False
+    """Delete finished Jobs after ``spec.ttlSecondsAfterFinished``. Off by default, because
+    kube-controller-manager does that for the Jobs of any controller."""
+
+    workers: int = 5
+    """Number of workers; two workers never process the same Job."""
+
+    namespace: str = ""
+    """Namespace whose Jobs are reconciled; empty for all."""
+
+    max_writes_in_flight: int = 48
+    """Maximum number of concurrent writes of pods. Lower than the client's limit, so that a status
+    write does not wait for thousands of pods."""
+
+    batch_delay: float = 1.0
+    """Seconds for which changes of a Job's pods and status are collected before a sync."""
+
+    unconfirmed_timeout: float = 60.0
+    """Seconds after which a pod whose creation had no response counts as not created: by then the
+    API server has ended the request. Until then the Job does not end."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds after which a reconcile is cancelled and retried."""
+
+    registry: CollectorRegistry | None = None
+    """Registry for metrics, if any."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Metrics of the work queues, if any."""
+
+    @property
+    def manages_default(self) -> bool:
+        """Whether Jobs of unknown origin are this controller's, too."""
+        return UNMANAGED in self.managed_by
