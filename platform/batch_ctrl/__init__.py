@@ -1,1 +1,1 @@
-"""Controller of Kubernetes' own Jobs (batch/v1)."""
+"""Controllers of batch/v1: Jobs and CronJobs."""
