@@ -50,8 +50,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
     ),
-    ("batch", "CronJob"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("batch", "Job"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),
@@ -152,6 +150,17 @@ def _pod(obj: Json) -> Found:
     return unenforced_pod_fields([("spec", obj.get("spec"))])
 
 
+def _batch_job(obj: Json) -> Found:
+    spec = _dict(_dict(obj.get("spec")).get("template")).get("spec")
+    return unenforced_pod_fields([("spec.template.spec", spec)])
+
+
+def _cron_job(obj: Json) -> Found:
+    job = _dict(_dict(_dict(obj.get("spec")).get("jobTemplate")).get("spec"))
+    path = "spec.jobTemplate.spec.template.spec"
+    return unenforced_pod_fields([(path, _dict(job.get("template")).get("spec"))])
+
+
 def _volcano_job(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     tasks = _list(spec.get("tasks"))
@@ -239,6 +248,8 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Secret"): _secret,
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("batch", "CronJob"): _cron_job,
+    ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("scheduling.volcano.sh", "PodGroup"): _pod_group,
     ("scheduling.volcano.sh", "Queue"): _queue,

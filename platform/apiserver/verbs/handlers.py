@@ -165,6 +165,7 @@ class Handlers:
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
         options = delete_options(request)
+        request.warnings.extend(deletes.propagation_warnings(kind, options))
         call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
         renderer = _renderer(request, kind)
         written = self.deleter.delete(call, options)
@@ -180,6 +181,7 @@ class Handlers:
         if "deletecollection" not in kind.verbs:
             raise method_not_allowed(kind.resource)
         options = delete_options(request)
+        request.warnings.extend(deletes.propagation_warnings(kind, options))
         reading = read_options(request, kind, request_info.object_path, watch=False)
         call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
         renderer = _renderer(request, kind)
