@@ -1,0 +1,1 @@
+"""Controllers of batch/v1: Jobs and CronJobs."""
