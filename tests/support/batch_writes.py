@@ -208,6 +208,24 @@ JOB_CREATIONS: Mapping[str, Write] = {
             },
             "template-label-invalid": {"template": template(labels={"a b": "c"})},
             "template-annotation-invalid": {"template": template(annotations={"a b": "c"})},
+            "rich-template": {
+                "template": template(
+                    labels={"app": "a"},
+                    annotations={"note": "b"},
+                    serviceAccountName="default",
+                    volumes=[{"name": "v"}, {"name": "s", "secret": {"secretName": "s"}}],
+                    containers=[{
+                        "name": "c", "image": "i:1",
+                        "ports": [{"containerPort": 80}],
+                        "env": [{"name": "N", "valueFrom": {
+                            "fieldRef": {"fieldPath": "metadata.name"}}}],
+                        "readinessProbe": {"httpGet": {"port": 80}},
+                        "resources": {"limits": {"cpu": "1000m"}},
+                        "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                    }],
+                    initContainers=[{"name": "first", "image": "i@sha256:" + "0" * 64}],
+                )
+            },
             "volume-missing": {
                 "template": template(containers=[
                     {"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
@@ -450,7 +468,8 @@ JOB_STATUS_WRITES: Mapping[str, Write] = {
             ),
             "status-uncounted-invalid": (
                 job(), STARTED,
-                {"uncountedTerminatedPods": {"succeeded": ["a", "a", ""], "failed": ["a", "", "b"]}},
+                {"uncountedTerminatedPods": {
+                    "succeeded": ["a", "a", ""], "failed": ["a", "", "b"]}},
             ),
             "status-uncounted-at-the-end": (
                 job(), STARTED, COMPLETE | {"uncountedTerminatedPods": {"succeeded": ["a"]}}

@@ -1,8 +1,8 @@
 """Defaults, validation and warnings of CronJobs, with kube-apiserver's messages."""
 
-import re
 from typing import Any
 
+from ...machinery import cron
 from ..errors.fields import NOT_NEGATIVE, FieldError, invalid, not_supported, required
 from .batch_jobs import (
     default_job_template,
@@ -17,8 +17,6 @@ Json = dict[str, Any]
 _POLICIES = ("Allow", "Forbid", "Replace")
 _MAX_NAME_LENGTH = 52
 """The names of Jobs are longer by a time, and at most a DNS label."""
-
-_ZONE_PART = re.compile(r"[A-Za-z._0-9+][A-Za-z.\-_0-9+]{0,13}")
 
 
 def default_cron_job(obj: Json) -> None:
@@ -82,9 +80,13 @@ def _validate_count(spec: Json, key: str) -> list[FieldError]:
 def _validate_schedule(schedule: str, zone: str | None, before: Json | None) -> list[FieldError]:
     """Validate a schedule; one with a time zone is accepted only where it was there before."""
     errors: list[FieldError] = []
-    if "TZ" not in schedule:
+    try:
+        cron.parse(schedule)
+    except cron.ScheduleError as error:
+        errors.append(invalid("spec.schedule", schedule, error.reason))
+    if not cron.mentions_time_zone(schedule):
         return errors
-    if before is None or "TZ" not in before.get("schedule", ""):
+    if before is None or not cron.mentions_time_zone(before.get("schedule", "")):
         text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
         errors.append(invalid("spec.schedule", schedule, text))
     elif zone is not None:
@@ -94,18 +96,17 @@ def _validate_schedule(schedule: str, zone: str | None, before: Json | None) -> 
 
 
 def _validate_zone(zone: str, path: str) -> list[FieldError]:
-    if not zone:
+    problem = cron.time_zone_problem(zone)
+    if problem is None:
+        return []
+    if problem is cron.TimeZoneProblem.EMPTY:
         return [invalid(path, zone, "timeZone must be nil or non-empty string")]
-    for part in zone.split("/"):
-        if part in (".", "..") or not _ZONE_PART.fullmatch(part):
-            return [invalid(path, zone, f"unknown time zone {zone}")]
-    errors: list[FieldError] = []
-    if zone.lower() == "local":
-        text = (
-            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
-        )
-        errors.append(invalid(path, zone, text))
-    return errors
+    unknown = invalid(path, zone, f"unknown time zone {zone}")
+    if problem is not cron.TimeZoneProblem.LOCAL:
+        return [unknown]
+    text = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+    explicit = invalid(path, zone, text)
+    return [explicit] if zone == "Local" else [explicit, unknown]
 
 
 def _validate_job_template(job: Json) -> list[FieldError]:
@@ -126,7 +127,7 @@ def cron_job_warnings(obj: Json, old: Json | None) -> list[str]:
     if old is None:
         return [*name_warnings(obj), *job_spec_warnings(job, path)]
     found = job_spec_warnings(job, path) if spec != old.get("spec") else []
-    if "TZ" in spec.get("schedule", ""):
+    if cron.mentions_time_zone(spec.get("schedule", "")):
         found.append(
             "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see "
             "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"

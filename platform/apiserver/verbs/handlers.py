@@ -173,7 +173,9 @@ class Handlers:
         if written.removed and not kind.delete_returns_object:
             status = deletes.deletion_status(call, written)
             return Response(body=msgspec.json.encode(status) + b"\n")
-        return renderer.render_object(data)
+        # kube-apiserver answers 202 to the older form of the policy alone.
+        pending = options.orphan_dependents is False and not written.removed
+        return renderer.render_object(data, status=202 if pending else 200)
 
     async def _delete_collection(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
