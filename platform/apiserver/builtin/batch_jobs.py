@@ -75,10 +75,7 @@ def default_job(obj: Json) -> None:
 def default_job_template(spec: Json) -> None:
     """Default what is defaulted in the Job template of a CronJob, too."""
     default_template(spec.get("template", {}))
-    policy = spec.get("podFailurePolicy", {})
-    if policy.get("rules") == []:
-        policy["rules"] = None  # as kube-apiserver stores it
-    for rule in policy.get("rules") or ():
+    for rule in spec.get("podFailurePolicy", {}).get("rules") or ():
         for pattern in rule.get("onPodConditions") or ():
             if not pattern.get("status"):
                 pattern["status"] = "True"

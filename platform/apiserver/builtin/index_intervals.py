@@ -29,12 +29,15 @@ def count_indexes(text: str, completions: int) -> int:
 
 def first_overlap(text: str, other: str, completions: int) -> int | None:
     """Return the first index found in both texts; malformed pieces are skipped."""
-    left, right = (list(_valid_intervals(each, completions)) for each in (text, other))
-    while left and right:
-        (first, end), (other_first, other_end) = left[0], right[0]
-        if first <= other_end and other_first <= end:
-            return max(first, other_first)
-        (left if first <= other_first else right).pop(0)
+    left, right = (_valid_intervals(each, completions) for each in (text, other))
+    interval, counterpart = next(left, None), next(right, None)
+    while interval is not None and counterpart is not None:
+        if interval[0] <= counterpart[1] and counterpart[0] <= interval[1]:
+            return max(interval[0], counterpart[0])
+        if interval[0] <= counterpart[0]:
+            interval = next(left, None)
+        else:
+            counterpart = next(right, None)
     return None
 
 

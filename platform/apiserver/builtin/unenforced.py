@@ -35,6 +35,9 @@ _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or t
 _NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
 
+_JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
+"""Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
+
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
     ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
@@ -151,14 +154,19 @@ def _pod(obj: Json) -> Found:
 
 
 def _batch_job(obj: Json) -> Found:
-    spec = _dict(_dict(obj.get("spec")).get("template")).get("spec")
-    return unenforced_pod_fields([("spec.template.spec", spec)])
+    return _batch_job_spec(_dict(obj.get("spec")), "spec")
 
 
 def _cron_job(obj: Json) -> Found:
-    job = _dict(_dict(_dict(obj.get("spec")).get("jobTemplate")).get("spec"))
-    path = "spec.jobTemplate.spec.template.spec"
-    return unenforced_pod_fields([(path, _dict(job.get("template")).get("spec"))])
+    template = _dict(_dict(obj.get("spec")).get("jobTemplate"))
+    return _batch_job_spec(_dict(template.get("spec")), "spec.jobTemplate.spec")
+
+
+def _batch_job_spec(spec: Json, path: str) -> Found:
+    if spec.get("managedBy") not in (None, *_JOB_CONTROLLERS):
+        yield f"{path}.managedBy", "no controller of this name runs, so the Job is not run"
+    pod = _dict(spec.get("template")).get("spec")
+    yield from unenforced_pod_fields([(f"{path}.template.spec", pod)])
 
 
 def _volcano_job(obj: Json) -> Found:
