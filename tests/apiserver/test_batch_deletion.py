@@ -47,7 +47,7 @@ def owner_of(resource: Any, obj: Json) -> Json:
 
 async def create_job(server: Server, name: str = "work", *, owner: Json | None = None) -> Json:
     """A Job, and two pods as its controller creates them."""
-    metadata = {"ownerReferences": [owner]} if owner else {}
+    metadata: Json = {"ownerReferences": [owner]} if owner else {}
     created = await server.create(JOBS, Write(spec=job(), metadata=metadata).body(name))
     for index in range(2):
         metadata = {
@@ -115,7 +115,7 @@ async def test_a_finalizer_of_the_job_decides_if_no_policy_is_given(server: Serv
     await create_job(server)
     await merge_patch(server, f"{JOBS}/work", {"metadata": {"finalizers": ["foregroundDeletion"]}})
     response = await server.request("DELETE", f"{JOBS}/work")
-    assert response.warnings == [KEEPS_PODS], "kube-apiserver looks at the options only"
+    assert response.warnings == [KEEPS_PODS], "kube-apiserver checks only the options"
     assert response.body["metadata"]["finalizers"] == ["foregroundDeletion"]
     await release(server)
     await wait_deleted(server, JOBS, "work")

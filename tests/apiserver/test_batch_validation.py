@@ -86,7 +86,7 @@ def test_many_indexes_are_compared_in_one_pass() -> None:
 
 # -- statuses
 
-PART = st.fixed_dictionaries(
+STATUSES = st.fixed_dictionaries(
     {},
     optional={
         "active": st.integers(0, 1),
@@ -110,7 +110,7 @@ PART = st.fixed_dictionaries(
 SPECS = st.sampled_from([job(), job(suspend=True), indexed(), indexed(backoffLimitPerIndex=1)])
 
 
-@given(SPECS, PART)
+@given(SPECS, STATUSES)
 def test_a_status_may_be_written_again_unless_it_is_invalid_by_itself(
     spec: Json, status: Json
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_status_may_be_written_again_unless_it_is_invalid_by_itself(
     assert [text for text in errors if not any(each in text for each in always)] == []
 
 
-@given(SPECS, PART, PART)
+@given(SPECS, STATUSES, STATUSES)
 @settings(max_examples=300)
 def test_a_finished_job_stays_finished(spec: Json, before: Json, after: Json) -> None:
     old, new = {"spec": spec, "status": before}, {"spec": spec, "status": after}

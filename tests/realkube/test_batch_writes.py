@@ -1,4 +1,4 @@
-"""Requests for batch Jobs and CronJobs: the embedded server answers like kube-apiserver."""
+"""Requests for batch Jobs and CronJobs: the embedded server responds like kube-apiserver."""
 
 import asyncio
 import re
@@ -42,9 +42,9 @@ INTENDED = {
     ),
     "failure-policy-empty": ('{"rules":null}', '{"rules":[]}'),
 }
-"""By case: text in the answer of kube-apiserver, and ours instead.
+"""By name: text in the response of kube-apiserver, and ours instead.
 
-Its parser of schedules panics, and tells so; and it keeps no empty list that was sent.
+Its parser of schedules panics, which it reports; and it keeps no empty list that was sent.
 """
 
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -53,8 +53,8 @@ _ONLY_HERE = " has no effect in the embedded cluster: "
 _KEPT_APART = ("creationTimestamp", "managedFields", "resourceVersion", "uid")
 
 
-class Answer(NamedTuple):
-    """What a server answers to a write, without what differs between any two servers."""
+class Outcome(NamedTuple):
+    """Response to a write, without what differs between any two servers."""
 
     status: int
     body: Any
@@ -68,14 +68,14 @@ def _normalized(text: str) -> str:
 def _without_template(cause: Json) -> Json:
     """Leave out the value of a changed pod template.
 
-    kube-apiserver writes it in the form of its own internal types; no client can use that.
+    kube-apiserver writes it in the form of its internal types; no client can use that.
     """
     if not cause["field"].startswith("spec.template"):
         return cause
     return {**cause, "message": _POD_TEMPLATE.sub("…", cause["message"])}
 
 
-def _answer(response: RawResponse) -> Answer:
+def _outcome(response: RawResponse) -> Outcome:
     # The embedded server also warns of fields on which no component of its cluster acts.
     warnings = [text for text in response.warnings if _ONLY_HERE not in text]
     body = response.body
@@ -93,7 +93,7 @@ def _answer(response: RawResponse) -> Answer:
         ]
         if body["reason"] == "Invalid":
             body["message"] = _POD_TEMPLATE.sub("…", body["message"])
-    return Answer(response.status, _map_texts(body, _normalized), list(map(_normalized, warnings)))
+    return Outcome(response.status, _map_texts(body, _normalized), list(map(_normalized, warnings)))
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -104,11 +104,11 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     return change(value) if isinstance(value, str) else value
 
 
-async def _write(server: Server, name: str, write: Write) -> Answer:
+async def _write(server: Server, name: str, write: Write) -> Outcome:
     """Send a write, and what must be there before it."""
     created = await server.request("POST", write.resource.path("default"), write.body(name))
     if write.change is None:
-        return _answer(created)
+        return _outcome(created)
     assert created.status == 201, (name, created.body)
     path = write.resource.path("default", name)
     if write.status is not None:
@@ -117,23 +117,23 @@ async def _write(server: Server, name: str, write: Write) -> Answer:
         assert response.status == 200, (name, response.body)
     if write.subresource:
         path = f"{path}/{write.subresource}"
-    return _answer(
+    return _outcome(
         await server.request("PATCH", path, write.change, content_type=write.content_type)
     )
 
 
-async def _answers(server: Server, writes: Mapping[str, Write]) -> dict[str, Answer]:
+async def _outcomes(server: Server, writes: Mapping[str, Write]) -> dict[str, Outcome]:
     return {name: await _write(server, name, write) for name, write in writes.items()}
 
 
-def _expected(name: str, answer: Answer) -> Answer:
-    """Return what the embedded server should answer where kube-apiserver answers *answer*."""
+def _expected(name: str, outcome: Outcome) -> Outcome:
+    """Return the response of the embedded server for that of kube-apiserver."""
     if name not in INTENDED:
-        return answer
+        return outcome
     theirs, ours = INTENDED[name]
-    text = msgspec.json.encode(answer.body).decode()
+    text = msgspec.json.encode(outcome.body).decode()
     assert theirs in text
-    return answer._replace(body=msgspec.json.decode(text.replace(theirs, ours)))
+    return outcome._replace(body=msgspec.json.decode(text.replace(theirs, ours)))
 
 
 @asynccontextmanager
@@ -150,12 +150,12 @@ async def _both(real: RealServerFactory, directory: Path) -> AsyncIterator[tuple
     [JOB_CREATIONS, JOB_UPDATES, JOB_STATUS_WRITES, CRON_JOB_WRITES],
     ids=["creations", "updates", "statuses", "cron-jobs"],
 )
-async def test_both_servers_answer_alike(
+async def test_both_servers_respond_alike(
     real: RealServerFactory, tmp_path: Path, writes: Mapping[str, Write]
 ) -> None:
     async with _both(real, tmp_path) as (theirs, ours):
-        expected, actual = await asyncio.gather(_answers(theirs, writes), _answers(ours, writes))
-    expected = {name: _expected(name, answer) for name, answer in expected.items()}
+        expected, actual = await asyncio.gather(_outcomes(theirs, writes), _outcomes(ours, writes))
+    expected = {name: _expected(name, outcome) for name, outcome in expected.items()}
     assert {
         name: (expected[name], actual[name]) for name in writes if expected[name] != actual[name]
     } == {}
@@ -164,7 +164,7 @@ async def test_both_servers_answer_alike(
 async def test_a_success_policy_without_completions_is_rejected(
     real: RealServerFactory, tmp_path: Path
 ) -> None:
-    """kube-apiserver panics in this case, and closes the connection."""
+    """kube-apiserver panics, and closes the connection."""
     spec = success({"succeededCount": 1}, completions=None)
     body = Write(spec=spec).body("endless")
     async with _both(real, tmp_path) as (theirs, ours):
@@ -184,29 +184,29 @@ async def _replacements(server: Server) -> list[Any]:
     """PUT of whole objects, also of the manifest from which one was created."""
     manifest = Write(spec=job()).body("whole")
     stored = await server.create(JOBS, manifest)
-    answers = [await server.request("PUT", f"{JOBS}/whole", manifest)]
+    responses = [await server.request("PUT", f"{JOBS}/whole", manifest)]
     stored["spec"]["parallelism"] = 4
-    answers.append(await server.request("PUT", f"{JOBS}/whole", stored))
-    answers.append(await server.request("PUT", f"{JOBS}/whole", stored))  # stale
+    responses.append(await server.request("PUT", f"{JOBS}/whole", stored))
+    responses.append(await server.request("PUT", f"{JOBS}/whole", stored))  # stale
     del stored["metadata"]["resourceVersion"]
     stored["spec"]["backoffLimit"] = 3
-    answers.append(await server.request("PUT", f"{JOBS}/whole", stored))
+    responses.append(await server.request("PUT", f"{JOBS}/whole", stored))
     stored["status"] = STARTED | {"active": 1}
     stored["spec"]["parallelism"] = -1
-    answers.append(await server.request("PUT", f"{JOBS}/whole/status", stored))
-    answers.append(await server.request("PUT", f"{JOBS}/none", Write(spec=job()).body("none")))
+    responses.append(await server.request("PUT", f"{JOBS}/whole/status", stored))
+    responses.append(await server.request("PUT", f"{JOBS}/none", Write(spec=job()).body("none")))
     manifest = Write(resource=CRON_JOBS, spec=cron()).body("nightly")
     await server.create(CRONS, manifest)
     manifest["spec"]["suspend"] = True
-    answers.append(await server.request("PUT", f"{CRONS}/nightly", manifest))
-    answers.append(
+    responses.append(await server.request("PUT", f"{CRONS}/nightly", manifest))
+    responses.append(
         await server.request(
             "PUT",
             f"{CRONS}/nightly/status",
             {**manifest, "spec": {}, "status": {"lastScheduleTime": STARTED["startTime"]}},
         )
     )
-    return [_answer(each) for each in answers]  # fmt: skip
+    return [_outcome(each) for each in responses]  # fmt: skip
 
 
 async def _deletions(server: Server) -> list[Any]:

@@ -568,7 +568,7 @@ JOB_STATUS_WRITES: Mapping[str, Write] = {
 SCHEDULES = {
     "cron-minutes": "61 * * * *",
     "cron-fields": "* * *",
-    "cron-word": "x * * * *",
+    "cron-letter": "x * * * *",
     "cron-range": "5-1 * * * *",
     "cron-step": "*/0 * * * *",
     "cron-negative": "-1 * * * *",

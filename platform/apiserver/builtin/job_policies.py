@@ -119,7 +119,7 @@ def validate_success_policy(spec: Json, path: str) -> list[FieldError]:
         shown = internal_success_policy(spec["successPolicy"])
         return [invalid(path, shown, "requires indexed completion mode")]
     if "completions" not in spec:
-        return []  # an error by itself, and all limits depend on it
+        return []  # another error; all limits depend on it
     errors: list[FieldError] = []
     rules = spec["successPolicy"].get("rules") or ()
     if not rules:

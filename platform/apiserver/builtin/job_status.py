@@ -1,4 +1,4 @@
-"""Validation of writes of a Job's status, whoever its controller is.
+"""Validation of writes of a Job's status, by any controller.
 
 Most rules apply only to a write that changes the fields that they are about: an invalid status must
 not keep a controller from writing the rest of it.
@@ -216,7 +216,7 @@ def _validate_criteria(spec: Json, new: _Status) -> Iterator[FieldError]:
 
 
 def _validate_transition(spec: Json, new: _Status, before: _Status) -> Iterator[FieldError]:
-    """Validate what never goes back."""
+    """Validate what never changes back."""
     for name in _FINAL_CONDITIONS:
         if before.holds(name) and not new.holds(name):
             yield invalid_whole(_CONDITIONS, f"cannot disable the terminal {name}=True condition")

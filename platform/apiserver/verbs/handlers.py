@@ -173,7 +173,7 @@ class Handlers:
         if written.removed and not kind.delete_returns_object:
             status = deletes.deletion_status(call, written)
             return Response(body=msgspec.json.encode(status) + b"\n")
-        # kube-apiserver answers 202 to the older form of the policy alone.
+        # As kube-apiserver: 202 for the older form of the policy alone.
         pending = options.orphan_dependents is False and not written.removed
         return renderer.render_object(data, status=202 if pending else 200)
 

@@ -142,7 +142,7 @@ def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> Sel
 
 
 def _unknown_field_label(kind: KindInfo, label: str) -> str:
-    """Return kube-apiserver's words for a field label that the kind does not have."""
+    """Return kube-apiserver's message for a field label that the kind does not have."""
     if kind.resource.group == "batch" and kind.resource.kind == "Job":
         return f'field label "{label}" not supported for Job'
     if kind.custom or kind.field_labels:
