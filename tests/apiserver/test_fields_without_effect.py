@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from support.batch_writes import BATCH_JOBS, CRON_JOBS
 from support.enforcement_rows import (
     AGENT,
     SCHEDULER,
@@ -78,6 +79,16 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     )),
     (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
+    (BATCH_JOBS, {"spec": {"template": {"spec": {"hostIPC": True}}}}, (
+        "spec.template.spec.hostIPC",
+    )),
+    (BATCH_JOBS, {"spec": {"managedBy": "ex.io/mine"}}, ("spec.managedBy",)),
+    (BATCH_JOBS, {"spec": {"managedBy": "batholith.io/job-controller"}}, ()),
+    (BATCH_JOBS, {"spec": {"managedBy": "kubernetes.io/job-controller"}}, ()),
+    (CRON_JOBS, {"spec": {"jobTemplate": {"spec": {
+        "managedBy": "ex.io/mine", "template": {"spec": {"hostPID": True}}}}}}, (
+        "spec.jobTemplate.spec.managedBy", "spec.jobTemplate.spec.template.spec.hostPID",
+    )),
     (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
     (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
     (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),

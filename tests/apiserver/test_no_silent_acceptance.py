@@ -89,10 +89,11 @@ ROWS: Mapping[str, EnforcementRow] = {
     "autoscaling/v2/horizontalpodautoscalers": warned(
         {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
     ),
-    "batch/v1/cronjobs": warned(
-        {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": _ONCE}}}}
+    "batch/v1/cronjobs": enforced(
+        "batch_ctrl/cronjobs/controller.py",
+        {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": _ONCE}}}},
     ),
-    "batch/v1/jobs": warned({"spec": {"template": _ONCE}}),
+    "batch/v1/jobs": enforced("batch_ctrl/controller.py", {"spec": {"template": _ONCE}}),
     "authentication.k8s.io/v1/selfsubjectreviews": enforced(f"{SERVER}/http/auth.py"),
     "authentication.k8s.io/v1/tokenreviews": enforced(f"{SERVER}/http/auth.py"),
     "authorization.k8s.io/v1/localsubjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),

@@ -218,6 +218,7 @@ _WORKLOADS = (
         categories=_ALL,
         subresources=("status",),
         field_labels={"status.successful": (("status", "succeeded"), "0")},
+        orphan_by_default=True,
         generation="spec",
     ),
 )

@@ -11,7 +11,17 @@ from ..errors.fields import FieldError
 from ..kinds.groups import ADMISSION, RBAC
 from ..kinds.metadata import NameRule, validate_known_finalizers, validate_metadata
 from ..kinds.typed_json import add_zero_values, decode_object
-from . import core_objects, event_conversion, pod_defaults, pod_strategy, stored_defaults, workloads
+from . import (
+    batch_jobs,
+    core_objects,
+    cron_jobs,
+    event_conversion,
+    job_status,
+    pod_defaults,
+    pod_strategy,
+    stored_defaults,
+    workloads,
+)
 
 Json = dict[str, Any]
 
@@ -28,6 +38,10 @@ def _no_errors(obj: Json, old: Json | None) -> list[FieldError]:
     return []
 
 
+def _no_warnings(obj: Json, old: Json | None) -> list[str]:
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyHooks:
     """What one kind does in addition to the common rules."""
@@ -36,6 +50,10 @@ class StrategyHooks:
     prepare_for_create: Callable[[Json], None] = _no_change
     prepare_for_update: Callable[[Json, Json], None] = _no_update_change
     validate: Callable[[Json, Json | None], list[FieldError]] = _no_errors
+    validate_status: Callable[[Json, Json], list[FieldError]] | None = None
+    """Validation of a write of ``/status``; by default :attr:`validate`."""
+
+    warnings: Callable[[Json, Json | None], list[str]] = _no_warnings
     name_rule: NameRule = validation.dns1123_subdomain_error
 
 
@@ -125,12 +143,18 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_autoscaler
     ),
     ("batch", "CronJob"): StrategyHooks(
-        default=workloads.default_cron_job, validate=workloads.validate_cron_job
+        default=cron_jobs.default_cron_job,
+        validate=cron_jobs.validate_cron_job,
+        validate_status=cron_jobs.validate_cron_job_status,
+        warnings=cron_jobs.cron_job_warnings,
     ),
     ("batch", "Job"): StrategyHooks(
-        default=workloads.default_job,
-        prepare_for_create=workloads.prepare_job_for_create,
-        validate=workloads.validate_job,
+        default=batch_jobs.default_job,
+        prepare_for_create=batch_jobs.prepare_job_for_create,
+        prepare_for_update=batch_jobs.prepare_job_for_update,
+        validate=batch_jobs.validate_job,
+        validate_status=job_status.validate_job_status,
+        warnings=batch_jobs.job_warnings,
     ),
     ("coordination.k8s.io", "Lease"): StrategyHooks(
         default=stored_defaults.default_lease, validate=core_objects.validate_lease
@@ -174,6 +198,7 @@ class BuiltInStrategy:
         self._hooks = _HOOKS.get((resource.group, resource.kind), _PLAIN)
         self.default = self._hooks.default
         self.prepare_for_update = self._hooks.prepare_for_update
+        self.warnings = self._hooks.warnings
 
     def prune(self, obj: Json) -> list[str]:
         """Remove unknown fields and return their paths.
@@ -190,6 +215,14 @@ class BuiltInStrategy:
 
     def validate(self, obj: Json, old: Json | None) -> list[FieldError]:
         """Validate the metadata, and the object by the kind's hook."""
+        return self._validate_metadata(obj, old) + self._hooks.validate(obj, old)
+
+    def validate_status(self, obj: Json, old: Json) -> list[FieldError]:
+        """Validate the metadata, and the status by the kind's hook."""
+        hook = self._hooks.validate_status or self._hooks.validate
+        return self._validate_metadata(obj, old) + hook(obj, old)
+
+    def _validate_metadata(self, obj: Json, old: Json | None) -> list[FieldError]:
         errors = validate_metadata(
             obj["metadata"],
             self._hooks.name_rule,
@@ -198,4 +231,4 @@ class BuiltInStrategy:
         )
         if old is None or finalizers_of(obj) != finalizers_of(old):
             errors += validate_known_finalizers(finalizers_of(obj))
-        return errors + self._hooks.validate(obj, old)
+        return errors

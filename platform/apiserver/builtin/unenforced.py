@@ -35,6 +35,9 @@ _NO_DRIVERS = "a PersistentVolumeClaim is bound to a directory on its node, or t
 _NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
 
+_JOB_CONTROLLERS = ("kubernetes.io/job-controller", "batholith.io/job-controller")
+"""Names in ``spec.managedBy`` of the one Job controller of the embedded cluster."""
+
 UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
     ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
@@ -50,8 +53,6 @@ UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
     ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
         _RUN, "nothing is scaled automatically"
     ),
-    ("batch", "CronJob"): UnenforcedKind(_RUN, _NO_CONTROLLER),
-    ("batch", "Job"): UnenforcedKind(_RUN, _NO_CONTROLLER),
     ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
         "signed", "it has no signers"
     ),
@@ -152,6 +153,22 @@ def _pod(obj: Json) -> Found:
     return unenforced_pod_fields([("spec", obj.get("spec"))])
 
 
+def _batch_job(obj: Json) -> Found:
+    return _batch_job_spec(_dict(obj.get("spec")), "spec")
+
+
+def _cron_job(obj: Json) -> Found:
+    template = _dict(_dict(obj.get("spec")).get("jobTemplate"))
+    return _batch_job_spec(_dict(template.get("spec")), "spec.jobTemplate.spec")
+
+
+def _batch_job_spec(spec: Json, path: str) -> Found:
+    if spec.get("managedBy") not in (None, *_JOB_CONTROLLERS):
+        yield f"{path}.managedBy", "no controller of this name runs, so the Job is not run"
+    pod = _dict(spec.get("template")).get("spec")
+    yield from unenforced_pod_fields([(f"{path}.template.spec", pod)])
+
+
 def _volcano_job(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     tasks = _list(spec.get("tasks"))
@@ -239,6 +256,8 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Secret"): _secret,
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("batch", "CronJob"): _cron_job,
+    ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("scheduling.volcano.sh", "PodGroup"): _pod_group,
     ("scheduling.volcano.sh", "Queue"): _queue,

@@ -1,4 +1,4 @@
-"""Defaults and validation of the workload kinds: apps and batch."""
+"""Defaults and validation of the workload kinds of the group apps."""
 
 from typing import Any
 
@@ -9,9 +9,7 @@ from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
-_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
-_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
-_COUNTS = ("replicas", "minReadySeconds", "revisionHistoryLimit", "parallelism", "completions")
+_COUNTS = ("replicas", "minReadySeconds", "revisionHistoryLimit")
 
 
 def default_deployment(obj: Json) -> None:
@@ -74,57 +72,6 @@ def default_daemon_set(obj: Json) -> None:
     spec.setdefault("revisionHistoryLimit", 10)
 
 
-def default_job(obj: Json) -> None:
-    """Default a batch Job."""
-    default_job_spec(obj.setdefault("spec", {}))
-
-
-def default_job_spec(spec: Json) -> None:
-    """Default the fields that a Job and the template of a CronJob have in common."""
-    default_template(spec.get("template", {}))
-    if "completions" not in spec and "parallelism" not in spec:
-        spec["completions"] = spec["parallelism"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 2**31 - 1 if "backoffLimitPerIndex" in spec else 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
-    has_failure_policy = "podFailurePolicy" in spec
-    spec.setdefault(
-        "podReplacementPolicy", "Failed" if has_failure_policy else "TerminatingOrFailed"
-    )
-    spec.setdefault("manualSelector", False)
-
-
-def prepare_job_for_create(obj: Json) -> None:
-    """Set the generated selector of a Job, by its uid, and the labels that it matches."""
-    spec, metadata = obj["spec"], obj["metadata"]
-    template = spec.get("template")
-    if spec.get("manualSelector") or template is None:
-        return
-    labels = template.setdefault("metadata", {}).setdefault("labels", {})
-    labels |= dict.fromkeys(_UID_LABELS, metadata.get("uid", ""))
-    labels |= dict.fromkeys(_NAME_LABELS, metadata.get("name", ""))
-    if not metadata.get("labels"):
-        metadata["labels"] = dict(labels)
-    selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
-    selector[_UID_LABELS[0]] = metadata.get("uid", "")
-
-
-def default_cron_job(obj: Json) -> None:
-    """Default a CronJob."""
-    spec = obj.setdefault("spec", {})
-    default_job_template(spec.get("jobTemplate", {}).get("spec", {}))
-    spec.setdefault("concurrencyPolicy", "Allow")
-    spec.setdefault("suspend", False)
-    spec.setdefault("successfulJobsHistoryLimit", 3)
-    spec.setdefault("failedJobsHistoryLimit", 1)
-
-
-def default_job_template(spec: Json) -> None:
-    """Default the pods of a CronJob's Job template; the rest is defaulted when a Job is created."""
-    default_template(spec.get("template", {}))
-
-
 def validate_workload(obj: Json, old: Json | None) -> list[FieldError]:
     """Validate a kind that keeps pods of one template running."""
     spec = obj.get("spec", {})
@@ -160,45 +107,3 @@ def _validate_selector(spec: Json, template: Json) -> list[FieldError]:
         text = "`selector` does not match template `labels`"
         errors.append(invalid("spec.template.metadata.labels", labels, text))
     return errors
-
-
-def validate_job(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a batch Job."""
-    spec = obj.get("spec", {})
-    errors = _validate_counts(spec)
-    if old is not None:
-        errors += _validate_job_update(spec, old.get("spec", {}))
-    if old is None or spec.get("template") != old.get("spec", {}).get("template"):
-        errors += validate_template(spec.get("template", {}), "spec.template")
-        policy = spec.get("template", {}).get("spec", {}).get("restartPolicy")
-        if policy not in ("OnFailure", "Never"):
-            text = 'Required value: valid values: "OnFailure", "Never"'
-            path = "spec.template.spec.restartPolicy"
-            errors.append(FieldError("FieldValueRequired", path, text))
-    return errors
-
-
-def _validate_job_update(spec: Json, old: Json) -> list[FieldError]:
-    fixed = ["selector", "completionMode"]
-    if spec.get("completionMode") != "Indexed":
-        fixed.append("completions")
-    # The scheduling constraints of a suspended Job may change: job queueing systems depend on it.
-    if not old.get("suspend"):
-        fixed.append("template")
-    return [
-        invalid(f"spec.{key}", spec.get(key), IMMUTABLE)
-        for key in fixed
-        if spec.get(key) != old.get(key)
-    ]
-
-
-def validate_cron_job(obj: Json, old: Json | None) -> list[FieldError]:
-    """Validate a CronJob."""
-    spec = obj.get("spec", {})
-    errors = [] if spec.get("schedule") else [required("spec.schedule")]
-    policies = ("Allow", "Forbid", "Replace")
-    if spec.get("concurrencyPolicy") not in policies:
-        given = spec.get("concurrencyPolicy")
-        errors.append(not_supported("spec.concurrencyPolicy", given, policies))
-    template = spec.get("jobTemplate", {}).get("spec", {}).get("template", {})
-    return errors + validate_template(template, "spec.jobTemplate.spec.template")

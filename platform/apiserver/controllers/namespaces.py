@@ -123,7 +123,8 @@ class NamespaceController(Controller):
             kept += sum(entry.has_finalizers for entry in entries)
             active = [entry for entry in entries if not entry.deleting]
             request = internal_request(kind, (namespace.name, ""))
-            await self.context.deleter.delete_each(request, active, DeleteOptions())
+            options = DeleteOptions(propagation_policy="Background")
+            await self.context.deleter.delete_each(request, active, options)
         remaining = sum(
             len(resource_store.by_namespace.get(namespace.name, ()))
             for _, resource_store in resource_stores

@@ -81,6 +81,14 @@ class CustomResourceStrategy:
             errors.append(_UNCHECKED)
         return errors
 
+    def validate_status(self, obj: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
+        """Validate the whole object: all of it has one schema."""
+        return self.validate(obj, old)
+
+    def warnings(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[str]:
+        """Return nothing: schemas bring no warnings."""
+        return []
+
     def _check_replicas(self, obj: dict[str, Any]) -> list[FieldError]:
         value: Any = obj
         for key in self._replicas:

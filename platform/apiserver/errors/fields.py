@@ -48,6 +48,11 @@ def invalid(path: str, value: Any, detail: str) -> FieldError:
     return FieldError("FieldValueInvalid", path, f"Invalid value: {quote(value)}: {detail}")
 
 
+def invalid_whole(path: str, detail: str) -> FieldError:
+    """A field is invalid as a whole: the message does not repeat it."""
+    return FieldError("FieldValueInvalid", path, f"Invalid value: {detail}")
+
+
 def wrong_type(path: str, value: Any, detail: str) -> FieldError:
     """A field has a value of a wrong type."""
     return FieldError("FieldValueTypeInvalid", path, f"Invalid value: {quote(value)}: {detail}")

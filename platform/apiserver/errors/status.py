@@ -175,8 +175,11 @@ def unsupported_media(accepted: Sequence[str], reason: str = "") -> StatusError:
 def invalid(
     resource: Resource, name: str, errors: Sequence[FieldError], *, kind_name: str = ""
 ) -> StatusError:
-    """422: fields are invalid; *kind_name* replaces the kind in the message."""
-    messages = [error.message for error in errors]
+    """422: fields are invalid; *kind_name* replaces the kind in the message.
+
+    The message has an error once that is several times among the causes.
+    """
+    messages = list(dict.fromkeys(error.message for error in errors))
     text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     kind_name = kind_name or resource.kind
     kind = f"{kind_name}.{resource.group}" if resource.group else kind_name

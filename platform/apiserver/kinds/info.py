@@ -76,6 +76,14 @@ class RestStrategy(Protocol):
         """Validate *obj*, and with *old* the update from it; including the metadata."""
         ...
 
+    def validate_status(self, obj: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
+        """Validate a write of ``/status``, which has changed nothing else but metadata."""
+        ...
+
+    def warnings(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[str]:
+        """Return warnings for a valid *obj*, and with *old* for the update from it."""
+        ...
+
     def prepare_for_create(self, obj: dict[str, Any]) -> None:
         """Set initial values beyond the defaults, e.g. the first phase."""
         ...
@@ -105,6 +113,9 @@ class KindInfo:
 
     update_needs_rv: bool = False
     """Whether a PUT must have ``metadata.resourceVersion``."""
+
+    orphan_by_default: bool = False
+    """Whether a deletion without a propagation policy keeps the dependents."""
 
     delete_returns_object: bool = False
     """Whether an immediate deletion returns the object."""
@@ -202,6 +213,14 @@ class KindInfo:
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
         """Validate a prepared object; with *old* also the update from it."""
         return self.strategy.validate(obj, old)
+
+    def validate_status(self, obj: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
+        """Validate a prepared write of ``/status``."""
+        return self.strategy.validate_status(obj, old)
+
+    def warnings(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[str]:
+        """Return kube-apiserver's warnings for a valid object, or for an update to it."""
+        return self.strategy.warnings(obj, old)
 
     def before_create(self, obj: dict[str, Any]) -> None:
         """Set the generation and the initial status of a prepared new object.

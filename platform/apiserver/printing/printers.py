@@ -28,7 +28,7 @@ class Printer:
     """Columns of a kind, and the function that returns an object's cells."""
 
     titles: str
-    """Names of the columns; ``+`` marks wide columns, ``#`` integer ones."""
+    """Names of the columns; ``+`` marks wide columns, ``#`` integer and ``?`` boolean ones."""
 
     row: Callable[[Json, datetime], list[Any]]
 
@@ -36,12 +36,18 @@ class Printer:
         """Return name, type and priority of each column."""
         return [
             {
-                "name": title.lstrip("+#"),
-                "type": "integer" if "#" in title[:2] else "string",
+                "name": title.lstrip("+#?"),
+                "type": _column_type(title[:2]),
                 "priority": int(title.startswith("+")),
             }
             for title in self.titles.split(", ")
         ]
+
+
+def _column_type(marks: str) -> str:
+    if "#" in marks:
+        return "integer"
+    return "boolean" if "?" in marks else "string"
 
 
 def name_of(obj: Json) -> str:

@@ -172,7 +172,7 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("apps", "ReplicaSet"): _REPLICAS,
     ("apps", "StatefulSet"): Printer(f"Name, Ready, Age, {_PODS}", _stateful_set),
     ("batch", "CronJob"): Printer(
-        f"Name, Schedule, Timezone, Suspend, #Active, Last Schedule, Age, {_PODS}, +Selector",
+        f"Name, Schedule, Timezone, ?Suspend, #Active, Last Schedule, Age, {_PODS}, +Selector",
         _cron_job,
     ),
     ("batch", "Job"): Printer(

@@ -10,6 +10,7 @@ from ...model import names, times
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
 from ..http.requests import Json, ObjectPath
+from ..kinds.info import KindInfo
 from ..storage.resource_store import ResourceStore
 from ..storage.slices import PARSED_SLICE_SIZE, select, slices
 from ..storage.stored_objects import StoredObject, encode
@@ -53,7 +54,7 @@ class Deleter:
             None,
         )
         obj = {**old, "metadata": dict(old["metadata"])}
-        _set_propagation_finalizer(obj, options.propagation_policy)
+        _set_propagation_finalizer(obj, options.propagation_policy, kind)
         _set_deletion_timestamp(write_request, obj, options.grace_period)
         if options.dry_run:
             return WriteResult(encode(obj), removed=is_deletion_complete(obj), uid=entry.uid)
@@ -123,6 +124,20 @@ class Deleter:
                 await written.committed()
 
 
+def propagation_warnings(kind: KindInfo, options: DeleteOptions) -> list[str]:
+    """Return a warning if a deletion keeps the dependents although its options do not ask for it.
+
+    kube-apiserver warns of Jobs only, which are the one kind here.
+    """
+    if options.propagation_policy or not kind.orphan_by_default:
+        return []
+    return [
+        f"child pods are preserved by default when {kind.resource.plural} are deleted; set "
+        "propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress "
+        "this warning"
+    ]
+
+
 def deletion_status(write_request: WriteRequest, written: WriteResult) -> Json:
     """Return the Status of a completed deletion, for kinds that do not return the object."""
     details = details_of(write_request.kind.resource, write_request.object_path.name)
@@ -154,10 +169,16 @@ def _check_preconditions(
         raise conflict(named_by_kind, entry.name, why, kind=resource.kind)
 
 
-def _set_propagation_finalizer(obj: Json, policy: str) -> None:
-    """Set the finalizer for the garbage collector that *policy* requires."""
+def _set_propagation_finalizer(obj: Json, policy: str, kind: KindInfo) -> None:
+    """Set the finalizer for the garbage collector that *policy* requires.
+
+    Without a policy, finalizers that are there decide, and then the kind.
+    """
     if not policy:
-        return
+        finalizers = obj["metadata"].get("finalizers") or ()
+        if not kind.orphan_by_default or ORPHAN in finalizers or FOREGROUND in finalizers:
+            return
+        policy = "Orphan"
     metadata = obj["metadata"]
     before = metadata.get("finalizers") or []
     kept = [name for name in before if name not in (ORPHAN, FOREGROUND)]

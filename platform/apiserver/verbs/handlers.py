@@ -165,6 +165,7 @@ class Handlers:
         self, request: Request, kind: KindInfo, request_info: RequestInfo
     ) -> Response:
         options = delete_options(request)
+        request.warnings.extend(deletes.propagation_warnings(kind, options))
         call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
         renderer = _renderer(request, kind)
         written = self.deleter.delete(call, options)
@@ -172,7 +173,9 @@ class Handlers:
         if written.removed and not kind.delete_returns_object:
             status = deletes.deletion_status(call, written)
             return Response(body=msgspec.json.encode(status) + b"\n")
-        return renderer.render_object(data)
+        # As kube-apiserver: 202 for the older form of the policy alone.
+        pending = options.orphan_dependents is False and not written.removed
+        return renderer.render_object(data, status=202 if pending else 200)
 
     async def _delete_collection(
         self, request: Request, kind: KindInfo, request_info: RequestInfo
@@ -180,6 +183,7 @@ class Handlers:
         if "deletecollection" not in kind.verbs:
             raise method_not_allowed(kind.resource)
         options = delete_options(request)
+        request.warnings.extend(deletes.propagation_warnings(kind, options))
         reading = read_options(request, kind, request_info.object_path, watch=False)
         call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
         renderer = _renderer(request, kind)

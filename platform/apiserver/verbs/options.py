@@ -133,12 +133,22 @@ def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> Sel
     renamed = []
     for each in requirements:
         if kind.field_value({}, each.path) is None:
-            raise bad_request(f"field label not supported: {each.path}")
+            raise bad_request(_unknown_field_label(kind, each.path))
         path = kind.stored_labels.get(each.path, each.path)
         renamed.append(each._replace(path=path))
     return SelectionPredicate(
         namespace=object_path.namespace, labels=selector, fields=tuple(renamed)
     )
+
+
+def _unknown_field_label(kind: KindInfo, label: str) -> str:
+    """Return kube-apiserver's message for a field label that the kind does not have."""
+    if kind.resource.group == "batch" and kind.resource.kind == "Job":
+        return f'field label "{label}" not supported for Job'
+    if kind.custom or kind.field_labels:
+        return f"field label not supported: {label}"
+    known = '"metadata.name", "metadata.namespace"'
+    return f'"{label}" is not a known field selector: only {known}'
 
 
 def encode_continue(version: int, key: str) -> str:
@@ -241,6 +251,9 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     propagation_policy: str = ""
+    orphan_dependents: bool | None = None
+    """The older form of the policy, if the request has it."""
+
     dry_run: bool = False
 
 
@@ -317,5 +330,6 @@ def delete_options(request: Request) -> DeleteOptions:
         uid=conditions.uid,
         resource_version=conditions.resource_version,
         propagation_policy=policy,
+        orphan_dependents=orphan,
         dry_run=bool(dry_run),
     )

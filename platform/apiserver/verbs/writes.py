@@ -336,7 +336,12 @@ class Writer:
             kind.normalize_stored(old)
             kind.before_update(obj, old)
         if write_request.object_path.subresource:
-            errors = kind.validate(obj, old)
+            validate = (
+                kind.validate_status
+                if write_request.object_path.subresource == "status"
+                else kind.validate
+            )
+            errors = validate(obj, old)
             if errors:
                 raise invalid(kind.resource, entry.name, errors)
         else:
@@ -378,6 +383,8 @@ class Writer:
             raise invalid(
                 write_request.kind.stored_as or write_request.kind.resource, attributes.name, errors
             )
+        if attributes.warnings is not None:
+            attributes.warnings.extend(write_request.kind.warnings(mutated, attributes.old_object))
         self.admission.validate(attributes, mutated)
         return mutated
 
