@@ -1,9 +1,9 @@
 """Builds our custom resource definitions: our own description with Kubernetes' types filled in.
 
-`platform/model/crds/*.yaml` and the frameworks of training jobs describe our types; where one of them holds a type of Kubernetes they
-say ``x-batholith-type: PodTemplateSpec``. Such a type is read from an API server's OpenAPI and
-converted to a structural schema: references resolved, prose and everything that is no part of a
-definition left out.
+`platform/model/crds/*.yaml` and the frameworks of training jobs describe our types; where one of
+them holds a type of Kubernetes they say ``x-batholith-type: PodTemplateSpec``. Such a type is read
+from an API server's OpenAPI and converted to a structural schema: references resolved, prose and
+everything that is no part of a definition left out.
 """
 
 import copy
@@ -191,13 +191,19 @@ def write(created: crds.Document) -> None:
 
 def encoded(created: crds.Document) -> bytes:
     """Definitions as package data: JSON, which loads in a moment where YAML takes a second."""
-    types = [f"{json.dumps(name)}: ".encode() + msgspec.json.encode(each)
-             for name, each in created.types.items()]
-    lists = [[msgspec.json.encode(each) for each in one]
-             for one in (created.volcano, created.training)]
+    types = [
+        f"{json.dumps(name)}: ".encode() + msgspec.json.encode(each)
+        for name, each in created.types.items()
+    ]
+    lists = [
+        [msgspec.json.encode(each) for each in one] for one in (created.volcano, created.training)
+    ]
     volcano, training = (b"[" + b",\n".join(one) + b"]" for one in lists)
-    parts = (b'{"types": {' + b",\n".join(types) + b"}", b'"volcano": ' + volcano,
-             b'"training": ' + training + b"}\n")
+    parts = (
+        b'{"types": {' + b",\n".join(types) + b"}",
+        b'"volcano": ' + volcano,
+        b'"training": ' + training + b"}\n",
+    )
     return b",\n".join(parts)
 
 
