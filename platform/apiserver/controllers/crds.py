@@ -1,5 +1,9 @@
 """Custom resource definitions: establish, serve and terminate them."""
 
+from typing import Any
+
+import msgspec
+
 from ...model import names
 from ..custom.crds import CLEANUP_FINALIZER, is_established, reconciled_status, terminating_status
 from ..custom.kinds import custom_kinds
@@ -14,6 +18,29 @@ from .base import Controller, ControllerContext, internal_request, without_final
 
 _INLINE_COMPILE_SIZE = 8 * 1024
 """Bytes of a definition up to which it is compiled on the event loop, its patterns being cached."""
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Spec(msgspec.Struct):
+    group: str
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    accepted_names: dict[str, Any] | None = None
+
+
+class _Names(msgspec.Struct):
+    """A definition without its schemas."""
+
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status | None = None
+
+
+_names_decoder = msgspec.json.Decoder(_Names)
 
 
 class CrdController(Controller):
@@ -63,7 +90,7 @@ class CrdController(Controller):
 
     async def _sync(self, entry: StoredObject) -> None:
         obj = entry.parse()
-        others = [each.parse() for each in self._crds.latest_entries()]
+        others = [_names(each.data) for each in self._crds.latest_entries()]
         status = reconciled_status(obj, others, now())
         if is_established({"status": status}):
             # Clients that wait for Established use the kinds immediately.
@@ -120,6 +147,12 @@ class CrdController(Controller):
         self.context.catalog.terminating_crds.discard(name)
         for kind in self.context.catalog.remove_crd(name):
             self.context.writer.store.remove_resource(kind)
+
+
+def _names(data: bytes) -> Json:
+    """Return the part of a definition that holds its names: schemas take long to parse."""
+    names_of: Json = msgspec.to_builtins(_names_decoder.decode(data))
+    return names_of
 
 
 def _in_progress(obj: Json) -> Json:
