@@ -1,5 +1,6 @@
 """Custom resource definitions: establish, serve and terminate them."""
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -52,8 +53,8 @@ class CrdController(Controller):
         super().__init__(context)
         self._kind = context.catalog.require(names.CRDS)
         self._crds = context.resource_store(names.CRDS)
-        self._compiled: dict[str, Json] = {}
-        """``spec`` of each served definition."""
+        self._compiled: dict[str, bytes] = {}
+        """Digest of ``spec`` of each served definition."""
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue definitions that change, or whose last object may be deleted."""
@@ -72,7 +73,7 @@ class CrdController(Controller):
             obj = entry.parse()
             if is_established(obj):
                 self._serve(entry.name, custom_kinds(obj))
-                self._compiled[entry.name] = obj["spec"]
+                self._compiled[entry.name] = _digest(obj["spec"])
             if entry.deleting:
                 self.context.catalog.terminating_crds.add(entry.name)
             self.queue.add(entry.name)
@@ -101,14 +102,15 @@ class CrdController(Controller):
         await written.committed()
 
     async def _compile(self, entry: StoredObject, obj: Json) -> None:
-        if self._compiled.get(entry.name) == obj["spec"]:
+        digest = _digest(obj["spec"])
+        if self._compiled.get(entry.name) == digest:
             return
         if len(entry.data) <= _INLINE_COMPILE_SIZE:
             kinds = custom_kinds(obj)
         else:
             kinds = await offload.run_in_thread(lambda: custom_kinds(obj))
         self._serve(entry.name, kinds)
-        self._compiled[entry.name] = obj["spec"]
+        self._compiled[entry.name] = digest
 
     async def _finalize(self, entry: StoredObject) -> None:
         self.context.catalog.terminating_crds.add(entry.name)
@@ -147,6 +149,11 @@ class CrdController(Controller):
         self.context.catalog.terminating_crds.discard(name)
         for kind in self.context.catalog.remove_crd(name):
             self.context.writer.store.remove_resource(kind)
+
+
+def _digest(spec: Json) -> bytes:
+    """Return a short value for *spec*, which may be large."""
+    return hashlib.sha256(msgspec.json.encode(spec)).digest()
 
 
 def _names(data: bytes) -> Json:
