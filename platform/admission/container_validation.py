@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from ..model import quantity, validation
+from ..model.field_errors import ErrorList
 from ..model.pod import (
     IMAGE_PULL_POLICIES,
     PROTOCOLS,
@@ -13,7 +14,6 @@ from ..model.pod import (
 from ..model.pod_resources import Resources
 from ..model.quantity import Quantity, QuantityError
 from ..model.resource_names import COMPUTE, may_overcommit
-from .field_errors import ErrorList
 from .pod_types import Amounts, Container, EnvVar, Probe
 
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)

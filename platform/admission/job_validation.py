@@ -7,13 +7,13 @@ import msgspec
 
 from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader
+from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, TaskSpec, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import Queue, QueueState
 from . import policy_validation
 from .decoding import decode, nested_object
-from .field_errors import ErrorList, join_errors, quote
 from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings

@@ -8,10 +8,10 @@ import msgspec
 
 from ..model import validation
 from ..model.admission import Json
+from ..model.field_errors import ErrorList
 from ..model.pod import DNS_POLICIES, PREEMPTION_POLICIES, RESTART_POLICIES, TAINT_EFFECTS
 from .container_validation import validate_container, validate_quantity
 from .decoding import describe_error, without_nulls
-from .field_errors import ErrorList
 from .pod_types import PodSpec, PodTemplate
 
 _REQUIRED_VOLUME_FIELDS = {  # By volume source.

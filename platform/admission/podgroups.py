@@ -1,10 +1,10 @@
 """Validation of new PodGroups; updates are not validated."""
 
 from ..model.admission import AdmissionRequest, DeniedError, ObjectReader
+from ..model.field_errors import join_errors
 from ..model.names import QUEUES
 from ..model.podgroup import PodGroup
 from .decoding import decode
-from .field_errors import join_errors
 from .job_validation import leaf_error, queue_state_error
 from .task_validation import topology_error
 

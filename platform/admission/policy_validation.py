@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ..job_ctrl.actions import ACTIONS
 from ..model import durations
+from ..model.field_errors import quote
 from ..model.job import POLICY_EVENTS, JobEvent, LifecyclePolicy
-from .field_errors import quote
 
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from ..model import quantity
 from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
+from ..model.field_errors import ErrorList, aggregate_errors, quote
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.queue import Quantities, Queue, QueueState
 from ..model.resource_names import is_extended
 from .decoding import decode, nested_object
-from .field_errors import ErrorList, quote
 from .queue_tree import QueueTree, validate_delete, validate_parent, validate_resources
 from .settings import AdmissionSettings
 
@@ -102,10 +102,8 @@ def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> N
         errors.invalid("requestBody.spec.state", state, detail)
     if text := _hierarchy_error(queue, old, reader):
         errors.add("requestBody.metadata.annotations", text)
-    if len(errors.errors) == 1:
-        raise DeniedError(errors.errors[0])
     if errors.errors:
-        raise DeniedError(f"[{', '.join(errors.errors)}]")
+        raise DeniedError(aggregate_errors(errors.errors))
 
 
 def _validate_amounts(queue: Queue, errors: ErrorList) -> None:

@@ -27,7 +27,12 @@ class ErrorList:
 
     def not_supported(self, path: str, value: str, allowed: Sequence[str]) -> None:
         """Add an error unless the value is one of *allowed* or empty."""
-        if value and value not in allowed:
+        if value:
+            self.member(path, value, allowed)
+
+    def member(self, path: str, value: str, allowed: Sequence[str]) -> None:
+        """Add an error unless the value is one of *allowed*."""
+        if value not in allowed:
             choices = ", ".join(quote(each) for each in allowed)
             self.add(path, f"Unsupported value: {quote(value)}: supported values: {choices}")
 
@@ -63,6 +68,11 @@ def join_errors(errors: Iterable[str]) -> str:
     non_empty = [each for each in errors if each]
     *first, last = non_empty or [""]
     return " ".join((*(each.removesuffix(";") + ";" for each in first), last))
+
+
+def aggregate_errors(errors: Sequence[str]) -> str:
+    """Join *errors* as Kubernetes does: in brackets unless there is only one."""
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
 
 
 def quote(value: Any) -> str:
