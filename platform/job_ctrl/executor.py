@@ -28,12 +28,13 @@ from ..machinery.controller import RequeueError, ShardedQueue
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.expectations import Expectations
 from ..machinery.priority_semaphore import PrioritySemaphore
+from ..machinery.status_writer import merge_patch
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import ObjectMeta, preconditions
 from ..model.podgroup import PodGroup
 from . import effects as fx
-from . import podgroups, pods, status
+from . import podgroups, pods
 from .core_types import Pod
 from .defaults import DefaultedJob
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo
@@ -214,9 +215,7 @@ class Executor:
                 context.request_requeue(remaining)
                 return
         info.counts_stale_since = None
-        patch = status.merge_patch(
-            msgspec.to_builtins(job.status), msgspec.to_builtins(effect.status)
-        )
+        patch = merge_patch(msgspec.to_builtins(job.status), msgspec.to_builtins(effect.status))
         if not patch:
             return
         before, phase = job.status.state.phase, effect.status.state.phase

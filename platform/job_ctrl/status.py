@@ -182,23 +182,6 @@ def without_plugin_keys(status: JobStatus) -> JobStatus:
     return msgspec.structs.replace(status, controlled_resources=kept)
 
 
-def merge_patch(old: object, new: object) -> dict[str, object]:
-    """Return the merge patch from *old* to *new* (decoded JSON); empty if they are equal."""
-    patch: dict[str, object] = {}
-    before = old if isinstance(old, Mapping) else {}
-    after = new if isinstance(new, Mapping) else {}
-    for key in before.keys() | after.keys():
-        if key not in after:
-            patch[key] = None
-        elif isinstance(after[key], Mapping) and isinstance(before.get(key), Mapping):
-            inner = merge_patch(before[key], after[key])
-            if inner:
-                patch[key] = inner
-        elif key not in before or before[key] != after[key]:
-            patch[key] = after[key]
-    return patch
-
-
 def _plugin_keys(job: Job) -> dict[str, str]:
     return {
         f"{PLUGIN_PREFIX}{plugin}": plugin

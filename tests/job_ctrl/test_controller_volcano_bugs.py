@@ -14,6 +14,7 @@ from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
 from batholith.job_ctrl.pod_info import LifecycleEvent
 from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.machinery.status_writer import merge_patch
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
@@ -94,7 +95,7 @@ def test_quirk_4_empty_and_absent_are_the_same_in_a_status() -> None:
     bare = JobStatus(state=JobState(phase="Pending"), min_available=2)
     seen = job_view(job(status=bare))
     assert (
-        not status.merge_patch({"taskStatusCount": {}}, {"taskStatusCount": {}})
+        not merge_patch({"taskStatusCount": {}}, {"taskStatusCount": {}})
         and status.update_counts(seen) == bare
     )
 

@@ -34,6 +34,7 @@ class LimitedServer:
 @given(count=st.integers(0, 100))
 @settings(deadline=None)
 def test_inv_ss_1_server_that_rejects_all_gets_one_call(count: int) -> None:
+    """INV-SS-1."""
     server = LimitedServer(capacity=0)
     outcome = asyncio.run(slow_start(range(count), server.call))
     assert server.calls == min(1, count)

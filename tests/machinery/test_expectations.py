@@ -80,6 +80,7 @@ TestControllerMachine.settings = settings(max_examples=60, stateful_step_count=3
 
 
 def test_inv_ex_3_lost_notification_blocks_for_five_minutes() -> None:
+    """INV-EX-3."""
     clock = FakeClock()
     expected = Expectations(clock)
     expected.expect("job", ["a"])
@@ -160,6 +161,7 @@ def test_inv_ex_6_child_that_is_observed_repeatedly_counts_once() -> None:
 
 
 def test_inv_ex_5_an_absent_record_stays_absent() -> None:
+    """INV-EX-5."""
     expected = Expectations(FakeClock())
     assert expected.observe("job", "a") is None
     assert not expected.set_created("job", "a", "uid")
