@@ -90,6 +90,12 @@ class Service(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
+class MetadataOnly(ApiStruct, frozen=True):
+    """Metadata of any object."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class GroupStatus(ApiStruct, frozen=True):
     """``status`` of a PodGroup."""
 

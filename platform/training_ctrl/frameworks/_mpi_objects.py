@@ -16,6 +16,9 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 ROLES = Resource(RBAC_GROUP, "v1", "roles", "Role")
 ROLE_BINDINGS = Resource(RBAC_GROUP, "v1", "rolebindings", "RoleBinding")
 
+RESOURCES = (SERVICEACCOUNTS, CONFIGMAPS, ROLES, ROLE_BINDINGS)
+"""Resources of the objects."""
+
 _CONFIG_DIR, _KUBECTL_DIR = "/etc/mpi", "/opt/kube"
 _CONFIG_VOLUME, _KUBECTL_VOLUME = "mpi-job-config", "mpi-job-kubectl"
 _HOSTFILE, _KUBEXEC, _DISCOVER = "hostfile", "kubexec.sh", "discover_hosts.sh"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic
 
 import msgspec
 
+from ...model.names import Resource
 from ...model.training.framework_api import FrameworkApi
 from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, RestartPolicy, S, TrainingJob
@@ -59,6 +60,9 @@ class Framework(FrameworkApi[S], Generic[S]):
 
     All methods are pure. Jobs that they get have defaults.
     """
+
+    watched: ClassVar[Sequence[Resource]] = ()
+    """Resources of :meth:`objects`."""
 
     # The pods.
 

@@ -105,6 +105,7 @@ class Mpi(Framework[MpiSpec]):
         errors.not_supported("spec.cleanPodPolicy", policy, tuple(CleanPodPolicy))
 
     terminating_counts_as_failed = False
+    watched = mpi_objects.RESOURCES
 
     def is_master(self, job: TrainingJob[MpiSpec], replica_type: str, index: int) -> bool:
         """Return whether the pod is the launcher."""

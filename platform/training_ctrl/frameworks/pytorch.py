@@ -177,6 +177,8 @@ class PyTorch(Framework[PyTorchSpec]):
             return []
         return [f"{_ELASTIC}.nProcPerNode is deprecated, use spec.nprocPerNode instead"]
 
+    watched = (HORIZONTAL_POD_AUTOSCALERS,)
+
     def shape_pod(self, pod: Json, member: Member[PyTorchSpec]) -> None:
         """Add the variables of ``torch.distributed``; a worker waits for the master's address."""
         add_env(pod, self.environment(member))
