@@ -1,9 +1,12 @@
 """MPI: MPIJob."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import msgspec
 
 from ...model.field_errors import ErrorList
 from ...model.names import TRAINING_GROUP, Resource
+from ...model.pod import PodPhase
 from ...model.training.kinds import TrainingKind
 from ...model.training.types import (
     CleanPodPolicy,
@@ -12,7 +15,12 @@ from ...model.training.types import (
     TrainingJob,
     TrainingSpec,
 )
-from .base import Framework
+from ..core_types import Pod
+from ..dependents import DesiredObject
+from ..observation import Failed, Observation, Restarting, Running, Succeeded, Verdict
+from ..replica_pods import EVICTED
+from . import _mpi_objects as mpi_objects
+from .base import WORKER, Framework, Json, Member, PodSettings, replicas
 
 LAUNCHER = "Launcher"
 
@@ -96,6 +104,92 @@ class Mpi(Framework[MpiSpec]):
         errors.out_of_range("spec.slotsPerWorker", spec.slots_per_worker, minimum=1)
         policy = spec.clean_pod_policy or ""
         errors.not_supported("spec.cleanPodPolicy", policy, tuple(CleanPodPolicy))
+
+    terminating_counts_as_failed = False
+    watched = mpi_objects.RESOURCES
+
+    def is_master(self, job: TrainingJob[MpiSpec], replica_type: str, index: int) -> bool:
+        """Return whether the pod is the launcher."""
+        return replica_type == LAUNCHER
+
+    def has_index(self, replica_type: str) -> bool:
+        """Return whether pods of this type have an index: the launcher has none."""
+        return replica_type != LAUNCHER
+
+    def creation_order(self, job: TrainingJob[MpiSpec]) -> Sequence[str]:
+        """Return the replica types in the order of their creation: the launcher is the last."""
+        return tuple(reversed(job.spec.replica_specs))
+
+    def shape_pod(self, pod: Json, member: Member[MpiSpec]) -> None:
+        """Mount the scripts; the launcher gets kubectl and the variables of Open MPI."""
+        job = member.job
+        if member.replica_type == LAUNCHER:
+            account = pod["spec"].get("serviceAccountName") or self._launcher(job)
+            pod["spec"]["serviceAccountName"] = account
+            mpi_objects.shape_launcher(
+                pod,
+                job.metadata,
+                config=self._config(job),
+                image=member.settings.mpi_kubectl_delivery_image,
+            )
+        else:
+            mpi_objects.shape_worker(pod, config=self._config(job))
+
+    def objects(
+        self,
+        job: TrainingJob[MpiSpec],
+        pods: Mapping[str, Mapping[int, Pod]],
+        settings: PodSettings,
+    ) -> Sequence[DesiredObject]:
+        """Return service account, ConfigMap, Role and RoleBinding of the launcher."""
+        workers = replicas(job.spec.replica_specs[WORKER]) if self._has_workers(job) else 0
+        cluster = mpi_objects.MpiCluster(
+            launcher=self._launcher(job),
+            config=self._config(job),
+            job=job.metadata.name,
+            workers=tuple(
+                self.pod_name(job.metadata.name, WORKER, index) for index in range(workers)
+            ),
+            running=tuple(
+                pod.metadata.name
+                for pod in pods.get(WORKER, {}).values()
+                if pod.phase == PodPhase.RUNNING
+            ),
+            slots=job.spec.slots_per_worker or 1,
+            main_container=job.spec.main_container,
+            launcher_template=job.spec.replica_specs[LAUNCHER].template,
+        )
+        return mpi_objects.desired_objects(cluster)
+
+    def judge(self, seen: Observation[MpiSpec]) -> Iterable[Verdict]:
+        """The launcher decides; a job runs when launcher and workers do."""
+        launcher = seen.counts[LAUNCHER]
+        if launcher.expected == 0:
+            yield Succeeded(self.success_message(seen.job))
+            return
+        if launcher.active and all(
+            counts.active == counts.replicas for counts in seen.counts.values()
+        ):
+            yield Running(self.running_message(seen.job))
+        for replica_type, counts in seen.counts.items():
+            if not counts.failed:
+                continue
+            if seen.job.spec.replica_specs[replica_type].restart_policy != RestartPolicy.NEVER:
+                yield Restarting(self.restart_message(seen.job, replica_type, counts.failed))
+                continue
+            pods = seen.pods.get(replica_type, {}).values()
+            evicted = any(pod.status.reason == EVICTED for pod in pods)
+            message = self.failure_message(seen.job, replica_type, counts.failed)
+            yield Failed(message, "Evicted" if evicted else "")
+
+    def _has_workers(self, job: TrainingJob[MpiSpec]) -> bool:
+        return WORKER in job.spec.replica_specs
+
+    def _launcher(self, job: TrainingJob[MpiSpec]) -> str:
+        return self.pod_name(job.metadata.name, LAUNCHER, 0)
+
+    def _config(self, job: TrainingJob[MpiSpec]) -> str:
+        return f"{job.metadata.name}-config"
 
 
 FRAMEWORK = Mpi()

@@ -1,6 +1,8 @@
 """PyTorch: PyTorchJob."""
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,8 +18,24 @@ from ...model.training.elastic import (
 )
 from ...model.training.kinds import TrainingKind
 from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
-from .base import Framework
+from ..core_types import Pod
+from ..dependents import DesiredObject
+from ..observation import Observation
+from ._pytorch_init import init_containers
+from .base import (
+    MASTER,
+    Framework,
+    Json,
+    Member,
+    PodSettings,
+    add_env,
+    decode_raw,
+    total_replicas,
+)
 
+HORIZONTAL_POD_AUTOSCALERS = Resource(
+    "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
+)
 _ELASTIC = "spec.elasticPolicy"
 _BELOW_ONE = re.compile(r"[+-]?0+|-[0-9]+")
 
@@ -159,6 +177,107 @@ class PyTorch(Framework[PyTorchSpec]):
         if policy is None or policy.n_proc_per_node is None:
             return []
         return [f"{_ELASTIC}.nProcPerNode is deprecated, use spec.nprocPerNode instead"]
+
+    watched = (HORIZONTAL_POD_AUTOSCALERS,)
+
+    def shape_pod(self, pod: Json, member: Member[PyTorchSpec]) -> None:
+        """Add the variables of ``torch.distributed``; a worker waits for the master's address."""
+        add_env(pod, self.environment(member))
+        has_master = MASTER in member.job.spec.replica_specs
+        if has_master and member.replica_type != MASTER and member.settings.pytorch_init_image:
+            address = self.pod_name(member.job.metadata.name, MASTER, 0)
+            given = pod["spec"].get("initContainers") or ()
+            pod["spec"]["initContainers"] = [*given, *init_containers(address, member.settings)]
+
+    def environment(self, member: Member[PyTorchSpec]) -> Iterator[tuple[str, object]]:
+        """Yield the variables of one pod.
+
+        Raises:
+            PortNotFoundError: a template lacks the port.
+        """
+        job, spec = member.job, member.job.spec
+        yield "PYTHONUNBUFFERED", 1
+        if MASTER in spec.replica_specs:
+            yield from self._master_environment(member)
+        if spec.nproc_per_node is not None:
+            yield "PET_NPROC_PER_NODE", spec.nproc_per_node
+        if spec.elastic_policy is not None:
+            yield from self._elastic_environment(member, spec.elastic_policy)
+        else:
+            yield "PET_NNODES", total_replicas(job)
+
+    def _master_environment(self, member: Member[PyTorchSpec]) -> Iterator[tuple[str, object]]:
+        job, port = member.job, self.port(member.job, MASTER)
+        address = self.pod_name(job.metadata.name, MASTER, 0)
+        rank = member.index + (member.replica_type != MASTER)
+        yield "MASTER_PORT", port
+        yield "PET_MASTER_PORT", port
+        yield "MASTER_ADDR", address
+        yield "PET_MASTER_ADDR", address
+        yield "WORLD_SIZE", total_replicas(job) * _processes(job.spec.nproc_per_node)
+        yield "RANK", rank
+        yield "PET_NODE_RANK", rank
+
+    def _elastic_environment(
+        self, member: Member[PyTorchSpec], policy: PyTorchElasticPolicy
+    ) -> Iterator[tuple[str, object]]:
+        job = member.job
+        host = policy.rdzv_host or self.pod_name(job.metadata.name, WORKER, 0)
+        yield "PET_RDZV_ENDPOINT", f"{host}:{policy.rdzv_port or self.port(job, WORKER)}"
+        yield "PET_RDZV_BACKEND", policy.rdzv_backend or "c10d"
+        yield "PET_NNODES", f"{policy.min_replicas}:{policy.max_replicas}"
+        if policy.max_restarts is not None:
+            yield "PET_MAX_RESTARTS", policy.max_restarts
+        if policy.n_proc_per_node is not None:
+            yield "PET_NPROC_PER_NODE", policy.n_proc_per_node
+        if policy.rdzv_id is not None:
+            yield "PET_RDZV_ID", policy.rdzv_id
+        if policy.rdzv_conf:
+            settings = (f"{each.key}={each.value}" for each in policy.rdzv_conf)
+            yield "PET_RDZV_CONF", ",".join(settings)
+        if policy.standalone:
+            yield "PET_STANDALONE", ""
+
+    def succeeds_early(self, seen: Observation[PyTorchSpec], replica_type: str) -> bool:
+        """Return whether a worker of an elastic job has succeeded."""
+        return seen.job.spec.elastic_policy is not None and seen.counts[replica_type].succeeded > 0
+
+    def objects(
+        self,
+        job: TrainingJob[PyTorchSpec],
+        pods: Mapping[str, Mapping[int, Pod]],
+        settings: PodSettings,
+    ) -> Sequence[DesiredObject]:
+        """Return the autoscaler of an elastic job with metrics."""
+        policy = job.spec.elastic_policy
+        if policy is None or not policy.metrics or job.spec.run_policy.suspend:
+            return ()
+        target = {
+            "apiVersion": self.kind.resource.api_version,
+            "kind": self.kind.name,
+            "name": job.metadata.name,
+        }
+        spec: dict[str, Any] = {
+            "scaleTargetRef": target,
+            "minReplicas": policy.min_replicas,
+            "maxReplicas": policy.max_replicas,
+            "metrics": [decode_raw(each) for each in policy.metrics],
+        }
+        name = job.metadata.name
+        return (
+            DesiredObject(resource=HORIZONTAL_POD_AUTOSCALERS, name=name, content={"spec": spec}),
+        )
+
+    def obsolete_objects(self, job: TrainingJob[PyTorchSpec]) -> Sequence[DesiredObject]:
+        """Return the autoscaler of a job that is suspended, or without metrics."""
+        if self.objects(job, {}, PodSettings()):
+            return ()
+        return (DesiredObject(resource=HORIZONTAL_POD_AUTOSCALERS, name=job.metadata.name),)
+
+
+def _processes(text: str | None) -> int:
+    """Return the number of processes per pod as far as it is known: 1 for ``auto`` and the like."""
+    return int(text) if text is not None and re.fullmatch(r"[+-]?[0-9]+", text) else 1
 
 
 FRAMEWORK = PyTorch()

@@ -1,0 +1,47 @@
+"""Objects that a framework wants beside pods and Services. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ..model.names import Resource
+from .core_types import DependentObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredObject:
+    """An object as a framework wants it."""
+
+    resource: Resource
+    name: str
+    content: Mapping[str, Any] = field(default_factory=dict)
+    """Fields beside the metadata; they are kept as they are here."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels beside those of the job."""
+
+
+def differing(desired: DesiredObject, existing: DependentObject) -> dict[str, Any]:
+    """Return the content fields of *desired* that *existing* has otherwise."""
+    observed = msgspec.to_builtins(existing)
+    return {
+        name: value
+        for name, value in desired.content.items()
+        if not _matches(value, observed.get(name, type(value)()), exact=name == "data")
+    }
+
+
+def _matches(desired: Any, observed: Any, *, exact: bool = False) -> bool:
+    """Whether *observed* has all fields of *desired*; other fields may be defaults."""
+    if isinstance(desired, Mapping) and isinstance(observed, Mapping):
+        if exact and desired.keys() != observed.keys():
+            return False
+        return all(key in observed and _matches(desired[key], observed[key]) for key in desired)
+    if isinstance(desired, Sequence) and not isinstance(desired, str):
+        return (
+            isinstance(observed, Sequence)
+            and len(desired) == len(observed)
+            and all(map(_matches, desired, observed))
+        )
+    return bool(desired == observed)

@@ -1,0 +1,109 @@
+"""The pods and Services of a job by replica type and index, and what failed pods lead to. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..machinery.pod_ranking import deletion_order
+from ..model import names
+from ..model.meta import HasMeta
+from ..model.pod import PodPhase
+from .core_types import Pod, Service
+from .observation import ReplicaCounts
+from .replica_pods import Reaction, deletion_requested_by, exit_code, reaction
+from .slots import Slots, T, arrange, parse_index
+from .view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """The objects of one replica type."""
+
+    replica_type: str
+    replicas: int
+    restart_policy: str
+    pods: Slots[Pod]
+    services: Slots[Service]
+    judged: Mapping[int, Pod]
+    """Pods by index, without those of an earlier run of the job."""
+    restarting: tuple[Pod, ...]
+    """Failed pods that are created again."""
+    fails_job: bool
+    """Whether a program has failed with an exit code that is not retried."""
+
+
+def replica_groups(view: View, started: str | None) -> tuple[ReplicaGroup, ...]:
+    """Return the objects of each replica type of a job that was started at *started*."""
+    pods, services = _by_type(view.pods), _by_type(view.services)
+    return tuple(
+        _group(view, name, pods.get(name.lower(), []), services.get(name.lower(), []), started)
+        for name in view.job.spec.replica_specs
+    )
+
+
+def count(group: ReplicaGroup, *, terminating_counts_as_failed: bool) -> ReplicaCounts:
+    """Count the judged pods by phase."""
+    active = succeeded = failed = 0
+    for pod in group.judged.values():
+        match pod.phase:
+            case PodPhase.RUNNING if pod.is_terminating and terminating_counts_as_failed:
+                failed += 1
+            case PodPhase.RUNNING:
+                active += 1
+            case PodPhase.SUCCEEDED:
+                succeeded += 1
+            case PodPhase.FAILED:
+                failed += 1
+    return ReplicaCounts(replicas=group.replicas, active=active, succeeded=succeeded, failed=failed)
+
+
+def _group(
+    view: View, replica_type: str, pods: list[Pod], services: list[Service], started: str | None
+) -> ReplicaGroup:
+    spec = view.job.spec.replica_specs[replica_type]
+    number = spec.replicas or 0
+    index_of = _index if view.framework.has_index(replica_type) else _only_index
+    pod_slots = arrange(pods, number, index_of=index_of, rank=deletion_order)
+    judged = {
+        index: pod
+        for index, pod in pod_slots.by_index.items()
+        if not deletion_requested_by(pod, started)
+    }
+    reactions = {
+        pod.metadata.uid: reaction(
+            spec.restart_policy, exit_code(pod, view.framework.kind.main_container)
+        )
+        for pod in judged.values()
+        if pod.phase == PodPhase.FAILED
+    }
+    return ReplicaGroup(
+        replica_type=replica_type,
+        replicas=number,
+        restart_policy=spec.restart_policy,
+        pods=pod_slots,
+        services=arrange(services, number, index_of=index_of, rank=_by_name),
+        judged=judged,
+        restarting=tuple(
+            pod for pod in judged.values() if reactions.get(pod.metadata.uid) is Reaction.RESTART
+        ),
+        fails_job=Reaction.FAIL in reactions.values(),
+    )
+
+
+def _by_type(objects: Iterable[T]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for each in objects:
+        found.setdefault(each.metadata.labels.get(names.TRAINING_REPLICA_TYPE, ""), []).append(each)
+    return found
+
+
+def _index(obj: HasMeta) -> int | None:
+    return parse_index(obj.metadata.labels.get(names.TRAINING_REPLICA_INDEX, ""))
+
+
+def _only_index(obj: HasMeta) -> int | None:
+    """Return the index of a replica type without indices."""
+    return 0
+
+
+def _by_name(services: Iterable[Service]) -> list[Service]:
+    return sorted(services, key=lambda each: each.metadata.name)

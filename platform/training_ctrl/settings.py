@@ -1,0 +1,54 @@
+"""Settings of the training controller."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from ..machinery.controller import RECONCILE_TIMEOUT
+from ..machinery.metrics import WorkQueueMetrics
+from ..model.names import TRAINING_OPERATOR
+from .frameworks.base import PodSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """Settings of a :class:`~batholith.training_ctrl.controller.TrainingController`."""
+
+    kinds: Sequence[str] = ()
+    """Kinds to reconcile, in any case; empty for all."""
+
+    namespace: str = ""
+    """Namespace whose jobs are reconciled; empty for all."""
+
+    workers: int = 1
+    """Concurrent reconciles of each kind."""
+
+    gang_scheduler_name: str = ""
+    """Scheduler that gets PodGroups: empty for none, ``volcano`` for Volcano's; the pods of any
+    other name get PodGroups of the scheduler plugins of Kubernetes."""
+
+    managed_by: Sequence[str] = ("", TRAINING_OPERATOR)
+    """Values of ``runPolicy.managedBy`` whose jobs are reconciled; empty if the field is unset."""
+
+    pods: PodSettings = field(default_factory=PodSettings)
+    """Settings that pods depend on."""
+
+    served_interval: float = 10.0
+    """Seconds between two checks of which kinds the API server has."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds after which a reconcile is cancelled and retried."""
+
+    registry: CollectorRegistry | None = None
+    """Registry for metrics, if any."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Metrics of the work queues, if any."""
+
+
+class UnknownKindError(ValueError):
+    """No framework has the kind."""
+
+    def __init__(self, kind: str, known: Sequence[str]) -> None:
+        super().__init__(f"unknown kind {kind!r}; known are {', '.join(known)}")

@@ -1,0 +1,45 @@
+"""The state of a job that a plan is made from. Immutable."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ..model.meta import ObjectMeta
+from ..model.names import Resource
+from ..model.training.types import TrainingJob
+from .core_types import DependentObject, Group, Pod, Service
+from .frameworks.base import Framework, PodSettings
+from .gangs import Gang
+
+
+def _no_object(resource: Resource, name: str) -> DependentObject | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A job and what belongs to it."""
+
+    framework: Framework[Any]
+    job: TrainingJob[Any]
+    """The job with defaults."""
+    now: datetime
+    pods: tuple[Pod, ...] = ()
+    services: tuple[Service, ...] = ()
+    gang: Gang | None = None
+    """How pods are scheduled together, if they are."""
+    podgroup: Group | None = None
+    """The PodGroup of the job's name, whoever controls it."""
+    find_object: Callable[[Resource, str], DependentObject | None] = _no_object
+    """Returns an object in the job's namespace."""
+    served: Callable[[Resource], bool] = lambda resource: True
+    """Whether the API server has a resource."""
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """Values of the PriorityClasses by name."""
+    settings: PodSettings = field(default_factory=PodSettings)
+
+    def controls(self, meta: ObjectMeta) -> bool:
+        """Whether the job controls an object."""
+        owner = meta.controller
+        return owner is not None and owner.uid == self.job.metadata.uid
