@@ -11,6 +11,9 @@ from .core_types import BUILT_IN_CONTROLLER, OUR_CONTROLLER
 UNMANAGED = ""
 """Stands for Jobs without ``spec.managedBy``."""
 
+OWN_JOBS = frozenset({OUR_CONTROLLER})
+"""Jobs to reconcile beside kube-controller-manager."""
+
 ALL_JOBS = frozenset({UNMANAGED, BUILT_IN_CONTROLLER, OUR_CONTROLLER})
 """Jobs to reconcile where no other Job controller runs."""
 
@@ -19,9 +22,9 @@ ALL_JOBS = frozenset({UNMANAGED, BUILT_IN_CONTROLLER, OUR_CONTROLLER})
 class BatchJobSettings:
     """Settings of a :class:`~batholith.batch_ctrl.controller.BatchJobController`."""
 
-    managed_by: frozenset[str] = frozenset({OUR_CONTROLLER})
+    managed_by: frozenset[str] = OWN_JOBS
     """Values of ``spec.managedBy`` of the Jobs to reconcile. By default not those of
-    kube-controller-manager, which runs on every cluster but the embedded one (``ALL_JOBS``)."""
+    kube-controller-manager, which runs on every cluster but the embedded one (`ALL_JOBS`)."""
 
     delete_finished: bool = False
     """Delete finished Jobs after ``spec.ttlSecondsAfterFinished``. Off by default, because

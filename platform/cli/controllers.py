@@ -1,9 +1,10 @@
-"""``batholith controllers``: the queue, job and podgroup controllers in one process."""
+"""``batholith controllers``: all controllers in one process."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,8 +22,9 @@ from .leader_election import (
 from .manager import (
     Runnable,
     Telemetry,
-    ensure_volcano_not_running,
+    ensure_not_beside,
     exit_on_error,
+    new_client,
     run_components,
 )
 from .process import run
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
     from ..queue_ctrl.controller import QueueController
+    from ..training_ctrl.settings import TrainingSettings
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +108,68 @@ class ControllerFlags:
         return ",".join(self.controllers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFlags:
+    """Controllers of batch/v1: Jobs and CronJobs."""
+
+    manage_all_jobs: Annotated[
+        bool,
+        typer.Option(
+            "--manage-all-jobs",
+            help="Reconcile all Jobs of batch/v1, not only those whose spec.managedBy is "
+            "batholith.io/job-controller, and delete those whose TTL has expired. Only where "
+            "kube-controller-manager does not run.",
+        ),
+    ] = False
+    concurrent_job_syncs: Annotated[
+        int, typer.Option(min=1, help="Workers of the controller of batch/v1 Jobs.")
+    ] = 5
+    concurrent_cron_job_syncs: Annotated[
+        int, typer.Option(min=1, help="Workers of the controller of batch/v1 CronJobs.")
+    ] = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFlags:
+    """Controller of Kubeflow's training jobs; the flags are those of its training operator."""
+
+    enable_scheme: Annotated[
+        list[str],
+        typer.Option(help="Kind of training jobs to reconcile, all without; may be repeated."),
+    ] = ()  # type: ignore[assignment]  # typer converts it to a list
+    controller_threads: Annotated[
+        int, typer.Option(min=1, help="Workers for each kind of training jobs.")
+    ] = 1
+    gang_scheduler_name: Annotated[
+        str,
+        typer.Option(
+            help="Scheduler of the gangs of training jobs, each with a PodGroup: volcano, or one "
+            "with the coscheduling plugin of Kubernetes; empty for no gangs."
+        ),
+    ] = ""
+    pytorch_init_container_image: Annotated[
+        str,
+        typer.Option(help="Image of the init container that waits for the master; empty for none."),
+    ] = "alpine:3.10"
+    pytorch_init_container_max_tries: Annotated[
+        int, typer.Option(min=1, help="Attempts of that init container.")
+    ] = 100
+    pytorch_init_container_template_file: Annotated[
+        Path | None, typer.Option(help="YAML list of init containers to use instead.")
+    ] = None
+    mpi_kubectl_delivery_image: Annotated[
+        str, typer.Option(help="Image of the init container with the launcher's kubectl.")
+    ] = "kubeflow/kubectl-delivery:latest"
+    force_beside_training_operator: Annotated[
+        bool,
+        typer.Option(
+            "--force-beside-training-operator",
+            help="Start the controller of training jobs even if a Deployment of Kubeflow's "
+            "training operator exists.",
+        ),
+    ] = False
+
+
 def _reconcile_timeout(flags: ControllerFlags) -> float:
     """Seconds of ``--reconcile-timeout``.
 
@@ -131,19 +196,77 @@ def _validate(flags: ControllerFlags) -> None:
         log.warning("unsupported controller ignored", extra={"controller": name})
 
 
+def _training_settings(flags: TrainingFlags) -> "TrainingSettings":
+    """Return the settings of the controller of training jobs that *flags* give.
+
+    Raises:
+        OSError: the template file cannot be read.
+        ValueError: a kind is unknown.
+    """
+    from ..training_ctrl.frameworks.base import PodSettings
+    from ..training_ctrl.settings import TrainingSettings
+
+    file = flags.pytorch_init_container_template_file
+    return TrainingSettings(
+        kinds=tuple(flags.enable_scheme),
+        workers=flags.controller_threads,
+        gang_scheduler_name=flags.gang_scheduler_name,
+        pods=PodSettings(
+            pytorch_init_image=flags.pytorch_init_container_image,
+            pytorch_init_tries=flags.pytorch_init_container_max_tries,
+            pytorch_init_template=file.read_text() if file is not None else "",
+            mpi_kubectl_delivery_image=flags.mpi_kubectl_delivery_image,
+        ),
+    )
+
+
+async def _ensure_sole_controllers(
+    cluster: ClusterFlags,
+    enabled: Collection[str],
+    batch: BatchFlags,
+    training: TrainingFlags,
+    check_flags: VolcanoCheckFlags,
+) -> None:
+    """Check that no other system reconciles the objects of the *enabled* controllers.
+
+    Raises:
+        OtherSystemRunningError, ControllerManagerRunningError: one does.
+        ConfigError: no valid credentials were found.
+    """
+    from . import controller_manager_check
+    from .deployment_check import CONTROLLERS, TRAINING_OPERATOR
+
+    components = [*check_flags.components(CONTROLLERS)]
+    if controller_selection.TRAINING in enabled and not training.force_beside_training_operator:
+        components.append(TRAINING_OPERATOR)
+    await ensure_not_beside(cluster, *components)
+    owners = {
+        "--manage-all-jobs": batch.manage_all_jobs,
+        f"--controllers={controller_selection.BATCH_CRON_JOB}": controller_selection.BATCH_CRON_JOB
+        in enabled,
+    }
+    required_by = " and ".join(flag for flag, given in owners.items() if given)
+    if required_by:
+        async with new_client(cluster, "start") as client:
+            await controller_manager_check.ensure_not_running(client, required_by=required_by)
+
+
 def _controllers(
     cluster: ClusterFlags,
     flags: ControllerFlags,
+    batch: BatchFlags,
+    training: TrainingFlags,
     election: ElectionFlags,
     check_flags: VolcanoCheckFlags,
     endpoint_flags: EndpointFlags,
     logging_: LogFlags,
 ) -> None:
-    """Run the queue, job and podgroup controllers."""
+    """Run the controllers: of queues, jobs and PodGroups, and others by name."""
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
+    from .controller_manager_check import ControllerManagerRunningError
+    from .deployment_check import OtherSystemRunningError
     from .health import CannotListenError, serve_endpoints
-    from .volcano_check import CONTROLLERS, VolcanoRunningError
 
     logging_.configure()
     telemetry = Telemetry()
@@ -151,16 +274,25 @@ def _controllers(
         _validate(flags)
         config = election.settings()
         endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
+        enabled = controller_selection.select(flags.selection)
 
     async def main(ready: asyncio.Event) -> None:
         async with serve_endpoints(endpoints):
-            await ensure_volcano_not_running(cluster, check_flags, CONTROLLERS)
+            await _ensure_sole_controllers(cluster, enabled, batch, training, check_flags)
             async with (
                 leader_election(config, cluster, "controllers", telemetry=telemetry) as elector,
                 fenced_client(elector, cluster, "controllers", telemetry=telemetry) as client,
             ):
                 recorder = EventRecorder(client, component="vc-controller-manager")
-                running = _build_controllers(flags, client, recorder, telemetry.registry)
+                builder = _Builder(
+                    flags=flags,
+                    batch=batch,
+                    training=training,
+                    client=client,
+                    recorder=recorder,
+                    registry=telemetry.registry,
+                )
+                running = builder.build(enabled)
                 components: list[Runnable] = [ElectedRunnable(each, elector) for each in running]
                 if not elector:
                     # Without election, readiness means that jobs can be submitted.
@@ -170,7 +302,12 @@ def _controllers(
                     ]
                 await run_components(recorder, *components, ready=ready)
 
-    with exit_on_error(VolcanoRunningError, CannotListenError, ConfigError):
+    with exit_on_error(
+        OtherSystemRunningError,
+        ControllerManagerRunningError,
+        CannotListenError,
+        ConfigError,
+    ):
         run(main)
 
 
@@ -193,60 +330,146 @@ def _queue_controllers(components: Iterable[LeaderElectionRunnable]) -> "Iterato
     return (each for each in components if isinstance(each, QueueController))
 
 
-def _build_controllers(
-    flags: ControllerFlags,
-    client: "Client",
-    recorder: "EventRecorder",
-    registry: "CollectorRegistry",
-) -> list[LeaderElectionRunnable]:
-    """Create the enabled controllers."""
-    from ..job_ctrl.controller import JobController
-    from ..job_ctrl.settings import JobSettings
-    from ..kube.informer.informer import Informer
-    from ..machinery.clock import SystemClock
-    from ..machinery.metrics import WorkQueueMetrics
-    from ..model.names import PODGROUPS
-    from ..model.podgroup import PodGroup
-    from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
-    from ..queue_ctrl.controller import QueueController, QueueSettings
+@dataclass(kw_only=True)
+class _Builder:
+    """Creates the controllers of the process, which share informers, metrics and events."""
 
-    clock, work_metrics = SystemClock(), WorkQueueMetrics(registry)
-    podgroups = Informer(client, PODGROUPS, PodGroup)
-    timeout = _reconcile_timeout(flags)
-    jobs = JobSettings(
-        workers=flags.worker_threads,
-        reconcile_timeout=timeout,
-        registry=registry,
-        work_metrics=work_metrics,
-    )
-    queues = QueueSettings(
-        workers=flags.worker_threads_for_queue,
-        reconcile_timeout=timeout,
-        max_requeues=flags.max_requeue_num,
-        default_queue=flags.default_queue,
-        registry=registry,
-        work_metrics=work_metrics,
-    )
-    groups = PodGroupSettings(
-        workers=flags.worker_threads_for_podgroup,
-        reconcile_timeout=timeout,
-        scheduler_names=tuple(flags.scheduler_name),
-        inherit_owner_annotations=flags.inherit_owner_annotations,
-        work_metrics=work_metrics,
-    )
-    factories: dict[str, Callable[[], LeaderElectionRunnable]] = {
-        "queue-controller": lambda: QueueController(
-            client, settings=queues, clock=clock, recorder=recorder, podgroups=podgroups
-        ),
-        "job-controller": lambda: JobController(
-            client, settings=jobs, clock=clock, recorder=recorder, podgroups=podgroups
-        ),
-        "pg-controller": lambda: PodGroupController(
-            client, settings=groups, clock=clock, recorder=recorder, podgroups=podgroups
-        ),
-    }
-    enabled = controller_selection.select(flags.selection)
-    return [create() for name, create in factories.items() if name in enabled]
+    flags: ControllerFlags
+    batch: BatchFlags
+    training: TrainingFlags
+    client: "Client"
+    recorder: "EventRecorder"
+    registry: "CollectorRegistry"
+
+    def __post_init__(self) -> None:
+        from ..kube.informer.informer import Informer
+        from ..machinery.clock import SystemClock
+        from ..machinery.metrics import WorkQueueMetrics
+        from ..model.names import PODGROUPS
+        from ..model.podgroup import PodGroup
+
+        self._clock = SystemClock()
+        self._work_metrics = WorkQueueMetrics(self.registry)
+        self._podgroups = Informer(self.client, PODGROUPS, PodGroup)
+        self._timeout = _reconcile_timeout(self.flags)
+
+    def build(self, enabled: Collection[str]) -> list[LeaderElectionRunnable]:
+        """Create the *enabled* controllers."""
+        factories: dict[str, Callable[[], LeaderElectionRunnable]] = {
+            "queue-controller": self._queue_controller,
+            "job-controller": self._job_controller,
+            "pg-controller": self._podgroup_controller,
+            controller_selection.BATCH_JOB: self._batch_job_controller,
+            controller_selection.BATCH_CRON_JOB: self._batch_cron_job_controller,
+            controller_selection.TRAINING: self._training_controller,
+        }
+        return [create() for name, create in factories.items() if name in enabled]
+
+    def _queue_controller(self) -> LeaderElectionRunnable:
+        from ..queue_ctrl.controller import QueueController, QueueSettings
+
+        settings = QueueSettings(
+            workers=self.flags.worker_threads_for_queue,
+            reconcile_timeout=self._timeout,
+            max_requeues=self.flags.max_requeue_num,
+            default_queue=self.flags.default_queue,
+            registry=self.registry,
+            work_metrics=self._work_metrics,
+        )
+        return QueueController(
+            self.client,
+            settings=settings,
+            clock=self._clock,
+            recorder=self.recorder,
+            podgroups=self._podgroups,
+        )
+
+    def _job_controller(self) -> LeaderElectionRunnable:
+        from ..job_ctrl.controller import JobController
+        from ..job_ctrl.settings import JobSettings
+
+        settings = JobSettings(
+            workers=self.flags.worker_threads,
+            reconcile_timeout=self._timeout,
+            registry=self.registry,
+            work_metrics=self._work_metrics,
+        )
+        return JobController(
+            self.client,
+            settings=settings,
+            clock=self._clock,
+            recorder=self.recorder,
+            podgroups=self._podgroups,
+        )
+
+    def _podgroup_controller(self) -> LeaderElectionRunnable:
+        from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
+
+        settings = PodGroupSettings(
+            workers=self.flags.worker_threads_for_podgroup,
+            reconcile_timeout=self._timeout,
+            scheduler_names=tuple(self.flags.scheduler_name),
+            inherit_owner_annotations=self.flags.inherit_owner_annotations,
+            work_metrics=self._work_metrics,
+        )
+        return PodGroupController(
+            self.client,
+            settings=settings,
+            clock=self._clock,
+            recorder=self.recorder,
+            podgroups=self._podgroups,
+        )
+
+    def _batch_job_controller(self) -> LeaderElectionRunnable:
+        from ..batch_ctrl.controller import BatchJobController
+        from ..batch_ctrl.settings import ALL_JOBS, OWN_JOBS, BatchJobSettings
+
+        settings = BatchJobSettings(
+            managed_by=ALL_JOBS if self.batch.manage_all_jobs else OWN_JOBS,
+            delete_finished=self.batch.manage_all_jobs,
+            workers=self.batch.concurrent_job_syncs,
+            reconcile_timeout=self._timeout,
+            registry=self.registry,
+            work_metrics=self._work_metrics,
+        )
+        return BatchJobController(
+            self.client,
+            settings=settings,
+            clock=self._clock,
+            recorder=self.recorder.with_component("job-controller"),
+        )
+
+    def _batch_cron_job_controller(self) -> LeaderElectionRunnable:
+        from ..batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
+
+        settings = CronJobSettings(
+            workers=self.batch.concurrent_cron_job_syncs,
+            reconcile_timeout=self._timeout,
+            work_metrics=self._work_metrics,
+        )
+        return CronJobController(
+            self.client,
+            settings=settings,
+            clock=self._clock,
+            recorder=self.recorder.with_component("cronjob-controller"),
+        )
+
+    def _training_controller(self) -> LeaderElectionRunnable:
+        from ..training_ctrl.controller import TrainingController
+
+        settings = replace(
+            _training_settings(self.training),
+            reconcile_timeout=self._timeout,
+            registry=self.registry,
+            work_metrics=self._work_metrics,
+        )
+        return TrainingController(
+            self.client,
+            settings=settings,
+            clock=self._clock,
+            recorder=self.recorder.with_component("training-operator"),
+            podgroups=self._podgroups,
+        )
 
 
 _controllers.__name__ = "controllers"

@@ -30,6 +30,12 @@ AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
 """One supervised replica of each component; Deployments in the cluster have no controller."""
+CONTROLLERS_FLAGS = (
+    "--controllers=*,batch-job-controller,batch-cronjob-controller,training-controller",
+    "--manage-all-jobs",
+    "--gang-scheduler-name=volcano",
+)
+"""Nobody else reconciles the Jobs, CronJobs and training jobs of this cluster."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
@@ -196,7 +202,7 @@ class EmbeddedCluster:
             ),
             ComponentSpec(
                 name="controllers",
-                arguments=self._client_arguments("controllers", *COMMON_FLAGS),
+                arguments=self._client_arguments("controllers", *COMMON_FLAGS, *CONTROLLERS_FLAGS),
                 environment=environment,
             ),
             ComponentSpec(

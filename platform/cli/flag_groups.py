@@ -4,12 +4,15 @@ import os
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import logs
 from .go_flags import IgnoredFlag
+
+if TYPE_CHECKING:
+    from .deployment_check import OtherComponent
 
 LOOPBACK = "127.0.0.1"
 VERBOSE = 5
@@ -129,6 +132,10 @@ class VolcanoCheckFlags:
             help="Start even if a Deployment of Volcano's counterpart exists.",
         ),
     ] = False
+
+    def components(self, counterpart: "OtherComponent") -> "tuple[OtherComponent, ...]":
+        """Return the components to check for: Volcano's *counterpart*, unless disabled."""
+        return () if self.force_beside_volcano else (counterpart,)
 
 
 class FlagError(ValueError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from .flag_groups import ClusterFlags, EndpointFlags, FlagError, VolcanoCheckFlags
+from .flag_groups import ClusterFlags, EndpointFlags, FlagError
 
 if TYPE_CHECKING:
     from ..httpserver.limits import Limits
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..kube.client.config import Credentials
     from ..kube.client.events import EventRecorder
     from ..kube.metrics import ClientMetrics
+    from .deployment_check import OtherComponent
     from .health import Endpoint
-    from .volcano_check import VolcanoComponent
 
 
 EVENT_FLUSH_TIMEOUT = 1.0
@@ -158,20 +158,19 @@ def new_client(
     )
 
 
-async def ensure_volcano_not_running(
-    cluster: ClusterFlags, check_flags: VolcanoCheckFlags, component: "VolcanoComponent"
-) -> None:
-    """Check that Volcano's *component* is not running, unless the flags disable the check.
+async def ensure_not_beside(cluster: ClusterFlags, *components: "OtherComponent") -> None:
+    """Check that none of the *components* of other systems is running.
 
     Raises:
-        VolcanoRunningError: it is running.
+        OtherSystemRunningError: one is running.
         ConfigError: no valid credentials were found.
     """
-    from .volcano_check import ensure_not_running
+    from .deployment_check import ensure_not_running
 
-    if not check_flags.force_beside_volcano:
+    if components:
         async with new_client(cluster, "start") as client:
-            await ensure_not_running(client, component)
+            for component in components:
+                await ensure_not_running(client, component)
 
 
 @contextmanager

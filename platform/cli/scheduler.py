@@ -12,7 +12,7 @@ from . import featuregate
 from .flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags, VolcanoCheckFlags
 from .go_flags import IgnoredFlag, command_from_groups
 from .leader_election import ElectedRunnable, SchedulerElectionFlags, fenced_client, leader_election
-from .manager import Telemetry, ensure_volcano_not_running, exit_on_error, run_components
+from .manager import Telemetry, ensure_not_beside, exit_on_error, run_components
 from .process import run
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _scheduler(
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..scheduler.scheduler import Scheduler
+    from .deployment_check import SCHEDULER, OtherSystemRunningError
     from .health import CannotListenError, serve_endpoints
-    from .volcano_check import SCHEDULER, VolcanoRunningError
 
     logging_.configure()
     telemetry = Telemetry()
@@ -150,7 +150,7 @@ def _scheduler(
 
     async def main(ready: asyncio.Event) -> None:
         async with serve_endpoints(endpoints):
-            await ensure_volcano_not_running(cluster, check_flags, SCHEDULER)
+            await ensure_not_beside(cluster, *check_flags.components(SCHEDULER))
             async with (
                 leader_election(config, cluster, "scheduler", telemetry=telemetry) as elector,
                 fenced_client(elector, cluster, "scheduler", telemetry=telemetry) as client,
@@ -162,7 +162,7 @@ def _scheduler(
                 component = ElectedRunnable(gang_scheduler, elector)
                 await run_components(recorder, component, ready=ready)
 
-    with exit_on_error(VolcanoRunningError, CannotListenError, ConfigError):
+    with exit_on_error(OtherSystemRunningError, CannotListenError, ConfigError):
         run(main)
 
 

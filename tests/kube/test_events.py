@@ -100,6 +100,19 @@ async def harness() -> AsyncIterator[RecorderHarness]:
                 await harness.task
 
 
+async def test_components_that_share_a_recorder_are_the_sources_of_their_events(
+    harness: RecorderHarness,
+) -> None:
+    for component in ("a", "b"):
+        recorder = harness.recorder.with_component(component)
+        recorder.record(JOB, type="Normal", reason="Created", message="same")
+        harness.time += 0.000001
+    harness.recorded_count += 2
+    events = await harness.written()
+    assert {each["source"]["component"]: each["count"] for each in events} == {"a": 1, "b": 1}
+    assert {each["reportingComponent"] for each in events} == {"a", "b"}
+
+
 async def test_event_has_source_object_reason_message_and_times(harness: RecorderHarness) -> None:
     harness.burst(["pods are missing"])
     (event,) = await harness.written()

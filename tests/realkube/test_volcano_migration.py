@@ -17,7 +17,7 @@ from support.realkube import WORKLOADS, RealKubeOptions, RealServer, real_server
 from support.volcano_migration import NODE, SNAPSHOTS, VolcanoMigration
 from support.volcano_objects import deployment, webhook
 
-from batholith.cli.volcano_check import DEPLOYMENTS
+from batholith.cli.deployment_check import DEPLOYMENTS
 from batholith.model import crds
 from batholith.model.names import NAMESPACES
 

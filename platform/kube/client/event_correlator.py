@@ -56,6 +56,8 @@ class RecordedEvent:
     reason: str
     message: str
     timestamp: datetime
+    component: str = ""
+    """Component that recorded it, if not that of the recorder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,7 @@ class EventCorrelator:
         """
         regarding = recorded.regarding
         source_key = (
+            recorded.component,
             regarding.kind,
             regarding.namespace,
             regarding.name,
@@ -177,6 +180,9 @@ class EventCorrelator:
                 recorded.timestamp,
             )
         entry.count += 1
+        source = self._source
+        if recorded.component:
+            source = EventSource(component=recorded.component, host=source.host)
         return Event(
             metadata=ObjectMeta(
                 name=entry.name, namespace=recorded.regarding.namespace or "default"
@@ -185,12 +191,12 @@ class EventCorrelator:
             type=recorded.type,
             reason=recorded.reason,
             message=message,
-            source=self._source,
+            source=source,
             first_timestamp=_format_time(entry.first_timestamp),
             last_timestamp=_format_time(recorded.timestamp),
             count=entry.count,
-            reporting_component=self._source.component,
-            reporting_instance=self._source.host,
+            reporting_component=source.component,
+            reporting_instance=source.host,
         )
 
     def _passes_spam_filter(self, key: Hashable, now: float) -> bool:

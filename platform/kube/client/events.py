@@ -94,11 +94,12 @@ class EventRecorder:
         type: EventType,  # noqa: A002 - the API's name
         reason: str,
         message: str,
+        component: str = "",
     ) -> None:
         """Record an event about *regarding*. Call it on the event loop's thread.
 
         Never blocks and never raises: if the queue is full or *type* is neither Normal nor Warning,
-        the event is dropped and counted.
+        the event is dropped and counted. *component*: if not the recorder's own.
         """
         extra = {"key": regarding.name, "kind": regarding.kind, "reason": reason}
         if type not in {"Normal", "Warning"}:
@@ -112,11 +113,20 @@ class EventRecorder:
             at = self._timing.now()
             self._queue.append(
                 RecordedEvent(
-                    regarding=regarding, type=type, reason=reason, message=message, timestamp=at
+                    regarding=regarding,
+                    type=type,
+                    reason=reason,
+                    message=message,
+                    timestamp=at,
+                    component=component,
                 )
             )
             self._wake.set()
             self._idle.clear()
+
+    def with_component(self, component: str) -> "ComponentRecorder":
+        """Return a recorder whose events name *component* as their source."""
+        return ComponentRecorder(self, component)
 
     async def run(self) -> None:
         """Write events until cancelled; queued events are lost then."""
@@ -187,3 +197,24 @@ class EventRecorder:
     def _count(self, result: str) -> None:
         setattr(self.stats, result, getattr(self.stats, result) + 1)
         self._client.metrics.events.labels(result).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentRecorder:
+    """Records the events of one of the components that share an `EventRecorder`."""
+
+    recorder: EventRecorder
+    component: str
+
+    def record(
+        self,
+        regarding: ObjectReference,
+        *,
+        type: EventType,  # noqa: A002 - the API's name
+        reason: str,
+        message: str,
+    ) -> None:
+        """Record an event; see `EventRecorder.record`."""
+        self.recorder.record(
+            regarding, type=type, reason=reason, message=message, component=self.component
+        )

@@ -12,7 +12,7 @@ from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.polling import wait_until_equal
 from support.volcano_objects import NAMES, deployment
 
-from batholith.cli.volcano_check import (
+from batholith.cli.deployment_check import (
     CONTROLLERS,
     DEPLOYMENTS,
     SCHEDULER,

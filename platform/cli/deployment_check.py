@@ -1,14 +1,15 @@
-"""Start-up check that Volcano's own controllers or scheduler are not running in the cluster.
+"""Start-up check that no other controller or scheduler of the same objects runs in the cluster.
 
-Both would act on the same objects: duplicate pods, conflicting bindings. Their Leases have the same
-names, but Volcano's chart disables leader election, so the check looks for its Deployments. A
-Deployment of Volcano's chart with Batholith's image is Batholith's.
+Those are Volcano's own, and Kubeflow's training operator: both would create the same pods, or bind
+them. Volcano's Leases have the same names as ours, but its chart disables leader election, as
+the operator does, so the check looks for Deployments. A Deployment of their manifests with
+Batholith's image is Batholith's.
 """
 
 import logging
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,22 +24,50 @@ from .start_check import retry_while_unavailable
 log = logging.getLogger(__name__)
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
-FORCE_FLAG = "--force-beside-volcano"
 
 
-@dataclass(frozen=True, slots=True)
-class VolcanoComponent:
-    """Volcano's counterpart of a component."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherComponent:
+    """A component of another system that acts on the same objects."""
+
+    system: str
+    """Name of the system, as in its documentation."""
 
     program: str
     """Name of its program, and part of its image's name."""
 
-    label: str
-    """Label ``app`` of its Deployment in Volcano's chart."""
+    labels: Mapping[str, str]
+    """Labels of its Deployment in the system's manifests, any of which suffices."""
+
+    force_flag: str
+    """Flag that disables the check."""
+
+    page: str
+    """Page of our documentation about the change from that system."""
 
 
-CONTROLLERS = VolcanoComponent("vc-controller-manager", "volcano-controller")
-SCHEDULER = VolcanoComponent("vc-scheduler", "volcano-scheduler")
+def _volcano(program: str, app: str) -> OtherComponent:
+    return OtherComponent(
+        system="Volcano",
+        program=program,
+        labels={"app": app},
+        force_flag="--force-beside-volcano",
+        page="docs/migrate-from-volcano.md",
+    )
+
+
+CONTROLLERS = _volcano("vc-controller-manager", "volcano-controller")
+SCHEDULER = _volcano("vc-scheduler", "volcano-scheduler")
+TRAINING_OPERATOR = OtherComponent(
+    system="Kubeflow's training operator",
+    program="training-operator",
+    labels={
+        "control-plane": "kubeflow-training-operator",
+        "app.kubernetes.io/name": "training-operator",
+    },
+    force_flag="--force-beside-training-operator",
+    page="docs/training-jobs.md",
+)
 
 
 class Container(ApiStruct, frozen=True):
@@ -71,25 +100,25 @@ class Deployment(ApiStruct, frozen=True):
     spec: DeploymentSpec = DeploymentSpec()
 
 
-class VolcanoRunningError(Exception):
-    """Volcano's counterpart of this process is running in the cluster."""
+class OtherSystemRunningError(Exception):
+    """A component that acts on the same objects is running in the cluster."""
 
-    def __init__(self, found: Sequence[str]) -> None:
+    def __init__(self, component: OtherComponent, found: Sequence[str]) -> None:
         super().__init__(
-            f"Volcano is running in this cluster: {'; '.join(found)}. Both would act on the same "
-            "objects. Scale it to 0 first (docs/migrate-from-volcano.md), or start with "
-            f"{FORCE_FLAG}."
+            f"{component.system} is running in this cluster: {'; '.join(found)}. Both would act on "
+            f"the same objects. Scale it to 0 first ({component.page}), or start with "
+            f"{component.force_flag}."
         )
 
 
-async def ensure_not_running(client: Client, component: VolcanoComponent) -> None:
+async def ensure_not_running(client: Client, component: OtherComponent) -> None:
     """Check that *component* is not deployed; wait while the API server is unavailable.
 
     If listing Deployments is forbidden, log a warning and return: a missing permission must not
     prevent the start.
 
     Raises:
-        VolcanoRunningError: it is deployed with at least one replica.
+        OtherSystemRunningError: it is deployed with at least one replica.
     """
     try:
         listing = await retry_while_unavailable(
@@ -97,17 +126,17 @@ async def ensure_not_running(client: Client, component: VolcanoComponent) -> Non
         )
     except (ApiError, DecodeError) as error:
         log.warning(
-            "cannot check whether Volcano is running",
-            extra={"program": component.program, "error": str(error)},
+            "cannot check whether another system is running",
+            extra={"system": component.system, "program": component.program, "error": str(error)},
         )
         return
     found = running_deployments(listing.items, component, host=socket.gethostname())
     if found:
-        raise VolcanoRunningError(found)
+        raise OtherSystemRunningError(component, found)
 
 
 def running_deployments(
-    deployments: Iterable[Deployment], component: VolcanoComponent, *, host: str
+    deployments: Iterable[Deployment], component: OtherComponent, *, host: str
 ) -> Sequence[str]:
     """Describe those *deployments* that run *component*; *host* is this pod's name."""
     found = []
@@ -120,7 +149,7 @@ def running_deployments(
     return found
 
 
-def _evidence(deployment: Deployment, component: VolcanoComponent, host: str) -> str:
+def _evidence(deployment: Deployment, component: OtherComponent, host: str) -> str:
     """Return the evidence that *deployment* runs *component*, or ``""``."""
     containers = deployment.spec.template.spec.containers
     for each in containers:
@@ -128,10 +157,19 @@ def _evidence(deployment: Deployment, component: VolcanoComponent, host: str) ->
             return f"image {each.image}"
         if any(arg.rpartition("/")[2] == component.program for arg in each.command + each.args):
             return f"runs {component.program}"
-    is_batholith = any("batholith" in _image_name(each.image) for each in containers)
-    if deployment.metadata.labels.get("app") != component.label or is_batholith:
+    if any("batholith" in _image_name(each.image) for each in containers):
         return ""
-    return "" if _is_pod_of(deployment.metadata.name, host) else f"label app={component.label}"
+    if _is_pod_of(deployment.metadata.name, host):
+        return ""
+    labels = deployment.metadata.labels
+    return next(
+        (
+            f"label {name}={value}"
+            for name, value in component.labels.items()
+            if labels.get(name) == value
+        ),
+        "",
+    )
 
 
 def _image_name(image: str) -> str:
