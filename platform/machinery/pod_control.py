@@ -130,7 +130,7 @@ def from_template(
     return {"metadata": metadata, "spec": deepcopy(template.get("spec") or {})}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # slots prevent Created[Pod](...) in Python 3.11
 class Created(Generic[Child]):
     """A child after its creation."""
 
@@ -321,7 +321,7 @@ def finalizer_removal(*finalizers: str) -> Json:
     return {"metadata": {"$deleteFromPrimitiveList/finalizers": list(finalizers)}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CreationResult(Generic[Child]):
     """Result of :func:`create_children`."""
 
@@ -378,7 +378,7 @@ async def create_children(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeletionResult(Generic[Child]):
     """Result of :func:`delete_children`."""
 
