@@ -1,7 +1,7 @@
 """Keys of work queues: of an object, of its controller, or its uid.
 
-A key is usually ``namespace/name``. A key by uid (:class:`UidKeys`) makes an object that was
-recreated under its name a different item of the queue.
+A key is usually ``namespace/name``. With a key by uid (:class:`UidKeys`) an object that was
+recreated under its name is a different item of the queue.
 """
 
 from collections.abc import Callable, Collection, Iterator
