@@ -113,15 +113,58 @@ class CronJobMachine(ControllerMachine):
         self.world.run(self.world.pass_time(60))
         self._settle_or_advance(pace)
 
-    @rule(dies_after=st.integers(1, 30))
-    def it_dies_while_it_starts_jobs(self, dies_after: int) -> None:
+    @rule(
+        dies_after=st.integers(1, 30),
+        ends=st.booleans(),
+        downtime=st.sampled_from([0, 0, 70]),
+        dies_again_after=st.none() | st.integers(5, 60),
+    )
+    def it_dies_while_it_starts_jobs(
+        self, dies_after: int, ends: bool, downtime: int, dies_again_after: int | None
+    ) -> None:
+        self._reach_the_next_minute()
+        self.world.run(self.world.run_iterations(dies_after))
+        self.world.run(self.world.kill())
+        if ends:
+            self._end_all_jobs()
+        self.world.run(self.world.pass_time(downtime))
+        if dies_again_after is not None:
+            self.world.run(self.world.start())
+            self.world.run(self.world.run_iterations(dies_again_after))
+            self.world.run(self.world.kill())
+        self._settle_or_advance(None)
+
+    @rule(
+        what=st.sampled_from([500, "drop"]),
+        path=st.sampled_from(["/jobs", "/status"]),
+        late=st.sampled_from([BATCH_CRONJOBS, BATCH_JOBS, None]),
+        ends=st.booleans(),
+    )
+    def requests_fail_for_a_minute(self, what: int | str, path: str, late: Any, ends: bool) -> None:
+        self._settle_or_advance(None)
+        if late is not None:
+            self.world.api.hold_watches(late)
+        method = "POST" if path == "/jobs" else "PATCH"
+        self.world.api.inject_fault(what, times=1000, method=method, path=path)
+        self.world.run(self.world.pass_time(61))
+        if ends:
+            self._end_all_jobs()
+        self.world.run(self.world.pass_time(61))
+        self.world.api.clear_faults()
+        self.world.api.release_watches()
+        self.world.run(self.world.pass_time(40))  # the longest delay after an outage
+        self._settle_or_advance(None)
+
+    def _reach_the_next_minute(self) -> None:
         self._settle_or_advance(None)
         seconds = 60 - self.world.clock.now().timestamp() % 60
         self.world.run(self.world.pass_time(seconds))
         self.world.clock.tick(0.2)
-        self.world.run(self.world.run_iterations(dies_after))
-        self.world.run(self.world.kill())
-        self._settle_or_advance(None)
+
+    def _end_all_jobs(self) -> None:
+        for job in [*self.world.api.objects(BATCH_JOBS).values()]:
+            if not is_finished(job):
+                self.world.finish(job, "Complete")
 
     @rule(seconds=st.sampled_from([-3600, -90, -2, 2, 90, 3600]))
     def the_wall_clock_is_changed(self, seconds: int) -> None:
