@@ -82,6 +82,8 @@ class BatchAudit:
         self.released[owner][uid] = pod
         if job is None or is_finished(job) or "deletionTimestamp" in job["metadata"]:
             return
+        if not is_selected(job, pod):
+            return  # no longer the Job's
         assert not is_foreign(job), f"INV-BJ-12: {name} of a foreign Job is released"
         if phase == "Succeeded":
             assert self._is_success_counted(job, pod), f"INV-BJ-2: {name} is not counted"
@@ -199,6 +201,11 @@ def must_count_failure(job: Object, pod: Object) -> bool:
         return True
     waits = spec.get("podReplacementPolicy") == "Failed"
     return "deletionTimestamp" in pod["metadata"] and not waits
+
+
+def is_selected(job: Object, pod: Object) -> bool:
+    selector: Object = job["spec"]["selector"]["matchLabels"]
+    return bool(selector.items() <= pod["metadata"].get("labels", {}).items())
 
 
 def owner_of(obj: Object) -> str:
