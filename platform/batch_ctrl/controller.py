@@ -200,6 +200,8 @@ class BatchJobController:
     def _enqueue_changed(self, old: Job | None, new: Job) -> None:
         key = new.metadata.key
         info = self._infos.get(key)
+        if new.is_being_deleted:
+            self._release_orphans(new)
         if old is None or old.metadata.generation != new.metadata.generation:
             self._queue.add(key)
         elif info is None or not info.is_own_write(new):
@@ -208,6 +210,12 @@ class BatchJobController:
     def _release_pods(self, job: Job) -> None:
         """Enqueue the pods that a finished or deleted Job does not count any more."""
         for pod in self._pods.by_index("job", job.metadata.uid):
+            self._enqueue_orphan(pod)
+        self._release_orphans(job)
+
+    def _release_orphans(self, job: Job) -> None:
+        """Enqueue the pods that the Job would have adopted."""
+        for pod in self._pods.by_index("orphans", _orphan_scope(job)):
             self._enqueue_orphan(pod)
 
     def _enqueue_orphan(self, pod: Pod) -> None:
@@ -334,10 +342,7 @@ class BatchJobController:
             for one in info.pods.mismatched
             if (pod := self._pods.get(f"{namespace}/{one.name}")) is not None
         ]
-        scope = namespace
-        if job.selects_own_uid:
-            scope = f"{namespace}/{info.uid}"
-        orphans = self._pods.by_index("orphans", scope)
+        orphans = self._pods.by_index("orphans", _orphan_scope(job))
         if not orphans and not mismatched:
             return False
         # A pod that this Job created is counted already if it ended and has no finalizer any more.
@@ -403,6 +408,12 @@ def _manual_selector(job: Job) -> tuple[str, ...]:
 def _owner_uid(pod: Pod) -> tuple[str, ...]:
     owner = owning_job(pod.metadata)
     return () if owner is None else (owner[1],)
+
+
+def _orphan_scope(job: Job) -> str:
+    """Return the value of the index of orphans with all pods that *job* may adopt."""
+    namespace = job.metadata.namespace
+    return f"{namespace}/{job.metadata.uid}" if job.selects_own_uid else namespace
 
 
 def _orphan_keys(pod: Pod) -> tuple[str, ...]:
