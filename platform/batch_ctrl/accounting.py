@@ -113,6 +113,8 @@ class _Counting:
     ) -> None:
         self._view = view
         self._outcome = outcome
+        self._ended = {pod.uid for pod in evaluation.ended}
+        self._declared = conditions.declared_outcome(view.job.status.conditions) is not None
         self._retained = {pod.uid for pod in evaluation.retained.values()}
         uncounted = uncounted or UncountedPods()
         self._succeeded = dict.fromkeys(uncounted.succeeded)
@@ -130,7 +132,7 @@ class _Counting:
     def count(self, pods: Iterable[PodInfo]) -> None:
         """Count *pods* until the limit is reached."""
         for pod in pods:
-            failed = pod.has_failed(replaces_only_failed=self._view.traits.replaces_only_failed)
+            failed = self._has_failed(pod)
             if not self._can_release(pod, failed):
                 continue
             self.release.append(pod)
@@ -142,6 +144,13 @@ class _Counting:
             if pending >= MAX_UNCOUNTED_PODS:
                 self.capped = True
                 return
+
+    def _has_failed(self, pod: PodInfo) -> bool:
+        """Whether *pod* has failed; one that was deleted because the Job succeeded has not."""
+        succeeds = self._outcome is not None and self._outcome.is_success
+        if succeeds and pod.stopping and (self._declared or pod.uid not in self._ended):
+            return False
+        return pod.has_failed(replaces_only_failed=self._view.traits.replaces_only_failed)
 
     def _can_release(self, pod: PodInfo, failed: bool) -> bool:
         """Whether the finalizer of *pod* may be removed."""

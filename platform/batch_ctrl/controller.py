@@ -12,7 +12,7 @@ only Jobs that are reconciled and have not finished have a pod tracker.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer, KindSource
@@ -29,6 +29,7 @@ from ..machinery.rate_limiters import (
 )
 from ..machinery.status_writer import ApiStatusWriter
 from ..model.names import BATCH_JOBS, PODS
+from ..model.pod import FINISHED
 from .conditions import is_finished
 from .core_types import (
     CONTROLLER_UID_LABELS,
@@ -117,6 +118,7 @@ class BatchJobController:
             jobs=self._jobs,
             pods=self._pods,
             is_ours=self._is_ours,
+            adopters=self._candidates,
             deleted_jobs=self._deleted_jobs,
             manages_default=settings.manages_default,
         )
@@ -198,6 +200,8 @@ class BatchJobController:
     def _enqueue_changed(self, old: Job | None, new: Job) -> None:
         key = new.metadata.key
         info = self._infos.get(key)
+        if new.is_being_deleted:
+            self._release_orphans(new)
         if old is None or old.metadata.generation != new.metadata.generation:
             self._queue.add(key)
         elif info is None or not info.is_own_write(new):
@@ -206,6 +210,12 @@ class BatchJobController:
     def _release_pods(self, job: Job) -> None:
         """Enqueue the pods that a finished or deleted Job does not count any more."""
         for pod in self._pods.by_index("job", job.metadata.uid):
+            self._enqueue_orphan(pod)
+        self._release_orphans(job)
+
+    def _release_orphans(self, job: Job) -> None:
+        """Enqueue the pods that the Job would have adopted."""
+        for pod in self._pods.by_index("orphans", _orphan_scope(job)):
             self._enqueue_orphan(pod)
 
     def _enqueue_orphan(self, pod: Pod) -> None:
@@ -266,17 +276,20 @@ class BatchJobController:
         for job in self._candidates(new):
             self._queue.add_after(job.metadata.key, self._settings.batch_delay)
 
-    def _candidates(self, pod: Pod) -> Iterable[Job]:
-        """Return the unfinished Jobs of this controller whose selector matches *pod*."""
+    def _candidates(self, pod: Pod) -> list[Job]:
+        """Return the Jobs of this controller that adopt *pod*, which has no controller."""
         found = list(self._jobs.by_index("manual", pod.metadata.namespace))
         for label in CONTROLLER_UID_LABELS:
             if uid := pod.metadata.labels.get(label):
                 found += self._jobs.by_index("uid", uid)
+        if pod.metadata.deletion_timestamp is not None:
+            return []
         return [
             job
             for job in {each.metadata.uid: each for each in found}.values()
             if self._is_ours(job)
             and job.metadata.namespace == pod.metadata.namespace
+            and not job.is_being_deleted
             and not is_finished(job.status.conditions)
             and JobTraits.of(job).selector.matches(pod.metadata.labels)
         ]
@@ -329,12 +342,23 @@ class BatchJobController:
             for one in info.pods.mismatched
             if (pod := self._pods.get(f"{namespace}/{one.name}")) is not None
         ]
-        scope = namespace
-        if job.selects_own_uid:
-            scope = f"{namespace}/{info.uid}"
-        orphans = self._pods.by_index("orphans", scope)
+        orphans = self._pods.by_index("orphans", _orphan_scope(job))
         if not orphans and not mismatched:
             return False
+        # A pod that this Job created is counted already if it ended and has no finalizer any more.
+        counted = [pod for pod in orphans if job.selects_own_uid and _is_released(pod)]
+        others = [pod for pod in orphans if pod not in counted]
+        adopted = await self._claim_pods(job, info, [*others, *mismatched], TRACKING_FINALIZER)
+        adopted += await self._claim_pods(job, info, counted, "")
+        return bool(adopted or (mismatched and not job.is_being_deleted))
+
+    async def _claim_pods(
+        self, job: Job, info: JobInfo, pods: Sequence[Pod], finalizer: str
+    ) -> int:
+        """Claim *pods*; return the number of adopted ones, which get *finalizer*."""
+        if not pods:
+            return 0
+        namespace = job.metadata.namespace
 
         async def read_owner() -> Job:
             return await self._client.get(
@@ -346,11 +370,11 @@ class BatchJobController:
             owner=Owner(resource=BATCH_JOBS, metadata=job.metadata),
             selector=info.traits.selector,
             read_owner=read_owner,
-            finalizer=TRACKING_FINALIZER,
+            finalizer=finalizer,
         )
-        claim = await claimer.claim([*orphans, *mismatched])
+        claim = await claimer.claim(pods)
         claim.raise_for_errors()
-        return bool(claim.adopted or (mismatched and not job.is_being_deleted))
+        return len(claim.adopted)
 
     def _record_unknown_mode(self, job: Job) -> None:
         log.warning("unknown completion mode", extra={"job": job.metadata.key})
@@ -367,6 +391,11 @@ class BatchJobController:
         return {"jobs": len(self._infos), "queued": self._queue.depth()}
 
 
+def _is_released(pod: Pod) -> bool:
+    """Whether *pod* has ended without the tracking finalizer."""
+    return pod.status.phase in FINISHED and TRACKING_FINALIZER not in pod.metadata.finalizers
+
+
 def _job_uid(job: Job) -> tuple[str, ...]:
     return (job.metadata.uid,)
 
@@ -379,6 +408,12 @@ def _manual_selector(job: Job) -> tuple[str, ...]:
 def _owner_uid(pod: Pod) -> tuple[str, ...]:
     owner = owning_job(pod.metadata)
     return () if owner is None else (owner[1],)
+
+
+def _orphan_scope(job: Job) -> str:
+    """Return the value of the index of orphans with all pods that *job* may adopt."""
+    namespace = job.metadata.namespace
+    return f"{namespace}/{job.metadata.uid}" if job.selects_own_uid else namespace
 
 
 def _orphan_keys(pod: Pod) -> tuple[str, ...]:

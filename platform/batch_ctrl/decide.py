@@ -289,7 +289,7 @@ def plan(view: JobView, evaluation: Evaluation, order: DeletionOrder) -> Plan:
         )
     missing = wanted - len(pods.active)
     if view.traits.replaces_only_failed:
-        missing -= len(pods.stopping)
+        missing -= pods.awaited
     if missing <= 0:
         return Plan(managed=True)
     creations = _plan_creations(view, evaluation, min(missing, MAX_PODS_PER_SYNC))

@@ -5,7 +5,7 @@ Job that the informer does not have for a deleted one.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
@@ -30,15 +30,20 @@ class OrphanPods:
         jobs: Informer[Job],
         pods: Informer[Pod],
         is_ours: Callable[[Job], bool],
+        adopters: Callable[[Pod], Collection[Job]],
         deleted_jobs: RecentUids,
         manages_default: bool,
     ) -> None:
-        """Pods of a deleted Job are released if it is one of *deleted_jobs*, or any Job is."""
+        """*adopters* returns the Jobs that adopt a pod without controller.
+
+        Pods of a deleted Job are released if it is one of *deleted_jobs*, or *manages_default*.
+        """
         self._client = client
         self._control = control
         self._jobs = jobs
         self._pods = pods
         self._is_ours = is_ours
+        self._adopters = adopters
         self._deleted_jobs = deleted_jobs
         self._manages_default = manages_default
 
@@ -62,6 +67,8 @@ class OrphanPods:
     async def _is_orphan(self, pod: Pod) -> bool:
         """Whether no Job counts *pod*, and its finalizer is this controller's to remove."""
         if pod.metadata.controller is None:
+            if self._adopters(pod):
+                return False
             uids = [pod.metadata.labels.get(label, "") for label in CONTROLLER_UID_LABELS]
             return any(map(self._was_ours, uids))
         owner = owning_job(pod.metadata)

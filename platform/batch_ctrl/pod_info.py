@@ -85,6 +85,8 @@ class PodInfo:
     """The pod has a deletion timestamp."""
     finalizer: bool = False
     """The pod has the tracking finalizer: it is not counted yet."""
+    scheduled: bool = True
+    """The pod has a node."""
     matches: bool = True
     """The Job's selector matches the pod's labels."""
     ready: bool = False
@@ -119,11 +121,19 @@ class PodInfo:
         """Whether the pod succeeded."""
         return self.phase is PodPhase.SUCCEEDED
 
+    @property
+    def may_run(self) -> bool:
+        """Whether the pod is terminating and has a node, whose kubelet will report its end."""
+        return self.stopping and self.scheduled
+
     def has_failed(self, *, replaces_only_failed: bool) -> bool:
-        """Whether the pod counts as failed; a terminating one does unless the Job waits for it."""
+        """Whether the pod counts as failed; a terminating one does unless the Job waits for it.
+
+        No Job waits for a pod without node: no kubelet would ever report that it failed.
+        """
         if self.phase is PodPhase.FAILED:
             return True
-        return not replaces_only_failed and self.stopping
+        return self.stopping and not (replaces_only_failed and self.may_run)
 
     @property
     def failure_order(self) -> tuple[int, float, str]:
@@ -151,6 +161,7 @@ def parse_pod(pod: Pod, traits: JobTraits) -> PodInfo:
         phase=phase,
         terminating=terminating,
         finalizer=TRACKING_FINALIZER in meta.finalizers,
+        scheduled=bool(pod.spec.node_name),
         matches=traits.selector.matches(meta.labels),
         ready=ready is not None and ready.status == "True",
         restarts=sum(one.restart_count for one in status.container_statuses)

@@ -61,6 +61,8 @@ class PodTracker:
         """Active pods that are ready."""
         self.restarts = 0
         """Restarts of the containers of running and pending pods."""
+        self.awaited = 0
+        """Terminating pods that are replaced later, if the Job replaces only failed ones."""
         self._pods: dict[str, PodInfo] = {}
         self._active: dict[str, PodInfo] = {}
         self._stopping: dict[str, PodInfo] = {}
@@ -71,7 +73,7 @@ class PodTracker:
         """Failed pods that match a FailJob rule."""
         self._by_index: dict[int, dict[str, PodInfo]] = {}
         """Active pods of the Job's indexes."""
-        self._stopping_by_index: dict[int, int] = {}
+        self._awaited_by_index: dict[int, int] = {}
         self._duplicated: set[int] = set()
         """Indexes with several active pods."""
         self._misplaced: dict[str, PodInfo] = {}
@@ -218,7 +220,7 @@ class PodTracker:
         waits = self.traits.replaces_only_failed
 
         def is_occupied(index: int) -> bool:
-            if index in self._by_index or (waits and index in self._stopping_by_index):
+            if index in self._by_index or (waits and index in self._awaited_by_index):
                 return True
             return is_excluded(index)
 
@@ -262,8 +264,7 @@ class PodTracker:
                 self._include_index(pod)
         elif pod.stopping:
             self._stopping[uid] = pod
-            if pod.index is not None:
-                self._stopping_by_index[pod.index] = self._stopping_by_index.get(pod.index, 0) + 1
+            self._count_awaited(pod, 1)
         if pod.phase in _RESTARTING:
             self.restarts += pod.restarts
         if pod.finalizer and not pod.active:
@@ -288,16 +289,24 @@ class PodTracker:
         if self._active.pop(uid, None) is not None:
             self.ready -= pod.ready
             self._discard_index(pod)
-        elif self._stopping.pop(uid, None) is not None and pod.index is not None:
-            self._stopping_by_index[pod.index] -= 1
-            if not self._stopping_by_index[pod.index]:
-                del self._stopping_by_index[pod.index]
+        elif self._stopping.pop(uid, None) is not None:
+            self._count_awaited(pod, -1)
         if pod.phase in _RESTARTING:
             self.restarts -= pod.restarts
         for pods in (self._ended, self._failing, self._mismatched):
             pods.pop(uid, None)
         if pod.index is not None:
             self._free.release(pod.index)
+
+    def _count_awaited(self, pod: PodInfo, number: int) -> None:
+        """Add *number* to the terminating pods that a Job may wait for."""
+        if not pod.may_run:
+            return
+        self.awaited += number
+        if pod.index is not None:
+            count = self._awaited_by_index.pop(pod.index, 0) + number
+            if count:
+                self._awaited_by_index[pod.index] = count
 
     def _discard_index(self, pod: PodInfo) -> None:
         if self._misplaced.pop(pod.uid, None) is not None or pod.index is None:
@@ -334,7 +343,8 @@ _KEPT = (
     "_mismatched",
     "_failing",
     "_by_index",
-    "_stopping_by_index",
+    "awaited",
+    "_awaited_by_index",
     "_duplicated",
     "_misplaced",
 )

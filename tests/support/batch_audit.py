@@ -65,11 +65,11 @@ class BatchAudit:
     def _check_creation(self, pod: Object) -> None:
         meta = pod["metadata"]
         job = self._job(owner_of(pod))
-        assert job is not None, f"{meta['name']} is created for no Job"
         self.created[owner_of(pod)] += 1
         assert has_finalizer(pod), f"INV-BJ-2: {meta['name']} has no finalizer"
         assert meta.get("generateName"), f"{meta['name']} has no generateName"
-        assert "deletionTimestamp" not in job["metadata"], "INV-OW-4: a deleted Job gets a pod"
+        if job is None:
+            return  # deleted since: the garbage collector deletes the pod
         assert not is_finished(job), "a finished Job gets a pod"
         assert not is_foreign(job), "INV-BJ-12: a foreign Job gets a pod"
 
@@ -82,6 +82,8 @@ class BatchAudit:
         self.released[owner][uid] = pod
         if job is None or is_finished(job) or "deletionTimestamp" in job["metadata"]:
             return
+        if not is_selected(job, pod):
+            return  # no longer the Job's
         assert not is_foreign(job), f"INV-BJ-12: {name} of a foreign Job is released"
         if phase == "Succeeded":
             assert self._is_success_counted(job, pod), f"INV-BJ-2: {name} is not counted"
@@ -199,6 +201,11 @@ def must_count_failure(job: Object, pod: Object) -> bool:
         return True
     waits = spec.get("podReplacementPolicy") == "Failed"
     return "deletionTimestamp" in pod["metadata"] and not waits
+
+
+def is_selected(job: Object, pod: Object) -> bool:
+    selector: Object = job["spec"]["selector"]["matchLabels"]
+    return bool(selector.items() <= pod["metadata"].get("labels", {}).items())
 
 
 def owner_of(obj: Object) -> str:

@@ -265,6 +265,8 @@ class BatchWorld(ControllerWorld[BatchJobController]):
         self.run(self.run_until_quiet())
 
     def advance(self, seconds: float) -> None:
+        """Let time pass, with a controller."""
+        self.run(self.start())
         self.run(self.pass_time(seconds))
 
 
