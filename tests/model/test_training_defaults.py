@@ -209,7 +209,7 @@ def test_both_clean_up_policies_of_an_mpi_job_are_equal(
     run_policy: str | None, older: str | None, expected: str
 ) -> None:
     policy = {"cleanPodPolicy": run_policy} if run_policy else {}
-    fields = {"cleanPodPolicy": older} if older else {}
+    fields: Json = {"cleanPodPolicy": older} if older else {}
     spec = defaulted(training_job("MPIJob", runPolicy=policy, **fields)).spec
     assert (spec.run_policy.clean_pod_policy, spec.clean_pod_policy) == (expected, expected)
 
