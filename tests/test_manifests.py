@@ -21,6 +21,8 @@ def test_deployed_crds_equal_packaged_crds(directory: str, packaged: tuple[Json,
         yaml.load(path.read_text(), yaml.CSafeLoader)
         for path in (MANIFESTS / directory).glob("*.yaml")
     ]
+    listed = yaml.safe_load((MANIFESTS / directory / "Kustomization").read_text())["resources"]
+    assert sorted(listed) == sorted(path.name for path in (MANIFESTS / directory).glob("*.yaml"))
     assert {one["metadata"]["name"]: one for one in deployed} == {
         one["metadata"]["name"]: one for one in packaged
     }

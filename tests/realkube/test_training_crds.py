@@ -55,6 +55,8 @@ async def test_both_servers_accept_and_refuse_the_same_jobs(
     async with started(servers, tmp_path) as server:
         for job in valid_jobs():
             assert await post(server, job) == (201, "", [])
+            unnamed = job | {"metadata": {"generateName": "j-"}}
+            assert await post(server, unnamed) == (201, "", [])
         for example in EXAMPLES:
             assert await post(server, yaml.safe_load(example.read_text())) == (201, "", [])
         for invalid in INVALID_JOBS:
