@@ -14,7 +14,12 @@ from support.training_jobs import (
     valid_jobs,
 )
 
+from batholith.admission.serving.cert_secret import SecretSettings
+from batholith.admission.serving.registration import Registration, WebhookEndpoint
+from batholith.admission.serving.service import AdmissionOptions
+from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
+from batholith.cli.admission import ENABLED
 from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
 
 Json = dict[str, Any]
@@ -186,3 +191,27 @@ def test_the_deprecated_number_of_processes_warns() -> None:
         quiet = HOOKS[kind].warn
         assert quiet is not None
         assert quiet(request(training_job(kind))) == []
+
+
+def test_the_paths_can_be_enabled_and_are_not_by_default() -> None:
+    paths = tuple(hook.path for hook in HOOKS.values())
+    options = AdmissionOptions(
+        paths=("/jobs/validate", *paths),
+        endpoint=WebhookEndpoint(url="https://127.0.0.1"),
+        certificates=SecretSettings(namespace="a", hosts=("b",)),
+    )
+    enabled = options.enabled_webhooks(AdmissionSettings())
+    assert [hook.path for hook in enabled] == ["/jobs/validate", *paths]
+    assert not set(paths) & set(ENABLED.split(","))
+    registration = Registration(webhooks=enabled, endpoint=options.endpoint)
+    (webhook,) = registration.configuration(HOOKS["TFJob"])["webhooks"]
+    assert webhook["name"] == "validator.tfjob.training-operator.kubeflow.org"
+    assert webhook["failurePolicy"] == "Fail"
+    assert webhook["rules"] == [
+        {
+            "apiGroups": ["kubeflow.org"],
+            "apiVersions": ["v1"],
+            "resources": ["tfjobs"],
+            "operations": ["CREATE", "UPDATE"],
+        }
+    ]
