@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.admission import ObjectReaderStub
-from support.training_jobs import (
+from support.training_manifests import (
     BY_KIND,
     INVALID_JOBS,
     InvalidJob,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.training_jobs import (
+from support.training_manifests import (
     BY_KIND,
     INVALID_JOBS,
     REQUIRED,

@@ -11,7 +11,7 @@ from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, MERGE, Server
 from support.kubectl import Kubectl, needs_kubectl
 from support.realkube import real_server
-from support.training_jobs import BY_KIND, INVALID_JOBS, training_job, valid_jobs
+from support.training_manifests import BY_KIND, INVALID_JOBS, training_job, valid_jobs
 from support.webhooks import serve_webhooks
 
 from batholith.admission.training import webhooks
