@@ -28,6 +28,17 @@ OBJ = {
         (".status.conditions[?(@.status)].type", ["Ready"]),
         (".spec.nope.deeper", []),
         (".spec.list[7]", []),
+        (".spec.list[-1:].n", ["y"]),
+        (".spec.list[:1].n", ["x"]),
+        (".spec.list[0:2].n", ["x", "y"]),
+        (".spec.list[::2].n", ["x"]),
+        (".spec.list[:].n", ["x", "y"]),
+        (".spec.list[1:1].n", []),
+        (".spec.list[0:3].n", []),
+        (".spec.list[-3:].n", []),
+        (".spec.list[1:0].n", []),
+        (".spec.list[::0].n", []),
+        (".spec[0:1]", []),
         ("", [OBJ]),
     ],
 )
@@ -35,7 +46,7 @@ def test_paths_find_values(path: str, values: list[Any]) -> None:
     assert jsonpath.find(path, OBJ) == values
 
 
-@pytest.mark.parametrize("path", [".a[", ".a[x]", ".a..[b", "[?(x)]"])
+@pytest.mark.parametrize("path", [".a[", ".a[x]", ".a..[b", "[?(x)]", ".a[-:]", ".a[1:x]"])
 def test_invalid_paths_are_rejected(path: str) -> None:
     with pytest.raises(ValueError, match="not a JSON path"):
         jsonpath.find(path, {})

@@ -84,8 +84,8 @@ def marked(node: Any) -> Iterator[tuple[str, str]]:
             yield from marked(each)
     if isinstance(node, dict):
         for key, value in node.items():
-            if isinstance(value, dict) and crd_builder.TYPE_PLACEHOLDER in value:
-                yield key, value[crd_builder.TYPE_PLACEHOLDER]
+            if isinstance(value, dict) and crds.TYPE_PLACEHOLDER in value:
+                yield key, value[crds.TYPE_PLACEHOLDER]
             yield from marked(value)
 
 

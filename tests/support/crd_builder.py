@@ -1,27 +1,32 @@
 """Builds our custom resource definitions: our own description with Kubernetes' types filled in.
 
-`platform/model/crds/*.yaml` describe our types; where one of them holds a type of Kubernetes they
-say ``x-batholith-type: PodTemplateSpec``. Such a type is read from an API server's OpenAPI and
-converted to a structural schema: references resolved, prose and everything that is no part of a
-definition left out.
+`platform/model/crds/*.yaml` and the frameworks of training jobs describe our types; where one of
+them holds a type of Kubernetes they say ``x-batholith-type: PodTemplateSpec``. Such a type is read
+from an API server's OpenAPI and converted to a structural schema: references resolved, prose and
+everything that is no part of a definition left out.
 """
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from batholith.model import crds
+from batholith.model.crds import TYPE_PLACEHOLDER
+from batholith.training_ctrl.frameworks import FRAMEWORKS
+from batholith.training_ctrl.frameworks.base import Framework
+
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
+TRAINING = ROOT / "manifests" / "training-crds"
 NAMES = ("jobs", "queues", "podgroups", "commands")
-TYPE_PLACEHOLDER = "x-batholith-type"
 
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -65,12 +70,12 @@ _KEPT = (
 )
 
 
-def structural(document: Mapping[str, Any], name: str) -> Json:
-    """The type *name* of core/v1 as a structural schema, from an OpenAPI v3 document.
+def structural(schemas: Mapping[str, Any], name: str) -> Json:
+    """The type *name*, by default of core/v1, as a structural schema, from OpenAPI v3 schemas.
 
     Enumerations are left out, as in Volcano's definitions: a new release may know more values.
     """
-    return _Converter(document["components"]["schemas"]).named(f"io.k8s.api.core.v1.{name}")
+    return _Converter(schemas).named(name if "." in name else f"io.k8s.api.core.v1.{name}")
 
 
 class _Converter:
@@ -113,53 +118,93 @@ class _Converter:
 
 
 def sources() -> list[Json]:
-    """Our own description of the definitions, with placeholders for Kubernetes' types."""
-    return [
-        _without_yaml_anchors(yaml.safe_load((PACKAGED / f"{name}.yaml").read_text()))
-        for name in NAMES
-    ]
+    """Our own description of Volcano's kinds, with placeholders for Kubernetes' types."""
+    return [_read_yaml(PACKAGED / f"{name}.yaml") for name in NAMES]
 
 
-def _without_yaml_anchors(shared: Json) -> Json:
-    """Return a copy without shared objects: the files use YAML anchors for repeated schemas."""
-    copied: Json = json.loads(json.dumps(shared))
-    return copied
+def training_sources() -> list[Json]:
+    """The same of the kinds of training jobs."""
+    return [_training_source(framework) for framework in FRAMEWORKS]
 
 
-def fill_in_types(document: Mapping[str, Any]) -> list[Json]:
-    """The definitions with the types of an OpenAPI document filled in."""
-    created = sources()
-    for node in _is_placeholder(created):
-        node |= structural(document, node.pop(TYPE_PLACEHOLDER))
+def _training_source(framework: Framework[Any]) -> Json:
+    kind = framework.kind
+    names = kind.resource
+    created = _read_yaml(PACKAGED / "training.yaml")
+    created["metadata"] = {"name": f"{names.plural}.{names.group}"} | created["metadata"]
+    plural = {"kind": names.kind, "listKind": f"{names.kind}List", "plural": names.plural}
+    spec = created["spec"]
+    created["spec"] = {"group": names.group, "names": plural | {"singular": names.kind.lower()}}
+    created["spec"] |= spec
+    (version,) = spec["versions"]
+    if kind.scalable:
+        version["subresources"]["scale"] = {
+            "specReplicasPath": f".spec.{kind.replica_field}.Worker.replicas",
+            "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+            "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+        }
+    root = version["schema"]["openAPIV3Schema"]
+    version["schema"]["openAPIV3Schema"] = {"description": kind.description} | root
+    desired = root["properties"]["spec"]
+    fields = desired["properties"]
+    replicas = fields.pop("replicaSpecs")
+    types = ", ".join(kind.replica_types)
+    replicas["description"] = f"Pods of the job by replica type: {types}."
+    fields |= {kind.replica_field: replicas} | copy.deepcopy(dict(framework.spec_schema))
+    desired["required"] = [kind.replica_field]
     return created
 
 
-def _is_placeholder(node: Any) -> Iterator[Json]:
-    if isinstance(node, dict):
-        # The inner ones first: a mark's node grows when it is filled.
-        for inner in list(node.values()):
-            yield from _is_placeholder(inner)
-        if TYPE_PLACEHOLDER in node:
-            yield node
-    if isinstance(node, list):
-        for inner in node:
-            yield from _is_placeholder(inner)
+def _read_yaml(path: Path) -> Json:
+    """Return a file without shared objects: the files use YAML anchors for repeated schemas."""
+    copied: Json = json.loads(json.dumps(yaml.safe_load(path.read_text())))
+    return copied
 
 
-def write(definitions: list[Json]) -> None:
+async def read_schemas(get: Callable[[str], Awaitable[Json]]) -> Json:
+    """The OpenAPI schemas of an API server that have the types; *get* requests a path."""
+    schemas: Json = {}
+    for path in ("/openapi/v3/api/v1", "/openapi/v3/apis/autoscaling/v2"):
+        schemas |= (await get(path))["components"]["schemas"]
+    return schemas
+
+
+def document(schemas: Mapping[str, Any]) -> crds.Document:
+    """The package data, with the types of some OpenAPI schemas."""
+    volcano, training = sources(), training_sources()
+    names = {node[TYPE_PLACEHOLDER] for node in crds.placeholders([volcano, training])}
+    types = {name: structural(schemas, name) for name in sorted(names)}
+    return crds.Document(types=types, volcano=volcano, training=training)
+
+
+def write(created: crds.Document) -> None:
     """Store definitions as package data and as manifests."""
-    PACKAGED.joinpath("definitions.json").write_bytes(encoded(definitions))
-    for name, definition in zip(NAMES, definitions, strict=True):
-        MANIFESTS.joinpath(f"{name}.yaml").write_text(
-            "# Generated by `make crds` from platform/model/crds.\n"
-            + yaml.dump(definition, Dumper=_NoAliasDumper, sort_keys=False, width=100)
-        )
+    PACKAGED.joinpath("definitions.json").write_bytes(encoded(created))
+    for folder, definitions in ((MANIFESTS, crds.load()), (TRAINING, crds.load_training())):
+        for definition in definitions:
+            name = definition["spec"]["names"]["plural"]
+            folder.joinpath(f"{name}.yaml").write_text(
+                "# Generated by `make crds` from platform/model/crds.\n"
+                + yaml.dump(definition, Dumper=_NoAliasDumper, sort_keys=False, width=100)
+            )
 
 
-def encoded(definitions: list[Json]) -> bytes:
+def encoded(created: crds.Document) -> bytes:
     """Definitions as package data: JSON, which loads in a moment where YAML takes a second."""
-    lines: list[Any] = [msgspec.json.encode(each) for each in definitions]
-    return b"[" + b",\n".join(lines) + b"]\n"
+    types = [
+        f"{json.dumps(name)}: ".encode() + msgspec.json.encode(each)
+        for name, each in created.types.items()
+    ]
+    lists = [
+        [msgspec.json.encode(each) for each in one] for one in (created.volcano, created.training)
+    ]
+    volcano, training = (b"[" + b",\n".join(one) + b"]" for one in lists)
+    parts = (
+        b'{"types": {' + b",\n".join(types) + b"}",
+        b'"volcano": ' + volcano,
+        b'"training": ' + training + b"}\n",
+    )
+    return b",\n".join(parts)
 
 
 class _NoAliasDumper(yaml.SafeDumper):

@@ -1,6 +1,7 @@
 """``make crds``: generate the CRDs, with the types of a real API server.
 
-Needs the programs that `tests/realkube/build` builds. Writes package data and `manifests/crds`.
+Needs the programs that `tests/realkube/build` builds. Writes package data, `manifests/crds` and
+`manifests/training-crds`.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from support.realkube import real_server
 async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with real_server(Path(directory)) as server:
-            document = await server.get("/openapi/v3/api/v1")
-    crd_builder.write(crd_builder.fill_in_types(document))
+            schemas = await crd_builder.read_schemas(server.get)
+    crd_builder.write(crd_builder.document(schemas))
 
 
 if __name__ == "__main__":

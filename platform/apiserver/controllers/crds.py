@@ -1,5 +1,10 @@
 """Custom resource definitions: establish, serve and terminate them."""
 
+import hashlib
+from typing import Any
+
+import msgspec
+
 from ...model import names
 from ..custom.crds import CLEANUP_FINALIZER, is_established, reconciled_status, terminating_status
 from ..custom.kinds import custom_kinds
@@ -16,6 +21,29 @@ _INLINE_COMPILE_SIZE = 8 * 1024
 """Bytes of a definition up to which it is compiled on the event loop, its patterns being cached."""
 
 
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Spec(msgspec.Struct):
+    group: str
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    accepted_names: dict[str, Any] | None = None
+
+
+class _Names(msgspec.Struct):
+    """A definition without its schemas."""
+
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status | None = None
+
+
+_names_decoder = msgspec.json.Decoder(_Names)
+
+
 class CrdController(Controller):
     """Serves the kinds of custom resource definitions; the key is a definition's name."""
 
@@ -25,8 +53,8 @@ class CrdController(Controller):
         super().__init__(context)
         self._kind = context.catalog.require(names.CRDS)
         self._crds = context.resource_store(names.CRDS)
-        self._compiled: dict[str, Json] = {}
-        """``spec`` of each served definition."""
+        self._compiled: dict[str, bytes] = {}
+        """Digest of ``spec`` of each served definition."""
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue definitions that change, or whose last object may be deleted."""
@@ -45,7 +73,7 @@ class CrdController(Controller):
             obj = entry.parse()
             if is_established(obj):
                 self._serve(entry.name, custom_kinds(obj))
-                self._compiled[entry.name] = obj["spec"]
+                self._compiled[entry.name] = _digest(obj["spec"])
             if entry.deleting:
                 self.context.catalog.terminating_crds.add(entry.name)
             self.queue.add(entry.name)
@@ -63,7 +91,7 @@ class CrdController(Controller):
 
     async def _sync(self, entry: StoredObject) -> None:
         obj = entry.parse()
-        others = [each.parse() for each in self._crds.latest_entries()]
+        others = [_names(each.data) for each in self._crds.latest_entries()]
         status = reconciled_status(obj, others, now())
         if is_established({"status": status}):
             # Clients that wait for Established use the kinds immediately.
@@ -74,14 +102,15 @@ class CrdController(Controller):
         await written.committed()
 
     async def _compile(self, entry: StoredObject, obj: Json) -> None:
-        if self._compiled.get(entry.name) == obj["spec"]:
+        digest = _digest(obj["spec"])
+        if self._compiled.get(entry.name) == digest:
             return
         if len(entry.data) <= _INLINE_COMPILE_SIZE:
             kinds = custom_kinds(obj)
         else:
             kinds = await offload.run_in_thread(lambda: custom_kinds(obj))
         self._serve(entry.name, kinds)
-        self._compiled[entry.name] = obj["spec"]
+        self._compiled[entry.name] = digest
 
     async def _finalize(self, entry: StoredObject) -> None:
         self.context.catalog.terminating_crds.add(entry.name)
@@ -120,6 +149,17 @@ class CrdController(Controller):
         self.context.catalog.terminating_crds.discard(name)
         for kind in self.context.catalog.remove_crd(name):
             self.context.writer.store.remove_resource(kind)
+
+
+def _digest(spec: Json) -> bytes:
+    """Return a short value for *spec*, which may be large."""
+    return hashlib.sha256(msgspec.json.encode(spec)).digest()
+
+
+def _names(data: bytes) -> Json:
+    """Return the part of a definition that holds its names: schemas take long to parse."""
+    names_of: Json = msgspec.to_builtins(_names_decoder.decode(data))
+    return names_of
 
 
 def _in_progress(obj: Json) -> Json:

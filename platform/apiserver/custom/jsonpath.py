@@ -1,7 +1,7 @@
 """The subset of JSONPath for printer columns and other paths in definitions.
 
-Fields (``.spec.replicas``, ``['a.b']``), indices (``[0]``, ``[-1]``), wildcards (``[*]``) and
-filters that compare one field (``[?(@.type=="Ready")]``).
+Fields (``.spec.replicas``, ``['a.b']``), indices (``[0]``, ``[-1]``), slices (``[-1:]``), wildcards
+(``[*]``) and filters that compare one field (``[?(@.type=="Ready")]``).
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+_SLICE = ("start", "end", "step")
 Step = Callable[[Any], Iterator[Any]]
 
 _MAX_LENGTH = 8192
@@ -21,6 +22,8 @@ _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\]\\])+)"""
     r"""|\[\s*(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\s*\]"""
     r"""|\[\s*(?P<index>-?\d+)\s*\]"""
+    r"""|\[\s*(?:(?P<start>-?\d+)\s*)?(?P<slice>:)\s*(?:(?P<end>-?\d+)\s*)?"""
+    r"""(?::\s*(?:(?P<step>\d+)\s*)?)?\]"""
     r"""|(?:\.?\[\s*|\.)(?P<all>\*)\s*\]?"""
     r"""|\[\s*\?\(\s*@(?P<left>[^=!<>)\s]*)\s*"""
     r"""(?:(?P<op>==|!=)\s*(?P<right>'[^']*'|"[^"]*"|[^\s)'"]*)\s*)?\)\s*\]"""
@@ -80,6 +83,9 @@ def _step(match: re.Match[str]) -> Step:
         return _everything
     if match["index"]:
         return functools.partial(_at, int(match["index"]))
+    if match["slice"]:
+        start, end, step = (int(each) if each else None for each in match.group(*_SLICE))
+        return functools.partial(_slice, start, end, step)
     if match["left"] is not None:
         return functools.partial(_filter, match["left"].strip(), match["op"], match["right"])
     name = match["quoted"] if match["quote"] else match["field"].replace("\\", "")
@@ -96,6 +102,23 @@ def _everything(value: Any) -> Iterator[Any]:
 def _at(index: int, value: Any) -> Iterator[Any]:
     if isinstance(value, list) and -len(value) <= index < len(value):
         yield value[index]
+
+
+def _slice(start: int | None, end: int | None, step: int | None, value: Any) -> Iterator[Any]:
+    """Yield the items of a slice; none if a limit is out of range, where Go reports an error."""
+    if not isinstance(value, list) or step == 0:
+        return
+    length = len(value)
+    first = _limit(start, length, default=0)
+    last = _limit(end, length, default=length)
+    if 0 <= first < last <= length:
+        yield from value[first : last : step or 1]
+
+
+def _limit(given: int | None, length: int, *, default: int) -> int:
+    if given is None:
+        return default
+    return given + length if given < 0 else given
 
 
 def _field(name: str, value: Any) -> Iterator[Any]:

@@ -121,9 +121,8 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
     )
     subresources = version.get("subresources") or {}
     scale = subresources.get("scale") or {}
-    openapi = version["schema"]["openAPIV3Schema"]
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
-    schema = _compile(msgspec.json.encode(openapi))
+    schema = _compile(msgspec.json.encode(version["schema"]["openAPIV3Schema"]))
     return KindInfo(
         resource=resource,
         strategy=CustomResourceStrategy(resource, schema, replicas),
@@ -137,7 +136,7 @@ def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Ki
         update_needs_rv=True,
         custom=True,
         columns=_columns(version),
-        openapi=openapi,
+        openapi=schema.openapi,
         scale_paths=scale,
         storage_version=stored,
         offload_threshold=schema.offload_threshold,

@@ -14,6 +14,7 @@ from ..kinds import go_types
 from ..kinds.info import OFFLOAD_THRESHOLD
 from ..kinds.metadata import TYPE_META
 from .go_regex import program_size
+from .sharing import SHARED
 from .structural import structural_errors
 from .value_validation import MISSING, Check, value_checks
 
@@ -34,6 +35,8 @@ class StructuralSchema:
     """A compiled schema. Objects are plain JSON dicts, modified in place."""
 
     def __init__(self, openapi: Schema) -> None:
+        self.openapi = openapi = SHARED.share(openapi)
+        """The schema itself, not to be changed."""
         self._prune = _pruner(openapi, embedded=True) or _prune_nothing
         self._default = _defaulter(openapi)
         self._check = _checker(openapi)
@@ -101,6 +104,10 @@ def _has_rules(schema: Schema) -> bool:
 
 def _matching_steps(schema: Schema) -> int:
     """Return the maximum pattern steps per character of an object."""
+    return SHARED.compiled("steps", schema, _count_matching_steps)
+
+
+def _count_matching_steps(schema: Schema) -> int:
     here = [schema["not"]] if schema.get("not") else []
     for junctor in ("allOf", "anyOf", "oneOf"):
         here += schema.get(junctor) or ()
@@ -130,7 +137,9 @@ def _pruner(schema: Schema, *, embedded: bool = False) -> Prune | None:
     is_object = schema.get("type") == "object" or "properties" in schema
     if not is_object:
         return None
-    return _object_pruner(schema, embedded=embedded)
+    if embedded:
+        return _object_pruner(schema, embedded=True)
+    return SHARED.compiled("prune", schema, _object_pruner)
 
 
 def _list_pruner(prune: Prune | None) -> Prune | None:
@@ -174,7 +183,7 @@ def _map_pruner(schema: Schema) -> Prune:
     return prune_map
 
 
-def _object_pruner(schema: Schema, *, embedded: bool) -> Prune:
+def _object_pruner(schema: Schema, *, embedded: bool = False) -> Prune:
     fields = _known_fields(schema, embedded=embedded)
     keep = schema.get("x-kubernetes-preserve-unknown-fields", False)
     other = (False, None) if keep else None
@@ -228,6 +237,10 @@ def _prune_metadata(value: Any) -> list[str] | None:
 
 def _defaulter(schema: Schema) -> Default | None:
     """Return the defaulter of a node, ``None`` if there is no default below it."""
+    return SHARED.compiled("default", schema, _compile_defaulter)
+
+
+def _compile_defaulter(schema: Schema) -> Default | None:
     if "items" in schema:
         below = _defaulter(schema["items"])
         return _each(below) if below else None
@@ -270,6 +283,10 @@ def _each(below: Default) -> Default:
 
 def _checker(schema: Schema) -> Check:
     """Return the check of a node and of everything below it."""
+    return SHARED.compiled("check", schema, _compile_checker)
+
+
+def _compile_checker(schema: Schema) -> Check:
     of_type, junctors, checks = value_checks(schema, _checker)
     if keys := schema.get("required"):
         checks.append(_requires(tuple(keys)))

@@ -11,6 +11,8 @@ class TrainingKind:
     """One kind of training jobs."""
 
     resource: Resource
+    description: str
+    """Text for ``kubectl explain``."""
     framework: str
     """Value of the metrics label ``framework``."""
     replica_field: str

@@ -21,6 +21,7 @@ class Jax(Framework[JaxSpec]):
 
     kind = TrainingKind(
         resource=Resource(TRAINING_GROUP, "v1", "jaxjobs", "JAXJob"),
+        description="A training job of JAX.",
         framework="jax",
         replica_field="jaxReplicaSpecs",
         replica_types=("Worker",),

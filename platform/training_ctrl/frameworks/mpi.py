@@ -40,6 +40,7 @@ class Mpi(Framework[MpiSpec]):
 
     kind = TrainingKind(
         resource=Resource(TRAINING_GROUP, "v1", "mpijobs", "MPIJob"),
+        description="A training job whose launcher starts processes in the workers by MPI.",
         framework="mpi",
         replica_field="mpiReplicaSpecs",
         replica_types=(LAUNCHER, "Worker"),

@@ -33,6 +33,7 @@ class Paddle(Framework[PaddleSpec]):
 
     kind = TrainingKind(
         resource=Resource(TRAINING_GROUP, "v1", "paddlejobs", "PaddleJob"),
+        description="A training job of PaddlePaddle.",
         framework="paddle",
         replica_field="paddleReplicaSpecs",
         replica_types=("Master", WORKER),

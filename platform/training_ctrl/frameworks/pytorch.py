@@ -73,6 +73,7 @@ class PyTorch(Framework[PyTorchSpec]):
 
     kind = TrainingKind(
         resource=Resource(TRAINING_GROUP, "v1", "pytorchjobs", "PyTorchJob"),
+        description="A training job of PyTorch, optionally with an elastic number of workers.",
         framework="pytorch",
         replica_field="pytorchReplicaSpecs",
         replica_types=("Master", WORKER),

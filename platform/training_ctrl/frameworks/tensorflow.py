@@ -39,6 +39,7 @@ class TensorFlow(Framework[TensorFlowSpec]):
 
     kind = TrainingKind(
         resource=Resource(TRAINING_GROUP, "v1", "tfjobs", "TFJob"),
+        description="A training job of TensorFlow.",
         framework="tensorflow",
         replica_field="tfReplicaSpecs",
         replica_types=("Chief", "Master", "PS", "Worker", "Evaluator"),

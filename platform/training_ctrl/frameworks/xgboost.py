@@ -23,6 +23,7 @@ class XGBoost(Framework[XGBoostSpec]):
 
     kind = TrainingKind(
         resource=Resource(TRAINING_GROUP, "v1", "xgboostjobs", "XGBoostJob"),
+        description="A training job of XGBoost.",
         framework="xgboost",
         replica_field="xgbReplicaSpecs",
         replica_types=(MASTER, "Worker"),
