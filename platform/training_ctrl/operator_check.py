@@ -86,7 +86,7 @@ def running_operators(
 
 
 def _is_valid(spec: LeaseSpec, now: datetime) -> bool:
-    """Whether somebody holds the Lease; one with a malformed time is taken for held."""
+    """Whether the Lease is held; one with a malformed time counts as held."""
     if not spec.holder_identity or spec.renew_time is None:
         return False
     try:

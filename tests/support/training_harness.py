@@ -45,17 +45,17 @@ def replica(kind: str, replicas: int = 1, *, policy: str = "", **spec: Any) -> J
     return {**body, "restartPolicy": policy} if policy else body
 
 
-def job(kind: str, name: str = "j", *, run_policy: Json | None = None, **parts: Any) -> Json:
+def job(kind: str, name: str = "j", *, run_policy: Json | None = None, **spec: Any) -> Json:
     """A job; entries of its replica map begin with a capital letter."""
-    types = {key: value for key, value in parts.items() if key[0].isupper()}
-    fields = {key: value for key, value in parts.items() if not key[0].isupper()}
-    spec = {KINDS[kind].replica_field: types, "runPolicy": run_policy or {}, **fields}
+    types = {key: value for key, value in spec.items() if key[0].isupper()}
+    fields = {key: value for key, value in spec.items() if not key[0].isupper()}
+    body = {KINDS[kind].replica_field: types, "runPolicy": run_policy or {}, **fields}
     resource = RESOURCES[kind]
     return {
         "apiVersion": resource.api_version,
         "kind": kind,
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": spec,
+        "spec": body,
     }
 
 
