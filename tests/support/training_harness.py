@@ -1,10 +1,12 @@
 """Training jobs on an in-process API server: builders, and what a kubelet and a scheduler do."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from support.controller_api import NAMESPACE, ControllerApi, Json
+from support.polling import wait_until_true
 from support.running_controller import FakeRecorder
 
 from batholith.kube.client.client import Client
@@ -127,6 +129,7 @@ class TrainingHarness:
     async def phase(self, phase: str, *pods: str, code: int | None = None) -> None:
         """What the kubelet reports of *pods*; of all of them by default."""
         for pod in pods or self.pods:
+            await self.api.wait_for(PODS, pod, bool, namespace=NAMESPACE)  # is committed
             await self.api.set_pod_phase(pod, phase, namespace=NAMESPACE, exit_code=code)
 
     async def restarts(self, pod: str, number: int) -> None:
@@ -134,6 +137,15 @@ class TrainingHarness:
         statuses = self.pod(pod)["status"]["containerStatuses"]
         body = {"status": {"containerStatuses": [{**statuses[0], "restartCount": number}]}}
         await self.api.patch(PODS, pod, body, namespace=NAMESPACE, subresource="status")
+
+    async def advance_until(self, condition: Callable[[], object]) -> None:
+        """Advance the clock, so that retries are due, until *condition* holds."""
+
+        async def holds() -> bool:
+            await self.clock.advance(1)
+            return bool(condition())
+
+        await wait_until_true(holds)
 
     def admit(self, name: str = "j", phase: str = "Inqueue") -> None:
         """What the scheduler does with a PodGroup."""
