@@ -33,7 +33,7 @@ def of_finished_job(
 ) -> Deletions:
     """Return what is deleted of a finished job with this cleanPodPolicy.
 
-    A Service stays if its pod does; one whose pod is gone already is deleted.
+    A Service stays if its pod does; one without a pod is deleted.
     """
     if policy in (None, CleanPodPolicy.NONE):
         return Deletions()

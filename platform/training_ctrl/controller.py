@@ -172,7 +172,7 @@ async def _run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, N
 def _selected(
     frameworks: Iterable[Framework[Any]], kinds: Sequence[str]
 ) -> tuple[Framework[Any], ...]:
-    """Return the frameworks of *kinds*, in any case; all if there are none.
+    """Return the frameworks of *kinds*, upper or lower case; all if there are none.
 
     Raises:
         UnknownKindError: there is no such kind.

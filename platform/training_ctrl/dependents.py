@@ -1,4 +1,4 @@
-"""Objects that a framework wants beside pods and Services. Pure."""
+"""Objects that a framework needs in addition to pods and Services. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from .core_types import DependentObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredObject:
-    """An object as a framework wants it."""
+    """An object as a framework needs it."""
 
     resource: Resource
     name: str
     content: Mapping[str, Any] = field(default_factory=dict)
-    """Fields beside the metadata; they are kept as they are here."""
+    """Fields other than the metadata; changes by others are reverted."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels beside those of the job."""
+    """Labels in addition to those of the job."""
 
 
 def differing(desired: DesiredObject, existing: DependentObject) -> dict[str, Any]:

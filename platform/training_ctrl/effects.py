@@ -1,4 +1,4 @@
-"""What a plan tells the executor to do. Immutable data."""
+"""Effects and plans: what the executor is to do. Immutable data."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -164,7 +164,7 @@ Effect = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a job needs now: the record is written first, then come the effects, then the status."""
+    """What a job needs now: write the record, then execute the effects, then write the status."""
 
     record: RestartRecord | None = None
     """The restart record to write, if it changes."""

@@ -1,7 +1,7 @@
 """Executes plans: every write of the training controller is here.
 
-After each write the version of the response is recorded, so that the next plan is not made before
-the informers have it. A write that ends without a response may have taken effect; all are repeated
+After each write the version of the response is recorded, so that the next plan is based on
+informers that have it. A write that ends without a response may have taken effect; all are repeated
 safely, since objects have fixed names and writes have preconditions.
 """
 
@@ -68,7 +68,7 @@ class ExecutorDeps:
 
 @dataclass(slots=True, kw_only=True)
 class JobMemory:
-    """What is known of a job beside the informers; nothing depends on it after a restart."""
+    """State of a job that is not in the informers; it is not needed after a restart."""
 
     uid: str
     unconfirmed: bool = False
@@ -127,8 +127,8 @@ class Executor:
     async def execute(self, key: str, view: View, memory: JobMemory, plan: Plan) -> None:
         """Execute *plan*: the record, the effects, then the status.
 
-        An error of one effect does not prevent the others, and not the status unless the plan says
-        so; the first is raised at the end.
+        An error of one effect does not prevent the others, nor the status unless it needs the
+        effects; the first is raised at the end.
 
         Raises:
             RequeueError: a conflict, or a name is taken.

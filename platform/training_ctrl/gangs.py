@@ -45,7 +45,7 @@ class Gang(ABC):
 
     @abstractmethod
     def decorate(self, pod: dict[str, Any], job: Job, replica_type: str) -> None:
-        """Make *pod* a member of the job's gang."""
+        """Add *pod* to the job's gang."""
 
     def names_other_scheduler(self, job: Job) -> bool:
         """Whether a template of *job* names another scheduler."""
@@ -81,7 +81,7 @@ class VolcanoGang(Gang):
         return phase in ("", PodGroupPhase.PENDING)
 
     def decorate(self, pod: dict[str, Any], job: Job, replica_type: str) -> None:
-        """Make *pod* a member of the job's gang."""
+        """Add *pod* to the job's gang."""
         self._set_scheduler(pod)
         pod["metadata"]["annotations"] |= {
             names.GROUP_NAME: job.metadata.name,
@@ -105,7 +105,7 @@ class SchedulerPluginsGang(Gang):
         return False
 
     def decorate(self, pod: dict[str, Any], job: Job, replica_type: str) -> None:
-        """Make *pod* a member of the job's gang."""
+        """Add *pod* to the job's gang."""
         self._set_scheduler(pod)
         pod["metadata"]["labels"][_POD_GROUP_LABEL] = job.metadata.name
 

@@ -1,7 +1,7 @@
 """The controller of one kind: informers, event handlers and the reconcile loop.
 
-A reconcile waits until the informers have all that was written before; then it makes a plan of the
-state that they show and executes it.
+A reconcile waits until the informers have all earlier writes; then it computes a plan from their
+state and executes it.
 """
 
 import asyncio

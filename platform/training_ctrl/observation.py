@@ -31,7 +31,7 @@ class Observation(Generic[S]):
 
     job: TrainingJob[S]
     counts: Mapping[str, ReplicaCounts]
-    """By replica type, in the order in which they are judged."""
+    """By replica type, in the order in which they are evaluated."""
     pods: Mapping[str, Mapping[int, Pod]]
     """By replica type and index."""
     restarting: bool = False
@@ -68,4 +68,4 @@ class Failed:
     """Suffix of the condition's reason, if it is not ``Failed``."""
 
 
-Verdict = Running | Restarting | Succeeded | Failed
+Evaluation = Running | Restarting | Succeeded | Failed

@@ -34,7 +34,15 @@ from .effects import (
     Warn,
 )
 from .gangs import Gang
-from .observation import Failed, Observation, ReplicaCounts, Restarting, Running, Succeeded, Verdict
+from .observation import (
+    Evaluation,
+    Failed,
+    Observation,
+    ReplicaCounts,
+    Restarting,
+    Running,
+    Succeeded,
+)
 from .pods import sets_restart_policy
 from .replica_groups import ReplicaGroup, count, replica_groups
 from .replica_pods import container_restarts
@@ -43,7 +51,7 @@ from .status_draft import StatusDraft
 from .view import View
 
 GANG_RECHECK = 10.0
-"""Seconds after which a job that waits for its PodGroup is looked at again."""
+"""Seconds after which a job that waits for its PodGroup is reconciled again."""
 
 OTHER_SCHEDULER = (
     "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
@@ -140,7 +148,7 @@ class _Replicas:
             container_restarts(pod)
             for group in self.groups
             if restarts.counts_restarts(group.restart_policy)
-            for pod in group.judged.values()
+            for pod in group.current.values()
         )
 
     def newly_failed(self, group: ReplicaGroup) -> bool:
@@ -176,7 +184,7 @@ def _unfinished(view: View, draft: StatusDraft) -> Plan:
     }
     draft.set_counts(counts)
     draft.start_time = draft.start_time or draft.now
-    _judge(view, draft, replicas, counts)
+    _evaluate(view, draft, replicas, counts)
     if draft.is_finished:
         return _plan(draft)
     return Plan(
@@ -209,7 +217,7 @@ def _exceeded_limit(view: View, draft: StatusDraft, replicas: _Replicas) -> str:
 
 
 def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: str) -> Plan:
-    """Delete everything, whatever the cleanPodPolicy, then fail the job."""
+    """Delete everything, under any cleanPodPolicy, then fail the job."""
     left = _deadline(view, draft)
     if left is None or left > 0:  # pods that are deleted no longer show their restarts
         record = msgspec.structs.replace(replicas.record, backoff_limit_exceeded=True)
@@ -229,7 +237,7 @@ def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: 
 # The status.
 
 
-def _judge(
+def _evaluate(
     view: View, draft: StatusDraft, replicas: _Replicas, counts: dict[str, ReplicaCounts]
 ) -> None:
     """Set the conditions that follow from the pods."""
@@ -244,21 +252,21 @@ def _judge(
     seen = Observation(
         job=view.job,
         counts=counts,
-        pods={group.replica_type: group.judged for group in replicas.groups},
+        pods={group.replica_type: group.current for group in replicas.groups},
         restarting=bool(restarting) or draft.is_true(ConditionType.RESTARTING),
     )
-    verdicts = list(view.framework.judge(seen))
+    results = list(view.framework.evaluate(seen))
     if restarting:
-        verdicts.append(Restarting(_restart_message(name, restarting[0])))
+        results.append(Restarting(_restart_message(name, restarting[0])))
     announced = any(replicas.newly_failed(group) for group in replicas.groups)
-    _apply(draft, verdicts, announced=announced)
+    _apply(draft, results, announced=announced)
 
 
-def _apply(draft: StatusDraft, verdicts: Sequence[Verdict], *, announced: bool) -> None:
-    """Set the conditions of *verdicts*: an end precedes restarts, and these precede Running."""
-    end = next((each for each in verdicts if isinstance(each, Succeeded | Failed)), None)
-    restart = next((each for each in verdicts if isinstance(each, Restarting)), None)
-    running = next((each for each in verdicts if isinstance(each, Running)), None)
+def _apply(draft: StatusDraft, results: Sequence[Evaluation], *, announced: bool) -> None:
+    """Set the conditions of *results*: an end precedes restarts, and these precede Running."""
+    end = next((each for each in results if isinstance(each, Succeeded | Failed)), None)
+    restart = next((each for each in results if isinstance(each, Restarting)), None)
+    running = next((each for each in results if isinstance(each, Running)), None)
     if running is not None and (end is not None or restart is None):
         draft.running(running.message)
     match end:
@@ -318,8 +326,8 @@ def _podgroup_update(view: View, gang: Gang) -> list[Effect]:
 
 
 def _effects(view: View, replicas: _Replicas) -> Iterator[Effect]:
-    judged = {group.replica_type: group.judged for group in replicas.groups}
-    for effect in (*_object_deletions(view), *_object_effects(view, judged)):
+    current = {group.replica_type: group.current for group in replicas.groups}
+    for effect in (*_object_deletions(view), *_object_effects(view, current)):
         yield effect
         if isinstance(effect, ReportConflict):
             return

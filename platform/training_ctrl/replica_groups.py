@@ -23,7 +23,7 @@ class ReplicaGroup:
     restart_policy: str
     pods: Slots[Pod]
     services: Slots[Service]
-    judged: Mapping[int, Pod]
+    current: Mapping[int, Pod]
     """Pods by index, without those of an earlier run of the job."""
     restarting: tuple[Pod, ...]
     """Failed pods that are created again."""
@@ -41,9 +41,9 @@ def replica_groups(view: View, started: str | None) -> tuple[ReplicaGroup, ...]:
 
 
 def count(group: ReplicaGroup, *, terminating_counts_as_failed: bool) -> ReplicaCounts:
-    """Count the judged pods by phase."""
+    """Count the pods of this run by phase."""
     active = succeeded = failed = 0
-    for pod in group.judged.values():
+    for pod in group.current.values():
         match pod.phase:
             case PodPhase.RUNNING if pod.is_terminating and terminating_counts_as_failed:
                 failed += 1
@@ -63,7 +63,7 @@ def _group(
     number = spec.replicas or 0
     index_of = _index if view.framework.has_index(replica_type) else _only_index
     pod_slots = arrange(pods, number, index_of=index_of, rank=deletion_order)
-    judged = {
+    current = {
         index: pod
         for index, pod in pod_slots.by_index.items()
         if not deletion_requested_by(pod, started)
@@ -72,7 +72,7 @@ def _group(
         pod.metadata.uid: reaction(
             spec.restart_policy, exit_code(pod, view.framework.kind.main_container)
         )
-        for pod in judged.values()
+        for pod in current.values()
         if pod.phase == PodPhase.FAILED
     }
     return ReplicaGroup(
@@ -81,9 +81,9 @@ def _group(
         restart_policy=spec.restart_policy,
         pods=pod_slots,
         services=arrange(services, number, index_of=index_of, rank=_by_name),
-        judged=judged,
+        current=current,
         restarting=tuple(
-            pod for pod in judged.values() if reactions.get(pod.metadata.uid) is Reaction.RESTART
+            pod for pod in current.values() if reactions.get(pod.metadata.uid) is Reaction.RESTART
         ),
         fails_job=Reaction.FAIL in reactions.values(),
     )

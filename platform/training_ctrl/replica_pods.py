@@ -1,4 +1,4 @@
-"""What one pod of a job says: exit code, restart, abnormal messages. Pure."""
+"""State of one pod of a job: exit code, restart, abnormal messages. Pure."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -61,7 +61,7 @@ def container_restarts(pod: Pod) -> int:
 def deletion_requested_by(pod: Pod, time: str | None) -> bool:
     """Whether the deletion of *pod* was requested at *time* or before.
 
-    Such a pod is of an earlier run of a job that was suspended, and says nothing about this one.
+    Such a pod is of an earlier run of a job that was suspended, and is not counted.
     """
     meta = pod.metadata
     if time is None or meta.deletion_timestamp is None:

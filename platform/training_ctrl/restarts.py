@@ -1,7 +1,7 @@
 """Record of a job's restarts in an annotation, and the limits of a job. Pure.
 
 A pod that is restarted is deleted, and the restarts of its containers with it. So their number is
-written before the deletion, together with the uids that it includes: whatever is interrupted, each
+written before the deletion, together with the uids that it includes: after any interruption, each
 pod is counted once. A limit that is exceeded is written, too, before the deletion of the pods that
 exceed it.
 """

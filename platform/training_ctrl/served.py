@@ -50,7 +50,7 @@ class ServedResources:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Check periodically until cancelled. Without an answer, the last one counts."""
+        """Check periodically until cancelled. Without a response, the last one counts."""
         failures = FailureLog(self._client.timing)
         while True:
             try:

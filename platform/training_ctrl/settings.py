@@ -16,7 +16,7 @@ class TrainingSettings:
     """Settings of a :class:`~batholith.training_ctrl.controller.TrainingController`."""
 
     kinds: Sequence[str] = ()
-    """Kinds to reconcile, in any case; empty for all."""
+    """Kinds to reconcile, upper or lower case; empty for all."""
 
     namespace: str = ""
     """Namespace whose jobs are reconciled; empty for all."""

@@ -19,7 +19,7 @@ class Slots(Generic[T]):
     by_index: dict[int, T] = field(default_factory=dict)
     """The object of each index below the number of replicas, as far as there is one."""
     excess: list[T] = field(default_factory=list)
-    """Objects with another index, or beside a better one of the same index."""
+    """Objects with another index, or with the index of an object that is kept."""
     unindexed: list[T] = field(default_factory=list)
     """Objects without a valid index; nothing is done with them."""
 

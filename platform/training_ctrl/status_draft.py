@@ -83,7 +83,7 @@ class StatusDraft:
             self._announce(self._reason(Reason.SUSPENDED), message)
 
     def resumed(self) -> None:
-        """Set Suspended to False; the job starts anew."""
+        """Set Suspended to False; the job starts again."""
         message = f"{self._subject} is resumed."
         self._set(ConditionType.SUSPENDED, message, status=False, reason=Reason.RESUMED)
         self.start_time = self.now

@@ -1,4 +1,4 @@
-"""The state of a job that a plan is made from. Immutable."""
+"""The state of a job from which a plan is computed. Immutable."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class View:
     gang: Gang | None = None
     """How pods are scheduled together, if they are."""
     podgroup: Group | None = None
-    """The PodGroup of the job's name, whoever controls it."""
+    """The PodGroup of the job's name, under any controller."""
     find_object: Callable[[Resource, str], DependentObject | None] = _no_object
     """Returns an object in the job's namespace."""
     served: Callable[[Resource], bool] = lambda resource: True

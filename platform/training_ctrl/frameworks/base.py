@@ -12,7 +12,7 @@ from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, RestartPolicy, S, TrainingJob
 from ..core_types import Pod
 from ..dependents import DesiredObject
-from ..observation import Failed, Observation, Restarting, Running, Succeeded, Verdict
+from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 
 Json = dict[str, Any]
 """An object as decoded JSON."""
@@ -47,7 +47,7 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member(Generic[S]):
-    """The place of a pod in its job, which has defaults."""
+    """Type and index of a pod, and its job, which has defaults."""
 
     job: TrainingJob[S]
     replica_type: str
@@ -104,8 +104,8 @@ class Framework(FrameworkApi[S], Generic[S]):
     terminating_counts_as_failed: ClassVar[bool] = True
     """Whether a running pod that is terminating counts as failed: its node may be lost."""
 
-    def judge(self, seen: Observation[S]) -> Iterable[Verdict]:
-        """Return what follows from the pods, in order; Succeeded ends the judgement.
+    def evaluate(self, seen: Observation[S]) -> Iterable[Evaluation]:
+        """Return what follows from the pods, in order; Succeeded ends the evaluation.
 
         By default: with a master, the master decides; else all workers.
         """
@@ -116,13 +116,13 @@ class Framework(FrameworkApi[S], Generic[S]):
                     return
                 if counts.active:
                     yield Running(self.running_message(seen.job))
-            yield from self.judge_failures(seen, replica_type)
+            yield from self.evaluate_failures(seen, replica_type)
 
     def succeeds_early(self, seen: Observation[S], replica_type: str) -> bool:
         """Return whether the job succeeds although pods of *replica_type* are missing."""
         return False
 
-    def judge_failures(self, seen: Observation[S], replica_type: str) -> Iterator[Verdict]:
+    def evaluate_failures(self, seen: Observation[S], replica_type: str) -> Iterator[Evaluation]:
         """Yield what follows from failed pods that were not created again yet."""
         counts = seen.counts[replica_type]
         if not counts.failed or counts.replicas <= counts.succeeded + counts.active:

@@ -17,7 +17,7 @@ from ...model.training.types import (
 )
 from ..core_types import Pod
 from ..dependents import DesiredObject
-from ..observation import Failed, Observation, Restarting, Running, Succeeded, Verdict
+from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 from ..replica_pods import EVICTED
 from . import _mpi_objects as mpi_objects
 from .base import WORKER, Framework, Json, Member, PodSettings, replicas
@@ -161,7 +161,7 @@ class Mpi(Framework[MpiSpec]):
         )
         return mpi_objects.desired_objects(cluster)
 
-    def judge(self, seen: Observation[MpiSpec]) -> Iterable[Verdict]:
+    def evaluate(self, seen: Observation[MpiSpec]) -> Iterable[Evaluation]:
         """The launcher decides; a job runs when launcher and workers do."""
         launcher = seen.counts[LAUNCHER]
         if launcher.expected == 0:

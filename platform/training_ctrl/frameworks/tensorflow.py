@@ -13,14 +13,14 @@ from ...model.training.kinds import TrainingKind
 from ...model.training.templates import main_container
 from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
 from ..core_types import Pod
-from ..observation import Failed, Observation, Restarting, Running, Succeeded, Verdict
+from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 from ..replica_pods import exit_code
 from .base import WORKER, Framework, Json, Member, append_env, containers, replicas, total_replicas
 
 _PS = "PS"
 _LEADERS = ("Chief", "Master")
-_JUDGED = ("Chief", "Evaluator", "Master", _PS, WORKER)
-"""Order in which the replica types are judged."""
+_EVALUATION_ORDER = ("Chief", "Evaluator", "Master", _PS, WORKER)
+"""Order in which the replica types are evaluated."""
 
 ALL_WORKERS = "AllWorkers"
 """``successPolicy`` of a job that succeeds when all its workers have."""
@@ -122,10 +122,10 @@ class TensorFlow(Framework[TensorFlowSpec]):
             return replica_type in _LEADERS
         return replica_type == WORKER and index == 0
 
-    def judge(self, seen: Observation[TensorFlowSpec]) -> Iterable[Verdict]:
+    def evaluate(self, seen: Observation[TensorFlowSpec]) -> Iterable[Evaluation]:
         """Chief or Master decide; without these, the workers by the success policy."""
         has_leader = any(leader in seen.counts for leader in _LEADERS)
-        for replica_type in filter(seen.counts.__contains__, _JUDGED):
+        for replica_type in filter(seen.counts.__contains__, _EVALUATION_ORDER):
             counts = seen.counts[replica_type]
             if replica_type in (_LEADERS if has_leader else (WORKER,)):
                 if counts.expected == 0 or (not has_leader and self._first_worker_suffices(seen)):
@@ -136,7 +136,9 @@ class TensorFlow(Framework[TensorFlowSpec]):
             if counts.failed:
                 yield from self._failures(seen, replica_type)
 
-    def _failures(self, seen: Observation[TensorFlowSpec], replica_type: str) -> Iterable[Verdict]:
+    def _failures(
+        self, seen: Observation[TensorFlowSpec], replica_type: str
+    ) -> Iterable[Evaluation]:
         number = seen.counts[replica_type].failed
         restarts = seen.job.spec.replica_specs[replica_type].restart_policy != RestartPolicy.NEVER
         if seen.restarting and restarts:

@@ -8,7 +8,7 @@ from ...model.field_errors import ErrorList
 from ...model.names import TRAINING_GROUP, Resource
 from ...model.training.kinds import TrainingKind
 from ...model.training.types import ReplicaSpec, RestartPolicy, TrainingJob, TrainingSpec
-from ..observation import Failed, Observation, Restarting, Running, Succeeded, Verdict
+from ..observation import Evaluation, Failed, Observation, Restarting, Running, Succeeded
 from .base import MASTER, WORKER, Framework, Json, Member, add_env, replicas, total_replicas
 
 
@@ -65,7 +65,7 @@ class XGBoost(Framework[XGBoostSpec]):
             workers = (self.pod_name(name, WORKER, index) for index in range(total - 1))
             yield "WORKER_ADDRS", ",".join(workers)
 
-    def judge(self, seen: Observation[XGBoostSpec]) -> Iterable[Verdict]:
+    def evaluate(self, seen: Observation[XGBoostSpec]) -> Iterable[Evaluation]:
         """The master decides; failures of any replica type count."""
         running = Running(self.running_message(seen.job))
         for replica_type, counts in seen.counts.items():

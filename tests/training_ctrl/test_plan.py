@@ -1,0 +1,449 @@
+"""Plans: what a job in a given state needs."""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.training_harness import replica
+from support.training_jobs import (
+    BY_KIND,
+    NOW,
+    UID,
+    after,
+    conditions,
+    planned,
+    pod,
+    service,
+    typed,
+    with_annotations,
+)
+
+from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.model.training.types import JobStatus
+from batholith.training_ctrl import effects as fx
+from batholith.training_ctrl.core_types import Group, GroupStatus, Pod
+from batholith.training_ctrl.gangs import VolcanoGang
+from batholith.training_ctrl.restarts import ANNOTATION, RestartRecord, encode
+
+TF, PYTORCH, XGB, PADDLE, JAX, MPI = (
+    "TFJob",
+    "PyTorchJob",
+    "XGBoostJob",
+    "PaddleJob",
+    "JAXJob",
+    "MPIJob",
+)
+
+
+def effect(made: fx.Plan, kind: type) -> Any:
+    return next((each for each in made.effects if isinstance(each, kind)), None)
+
+
+def deleted_pods(made: fx.Plan) -> list[str]:
+    found = effect(made, fx.DeletePods)
+    return [each.metadata.name for each in found.pods] if found else []
+
+
+def created_pods(made: fx.Plan) -> list[tuple[str, int]]:
+    return [
+        (each.replica_type, index)
+        for each in made.effects
+        if isinstance(each, fx.CreatePods)
+        for index in each.indices
+    ]
+
+
+def reasons(made: fx.Plan) -> list[str]:
+    return [each.reason for each in (*made.restarts, *made.transitions) if each.reason]
+
+
+def pytorch(workers: int = 1, policy: str = "OnFailure", **run_policy: Any) -> Any:
+    return typed(
+        PYTORCH,
+        run_policy=run_policy,
+        Master=replica(PYTORCH, policy=policy),
+        Worker=replica(PYTORCH, workers, policy=policy),
+    )
+
+
+# The first plan.
+
+
+def test_new_job_gets_its_pods_services_and_start_time() -> None:
+    job = pytorch(2)
+    made = planned(job)
+    assert created_pods(made) == [("Master", 0), ("Worker", 0), ("Worker", 1)]
+    assert [type(each) for each in made.effects] == [fx.CreatePods] * 2 + [fx.CreateServices] * 2
+    assert conditions(made) == {"Created": ("True", "PyTorchJobCreated")}
+    assert made.status.start_time == "2026-01-01T00:00:00Z"
+    assert [each.counted for each in made.transitions] == ["created"]
+    assert made.status.replica_statuses["Worker"].selector == (
+        "training.kubeflow.org/job-name=j,training.kubeflow.org/operator-name=pytorchjob-controller,"
+        "training.kubeflow.org/replica-type=worker"
+    )
+
+
+def test_second_plan_of_the_same_state_is_empty() -> None:
+    """INV-TJ-12."""
+    job = pytorch(1)
+    pods = [pod(job, "Master", 0), pod(job, "Worker", 0)]
+    services = (service(job, "Master", 0), service(job, "Worker", 0))
+    first = planned(job, *pods, services=services)
+    second = planned(after(job, first), *pods, services=services, now=NOW + timedelta(seconds=9))
+    assert second == fx.Plan(status=first.status)
+
+
+def test_replicas_that_exist_are_not_created() -> None:
+    job = pytorch(3)
+    made = planned(job, pod(job, "Worker", 1))
+    assert created_pods(made) == [("Master", 0), ("Worker", 0), ("Worker", 2)]
+
+
+def test_pods_out_of_range_are_deleted_and_not_counted() -> None:
+    job = pytorch(1)
+    pods = [pod(job, "Worker", index) for index in (0, 1, 2)]
+    negative = pod(job, "Worker", 0, uid="x", name="odd")
+    negative.metadata.labels["training.kubeflow.org/replica-index"] = "-1"
+    unindexed = pod(job, "Worker", 0, uid="y", name="none")
+    unindexed.metadata.labels["training.kubeflow.org/replica-index"] = "zero"
+    made = planned(job, *pods, negative, unindexed)
+    assert deleted_pods(made) == ["j-worker-1", "j-worker-2", "odd"]
+    assert made.status.replica_statuses["Worker"].active == 1
+
+
+def test_of_two_pods_with_an_index_one_is_kept() -> None:
+    """INV-TJ-2: the pending one is deleted."""
+    job = pytorch(1)
+    made = planned(job, pod(job, "Worker", 0), pod(job, "Worker", 0, "Pending", uid="2", name="b"))
+    assert deleted_pods(made) == ["b"]
+
+
+def test_scaling_to_zero_creates_nothing() -> None:
+    job = typed(XGB, Master=replica(XGB), Worker=replica(XGB, 0))
+    assert created_pods(planned(job, pod(job, "Master", 0))) == []
+
+
+# Restarts.
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "ExitCode"])
+def test_failed_pod_is_deleted_after_it_is_recorded(policy: str) -> None:
+    """INV-TJ-7: the record is written first, and counts a pod once."""
+    job = pytorch(1, policy)
+    failed = pod(job, "Worker", 0, "Failed", code=137)
+    made = planned(job, pod(job, "Master", 0), failed)
+    assert made.record is not None and made.record.count == 1
+    assert deleted_pods(made) == ["j-worker-0"]
+    assert conditions(made)["Restarting"] == ("True", "PyTorchJobRestarting")
+    assert reasons(made) == ["PyTorchJobRestarting"]
+    recorded = with_annotations(after(job, made), {ANNOTATION: encode(made.record)})
+    again = planned(recorded, pod(job, "Master", 0), failed)
+    assert again.record is None and reasons(again) == []
+    assert deleted_pods(again) == ["j-worker-0"]
+
+
+def test_program_error_fails_the_job() -> None:
+    job = pytorch(1, "ExitCode")
+    made = planned(job, pod(job, "Master", 0), pod(job, "Worker", 0, "Failed", code=1))
+    assert made.effects == () and made.record is None
+    assert conditions(made)["Failed"] == ("True", "PyTorchJobFailed")
+    assert made.status.completion_time is not None
+    assert [each.counted for each in made.transitions] == ["created", "failed"]
+
+
+def test_failure_of_another_container_fails_the_job() -> None:
+    job = pytorch(1, "ExitCode")
+    made = planned(job, pod(job, "Worker", 0, "Failed", code=0))
+    assert "Failed" in conditions(made)
+
+
+def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
+    """A job that is resumed while its pods terminate does not fail because of them."""
+    job = pytorch(1, "Never")
+    suspended = planned(typed(PYTORCH, run_policy={"suspend": True}, Master=replica(PYTORCH)))
+    resumed = after(job, suspended)
+    deletion = {
+        "deletionTimestamp": "2026-01-01T00:00:20Z",
+        "deletionGracePeriodSeconds": 30,
+    }
+    old = pod(job, "Worker", 0, **deletion)
+    made = planned(resumed, pod(job, "Master", 0, **deletion), old)
+    assert "Failed" not in conditions(made) and created_pods(made) == []
+    assert conditions(made)["Suspended"] == ("False", "PyTorchJobResumed")
+    later = pod(
+        job, "Worker", 0, deletionTimestamp="2026-01-01T00:10:00Z", deletionGracePeriodSeconds=30
+    )
+    lost = planned(after(job, made), pod(job, "Master", 0), later)
+    assert "Failed" in conditions(lost)
+
+
+# Limits.
+
+
+def test_backoff_limit_is_recorded_before_the_pods_are_deleted() -> None:
+    job = pytorch(1, "OnFailure", backoffLimit=2, cleanPodPolicy="None")
+    pods = [pod(job, "Master", 0, restarts=1), pod(job, "Worker", 0, restarts=1)]
+    made = planned(job, *pods)
+    assert made.record is not None and made.record.backoff_limit_exceeded
+    assert made.status_needs_effects
+    assert deleted_pods(made) == ["j-master-0", "j-worker-0"]
+    assert made.status.conditions[-1].message == (
+        "Job j has failed because it has reached the specified backoff limit"
+    )
+    recorded = with_annotations(job, {ANNOTATION: encode(made.record)})
+    assert "Failed" in conditions(planned(recorded)), "although the pods do not exist any more"
+
+
+@pytest.mark.parametrize(("count", "failed"), [(1, False), (2, True)])
+def test_restarted_pods_count_towards_the_backoff_limit(count: int, failed: bool) -> None:
+    job = pytorch(1, "ExitCode", backoffLimit=3)
+    annotation = encode(RestartRecord(job_uid=UID, count=count))
+    made = planned(
+        with_annotations(job, {ANNOTATION: annotation}),
+        pod(job, "Master", 0),
+        pod(job, "Worker", 0, "Failed", code=130),
+    )
+    assert ("Failed" in conditions(made)) is failed
+
+
+def test_deadline_counts_from_the_start() -> None:
+    job = pytorch(1, activeDeadlineSeconds=60)
+    job = msgspec.structs.replace(job, status=JobStatus(start_time="2026-01-01T00:00:00Z"))
+    before = planned(job, now=NOW + timedelta(seconds=59))
+    assert (before.requeue_after, "Failed" in conditions(before)) == (1.0, False)
+    made = planned(job, pod(job, "Master", 0), now=NOW + timedelta(seconds=60))
+    assert "Failed" in conditions(made) and deleted_pods(made) == ["j-master-0"]
+
+
+# The end.
+
+
+def finished(job: Any, condition: str = "Succeeded", **status: Any) -> Any:
+    body = {"conditions": [{"type": condition, "status": "True"}], **status}
+    return msgspec.structs.replace(job, status=msgspec.convert(body, JobStatus))
+
+
+PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed"])
+
+
+@given(
+    st.sampled_from([PYTORCH, TF, XGB, PADDLE, JAX, MPI]),
+    st.lists(PHASES, max_size=3),
+    st.sampled_from(["Succeeded", "Failed"]),
+    st.sampled_from(["None", "Running", "All"]),
+    st.booleans(),
+)
+def test_finished_job_creates_nothing(
+    kind: str, phases: list[str], condition: str, policy: str, suspend: bool
+) -> None:
+    """INV-TJ-4."""
+    leader = {"JAXJob": {}, "MPIJob": {"Launcher": replica(kind)}, "TFJob": {}}
+    types = leader.get(kind, {"Master": replica(kind)})
+    run_policy = {"cleanPodPolicy": policy, "suspend": suspend, "ttlSecondsAfterFinished": 9}
+    job = typed(kind, run_policy=run_policy, Worker=replica(kind, 3), **types)
+    pods = [pod(job, "Worker", index, phase) for index, phase in enumerate(phases)]
+    for gang in (None, VolcanoGang("volcano")):
+        made = planned(finished(job, condition), *pods, gang=gang)
+        creating = (fx.CreatePods, fx.CreateServices, fx.CreatePodGroup, fx.CreateObject)
+        assert not any(isinstance(each, creating) for each in made.effects)
+        assert made.record is None
+
+
+def test_time_to_live_counts_from_the_completion() -> None:
+    job = pytorch(1, ttlSecondsAfterFinished=60)
+    ended = finished(job, completionTime="2026-01-01T00:00:00Z")
+    assert planned(ended, now=NOW + timedelta(seconds=59)).requeue_after == 1.0
+    assert effect(planned(ended, now=NOW + timedelta(seconds=60)), fx.DeleteJob)
+    kept = finished(
+        pytorch(1, ttlSecondsAfterFinished=60, suspend=True), completionTime="2026-01-01T00:00:00Z"
+    )
+    assert planned(kept, now=NOW + timedelta(seconds=99)) == fx.Plan(status=kept.status)
+
+
+def test_active_pods_of_a_succeeded_job_count_as_succeeded() -> None:
+    job = finished(
+        pytorch(2),
+        completionTime="2026-01-01T00:00:00Z",
+        replicaStatuses={"Worker": {"active": 2, "failed": 1}},
+    )
+    counts = planned(job).status.replica_statuses["Worker"]
+    assert (counts.active, counts.succeeded, counts.failed) == (0, 2, 1)
+
+
+def test_suspended_job_keeps_its_start_time_and_is_announced_once() -> None:
+    job = pytorch(1, suspend=True)
+    running = planned(pytorch(1), pod(job, "Master", 0), pod(job, "Worker", 0))
+    made = planned(
+        after(job, running), pod(job, "Master", 0), services=(service(job, "Master", 0),)
+    )
+    assert [type(each) for each in made.effects] == [fx.DeletePods, fx.DeleteServices]
+    assert made.status.start_time == running.status.start_time
+    assert reasons(made) == ["PyTorchJobSuspended"]
+    assert planned(after(job, made)) == fx.Plan(status=made.status)
+
+
+# Gangs.
+
+
+def group(job: Any, phase: str, **spec: Any) -> Group:
+    owner = OwnerReference(kind=PYTORCH, name="j", uid=UID, controller=True)
+    meta = ObjectMeta(name="j", namespace="d", uid="g", owner_references=(owner,))
+    return Group(metadata=meta, spec=spec, status=GroupStatus(phase=phase))
+
+
+def test_pods_wait_while_the_podgroup_is_pending() -> None:
+    """INV-TJ-5."""
+    job, gang = pytorch(1), VolcanoGang("volcano")
+    assert [type(each) for each in planned(job, gang=gang).effects] == [fx.CreatePodGroup]
+    spec = gang.spec(job, {}, {})
+    for phase in ("", "Pending", "Inqueue", "Running", "Unknown", "Completed"):
+        made = planned(job, gang=gang, podgroup=group(job, phase, **spec))
+        waits = phase in ("", "Pending")
+        assert bool(created_pods(made)) is not waits
+        assert (made.status.start_time is None) is waits
+        assert made.requeue_after == (10.0 if waits else None)
+
+
+def test_podgroup_follows_the_job_and_keeps_its_queue() -> None:
+    job, gang = pytorch(3), VolcanoGang("volcano")
+    found = group(job, "Running", minMember=2, queue="q", minResources={"cpu": "1"})
+    update = effect(planned(job, gang=gang, podgroup=found), fx.UpdatePodGroup)
+    assert update.spec == {"minMember": 4, "minResources": {"cpu": None}}
+
+
+def test_podgroup_of_another_owner_blocks_the_pods() -> None:
+    job, gang = pytorch(1), VolcanoGang("volcano")
+    foreign = Group(metadata=ObjectMeta(name="j", namespace="d", uid="g"))
+    made = planned(job, gang=gang, podgroup=foreign)
+    assert [type(each) for each in made.effects] == [fx.ReportConflict]
+
+
+def test_minimum_resources_are_those_of_the_most_important_pods() -> None:
+    master = replica(PYTORCH, priorityClassName="low")
+    worker = replica(PYTORCH, 3, priorityClassName="high")
+    for body, kind, amount in ((master, "limits", "500m"), (worker, "requests", "2")):
+        body["template"]["spec"]["containers"][0]["resources"] = {kind: {"cpu": amount}}
+    policy = {"schedulingPolicy": {"minAvailable": 2}}
+    job = typed(PYTORCH, run_policy=policy, Master=master, Worker=worker)
+    gang = VolcanoGang("volcano")
+    assert gang.spec(job, {}, {"high": 9})["minResources"] == {"cpu": "4"}
+    assert gang.spec(job, {}, {"low": 9})["minResources"] == {"cpu": "2500m"}
+    assert gang.spec(job, {}, {})["minMember"] == 2
+
+
+# The rules of each framework.
+
+
+def statuses(job: Any, *pods: Pod) -> dict[str, tuple[str, str]]:
+    found = conditions(planned(job, *pods))
+    found.pop("Created")
+    return found
+
+
+def test_tensorflow_chief_decides() -> None:
+    job = typed(TF, Chief=replica(TF), Worker=replica(TF))
+    worker = pod(job, "Worker", 0, "Succeeded", code=0)
+    assert statuses(job, worker) == {}
+    assert statuses(job, pod(job, "Chief", 0), worker) == {"Running": ("True", "TFJobRunning")}
+    ended = statuses(job, pod(job, "Chief", 0, "Succeeded", code=0), worker)
+    assert ended == {"Succeeded": ("True", "TFJobSucceeded")}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tensorflow_worker_that_fails_for_good(dynamic: bool) -> None:
+    job = typed(TF, enableDynamicWorker=dynamic, Worker=replica(TF, 2, policy="Never"))
+    found = statuses(job, pod(job, "Worker", 0), pod(job, "Worker", 1, "Failed", code=1))
+    assert ("Failed" in found) is not dynamic
+
+
+def test_tensorflow_failure_of_a_type_that_never_restarts_is_not_hidden_by_another() -> None:
+    job = typed(TF, PS=replica(TF, policy="Never"), Worker=replica(TF, policy="OnFailure"))
+    restarting = planned(job, pod(job, "PS", 0), pod(job, "Worker", 0, "Failed", code=1))
+    assert "Restarting" in conditions(restarting)
+    found = statuses(after(job, restarting), pod(job, "PS", 0, "Failed", code=1))
+    assert found["Failed"] == ("True", "TFJobFailed")
+
+
+def test_pytorch_without_master_needs_all_workers_unless_elastic() -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 3}
+    fixed = typed(PYTORCH, Worker=replica(PYTORCH, 2))
+    elastic = typed(PYTORCH, elasticPolicy=policy, Worker=replica(PYTORCH, 2))
+    for job, expected in ((fixed, "Running"), (elastic, "Succeeded")):
+        found = statuses(job, pod(job, "Worker", 0, "Succeeded"), pod(job, "Worker", 1))
+        assert list(found) == [expected]
+
+
+def test_pytorch_never_fails_with_its_message() -> None:
+    job = pytorch(2, "Never")
+    made = planned(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
+    assert made.status.conditions[-1].message == (
+        "PyTorchJob j is failed because 1 Worker replica(s) failed."
+    )
+
+
+def test_xgboost_succeeds_with_its_master() -> None:
+    job = typed(XGB, Master=replica(XGB), Worker=replica(XGB))
+    found = statuses(job, pod(job, "Master", 0, "Succeeded"), pod(job, "Worker", 0))
+    assert found == {
+        "Running": ("False", "XGBoostJobRunning"),
+        "Succeeded": ("True", "XGBoostJobSucceeded"),
+    }
+
+
+def test_jax_messages_have_the_namespace() -> None:
+    job = typed(JAX, Worker=replica(JAX, 2))
+    made = planned(job, *(pod(job, "Worker", index, "Succeeded") for index in range(2)))
+    assert made.status.conditions[-1].message == "JAXJob d/j successfully completed."
+
+
+PODS = st.lists(
+    st.tuples(
+        st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+        st.sampled_from([None, 0, 1, 137]),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(
+    st.sampled_from([*BY_KIND]),
+    st.sampled_from(["Always", "OnFailure", "Never", "ExitCode"]),
+    st.lists(PODS, min_size=1, max_size=4),
+)
+def test_conditions_over_histories_of_pods(
+    kind: str, policy: str, history: list[list[tuple[str, int | None, bool]]]
+) -> None:
+    """INV-TJ-3, INV-TJ-4, INV-TJ-12: and a plan whose status is written is not repeated."""
+    leader = {"JAXJob": [], "MPIJob": ["Launcher"], "TFJob": ["Chief"]}.get(kind, ["Master"])
+    types = {name: replica(kind, policy=policy) for name in leader}
+    job = typed(kind, Worker=replica(kind, 2, policy=policy), **types)
+    slots = [(name, 0) for name in leader] + [("Worker", 0), ("Worker", 1)]
+    for states in history:
+        pods = [
+            pod(job, *slot, phase, code=code, **({"deletionTimestamp": END} if end else {}))
+            for slot, (phase, code, end) in zip(slots, states, strict=False)
+        ]
+        made = planned(job, *pods)
+        found = {name for name, (status, _) in conditions(made).items() if status == "True"}
+        assert not {"Succeeded", "Failed"} <= found
+        assert not {"Running", "Restarting"} <= found
+        if "Failed" in found:
+            assert made.status.completion_time is not None
+        was_finished = {"Succeeded", "Failed"} & {
+            each.type for each in job.status.conditions if each.status == "True"
+        }
+        assert was_finished <= found
+        job = after(job, made)
+        if made.record is not None:
+            job = with_annotations(job, {ANNOTATION: encode(made.record)})
+        again = planned(job, *pods, now=NOW + timedelta(seconds=5))
+        assert again.record is None and again.restarts == again.transitions == ()
+        if not {"Succeeded"} & found:
+            assert again.status == made.status
+
+
+END = "2026-01-01T01:00:00Z"
