@@ -38,6 +38,8 @@ COMMANDS = Resource(BUS_GROUP, "v1alpha1", "commands", "Command")
 PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
 
+BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
+"""Kubernetes' own Jobs; ``JOBS`` are Volcano's."""
 PODS = Resource("", "v1", "pods", "Pod")
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -52,6 +54,7 @@ STORAGECLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
 )
 EVENTS = Resource("", "v1", "events", "Event")
+BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 PRIORITYCLASSES = Resource(

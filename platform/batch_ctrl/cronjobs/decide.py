@@ -1,0 +1,274 @@
+"""Decisions of the CronJob controller: a pure function from a CronJob and its Jobs to a plan.
+
+Everything follows from the objects, so that an interrupted reconcile is completed by the next one.
+A *scheduled time* is handled once ``status.lastScheduleTime`` or the name of a Job shows it; only
+the latest one is ever started. A scheduled Job that is missing in the status, since a process ended
+between both writes, is added to it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import msgspec
+
+from ...kube.client.events import EventType
+from ...machinery import cron
+from ...model import times
+from .core_types import CronJob, CronJobStatus, Job, parse_time, unix_minute
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event on the CronJob."""
+
+    type: EventType
+    reason: str
+    message: str
+    scheduled: datetime | None = None
+    """The time that it is about: the same message about another time is another event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a CronJob needs, in the order of the fields."""
+
+    replace: Sequence[Job] = ()
+    """Jobs to delete before another one is created."""
+    create: datetime | None = None
+    """Scheduled time of the Job to create."""
+    status: CronJobStatus
+    """The status, without the Job to create."""
+    changes: Sequence[Event] = ()
+    """Events on what changed in the status."""
+    notices: Sequence[Event] = ()
+    """Events on what is the case: recorded unless it was so at the last reconcile."""
+    delete: Sequence[Job] = ()
+    """Finished Jobs beyond the history limits; after the status shows that they have run."""
+    next: datetime | None = None
+    """When to reconcile again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Whether to start a Job now, and when to look again."""
+
+    create: datetime | None = None
+    next: datetime | None = None
+    notices: Sequence[Event] = ()
+
+
+def decide(
+    cronjob: CronJob,
+    jobs: Iterable[Job],
+    now: datetime,
+    *,
+    local_zone: tzinfo = UTC,
+    changed_at: datetime | None = None,
+) -> Plan:
+    """Return the plan for *cronjob*, which controls *jobs*, all that exist.
+
+    *local_zone* applies without ``timeZone``. Times before *changed_at*, when the schedule was
+    changed, are not due.
+    """
+    owned = sorted(jobs, key=lambda job: (job.metadata.creation_timestamp or "", job.metadata.name))
+    status, changes = _observe(cronjob, owned)
+    unexpected = [
+        Event(
+            "Warning", "UnexpectedJob", f"Job {job.metadata.name} was not created by the schedule"
+        )
+        for job in owned
+        if not job.finished_condition and job.scheduled_time(cronjob) is None
+    ]
+    plan = Plan(status=status, changes=changes, notices=unexpected)
+    if cronjob.metadata.deletion_timestamp is not None:
+        return plan
+    plan = replace(plan, delete=_beyond_history(cronjob, owned))
+    if cronjob.spec.suspend:
+        return plan
+    start = _start(msgspec.structs.replace(cronjob, status=status), now, local_zone, changed_at)
+    replaced: Sequence[Job] = ()
+    if start.create is not None and cronjob.spec.concurrency_policy == "Replace":
+        active = {reference.uid for reference in status.active or ()}
+        replaced = [
+            job
+            for job in owned
+            if job.metadata.uid in active and job.metadata.deletion_timestamp is None
+        ]
+    return replace(
+        plan,
+        replace=replaced,
+        create=start.create,
+        notices=[*unexpected, *start.notices],
+        next=start.next,
+    )
+
+
+def with_created(status: CronJobStatus, job: Job, scheduled: datetime) -> CronJobStatus:
+    """Return the status after *job* was created for *scheduled*, or found to exist."""
+    active = status.active or ()
+    known = any(reference.uid == job.metadata.uid for reference in active)
+    gone = job.finished_condition or job.metadata.deletion_timestamp is not None
+    if not known and not gone:
+        active = (*active, job.reference)
+    last = parse_time(status.last_schedule_time)
+    latest = scheduled if last is None else max(last, scheduled)
+    return msgspec.structs.replace(
+        status, active=active or None, last_schedule_time=times.format(latest)
+    )
+
+
+def without(status: CronJobStatus, jobs: Iterable[Job]) -> CronJobStatus:
+    """Return the status after *jobs* were deleted."""
+    uids = {job.metadata.uid for job in jobs}
+    active = tuple(each for each in status.active or () if each.uid not in uids)
+    return msgspec.structs.replace(status, active=active or None)
+
+
+def _observe(cronjob: CronJob, jobs: Sequence[Job]) -> tuple[CronJobStatus, list[Event]]:
+    """Return the status that the Jobs show, and events on what changed."""
+    by_uid = {job.metadata.uid: job for job in jobs}
+    changes = []
+    active = []
+    for reference in cronjob.status.active or ():
+        job = by_uid.get(reference.uid)
+        if job is None:
+            missing = f"Active job went missing: {reference.name}"
+            changes.append(Event("Normal", "MissingJob", missing))
+        elif condition := job.finished_condition:
+            finished = f"Saw completed job: {reference.name}, condition: {condition}"
+            changes.append(Event("Normal", "SawCompletedJob", finished))
+        else:
+            active.append(reference)
+    completions = [job.status.completion_time for job in jobs if _succeeded(job)]
+    status = CronJobStatus(
+        active=tuple(active) or None,
+        last_schedule_time=cronjob.status.last_schedule_time,
+        last_successful_time=_latest([cronjob.status.last_successful_time, *completions]),
+    )
+    for job in jobs:
+        scheduled = job.scheduled_time(cronjob)
+        if scheduled is not None:
+            status = with_created(status, job, scheduled)
+    return status, changes
+
+
+def _succeeded(job: Job) -> bool:
+    return job.finished_condition == "Complete"
+
+
+def _latest(texts: Iterable[str | None]) -> str | None:
+    """Return the latest of some timestamps."""
+    parsed = [moment for text in texts if (moment := parse_time(text)) is not None]
+    return times.format(max(parsed)) if parsed else None
+
+
+def _beyond_history(cronjob: CronJob, jobs: Sequence[Job]) -> list[Job]:
+    """Return the finished Jobs that exceed the limits, oldest first."""
+    limits = {
+        "Complete": cronjob.spec.successful_jobs_history_limit,
+        "Failed": cronjob.spec.failed_jobs_history_limit,
+    }
+    beyond: list[Job] = []
+    for condition, limit in limits.items():
+        if limit is None:
+            continue
+        finished = [
+            job
+            for job in jobs
+            if job.finished_condition == condition and job.metadata.deletion_timestamp is None
+        ]
+        finished.sort(key=_age_key)
+        beyond += finished[: max(len(finished) - max(limit, 0), 0)]
+    return beyond
+
+
+def _age_key(job: Job) -> tuple[str, str]:
+    started = job.status.start_time or job.metadata.creation_timestamp or ""
+    return started, job.metadata.name
+
+
+# The schedule
+
+
+def _start(
+    cronjob: CronJob, now: datetime, local_zone: tzinfo, changed_at: datetime | None
+) -> _Start:
+    """Return whether a scheduled time is due; *cronjob* has its new status."""
+    notices: list[Event] = []
+    schedule = _parse(cronjob, local_zone, notices)
+    if schedule is None:
+        return _Start(notices=notices)
+    last = parse_time(cronjob.status.last_schedule_time)
+    since = last or parse_time(cronjob.metadata.creation_timestamp) or now
+    if changed_at is not None:
+        since = max(since, min(changed_at, now))
+    if last is not None and last > now:
+        message = f"the clock is behind the last scheduled time {times.format(last)}"
+        notices.append(Event("Warning", "ScheduledInFuture", message))
+    missed = schedule.missed(since, now)
+    following = schedule.next(since if missed is None else missed.latest)
+    if following is None:
+        message = f"invalid schedule: {cronjob.spec.schedule}: it has no time in the next years"
+        notices.append(Event("Warning", "InvalidSchedule", message))
+    if missed is None:
+        return _Start(next=following, notices=notices)
+    due = missed.latest
+    if last is not None and unix_minute(last) == unix_minute(due):
+        return _Start(next=following, notices=notices)  # the names of Jobs have minutes
+    obstacle = _obstacle(cronjob, due, now)
+    if obstacle is not None:
+        return _Start(next=following, notices=[*notices, obstacle])
+    if missed.too_many and _too_many_missed(cronjob, schedule, since, now):
+        message = (
+            "too many missed start times. Set or decrease .spec.startingDeadlineSeconds "
+            "or check clock skew"
+        )
+        notices.append(Event("Warning", "TooManyMissedTimes", message, due))
+    return _Start(create=due, next=following, notices=notices)
+
+
+def _parse(cronjob: CronJob, local_zone: tzinfo, notices: list[Event]) -> cron.Schedule | None:
+    """Return the schedule; None with a notice if it or its time zone is invalid."""
+    text, name = cronjob.spec.schedule, cronjob.spec.time_zone
+    try:
+        zone = local_zone if name is None else cron.load_time_zone(name or "UTC")
+        schedule = cron.parse(text, zone)
+    except cron.UnknownTimeZoneError as error:
+        notices.append(Event("Warning", "UnknownTimeZone", f'invalid timeZone: "{name}": {error}'))
+        return None
+    except cron.ScheduleError as error:
+        message = f'unparseable schedule: "{text}": {error}'
+        notices.append(Event("Warning", "UnparseableSchedule", message))
+        return None
+    if cron.mentions_time_zone(text):
+        message = f'the time zone in schedule "{text}" takes precedence; use .spec.timeZone'
+        notices.append(Event("Warning", "UnsupportedSchedule", message))
+    return schedule
+
+
+def _obstacle(cronjob: CronJob, due: datetime, now: datetime) -> Event | None:
+    """Return why the Job that is due is not started."""
+    deadline = cronjob.spec.starting_deadline_seconds
+    if deadline is not None and (now - due).total_seconds() > deadline:
+        message = f"Missed scheduled time to start a job: {times.format(due)}"
+        return Event("Warning", "MissSchedule", message)
+    if cronjob.spec.concurrency_policy == "Forbid" and cronjob.status.active:
+        message = (
+            "Not starting job because prior execution is running and concurrency policy is Forbid"
+        )
+        return Event("Normal", "JobAlreadyActive", message, due)
+    return None
+
+
+def _too_many_missed(
+    cronjob: CronJob, schedule: cron.Schedule, since: datetime, now: datetime
+) -> bool:
+    """Whether too many times were missed within the deadline, if there is one."""
+    deadline = cronjob.spec.starting_deadline_seconds
+    if deadline is None:
+        return True
+    if deadline < (now - since).total_seconds():
+        since = now - timedelta(seconds=deadline)
+    missed = schedule.missed(since, now)
+    return missed is not None and missed.too_many
