@@ -24,6 +24,7 @@ from batholith.apiserver.builtin.index_intervals import (
 )
 from batholith.apiserver.builtin.job_status import validate_job_status
 from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.builtin.template_warnings import template_warnings
 from batholith.apiserver.kinds.info import KindInfo
 from batholith.model.names import Resource
 
@@ -142,6 +143,81 @@ def test_a_status_write_is_accepted_although_the_spec_would_not_be_created() -> 
     old = {"metadata": {"name": "j", "uid": "u"}, "spec": {"parallelism": -1}, "status": STARTED}
     assert JOB.validate_status({**old, "status": FAILED}, old) == []
     assert JOB.validate_status({**old, "status": COMPLETE}, old) == []
+
+
+# -- warnings
+
+PORTS = st.lists(
+    st.fixed_dictionaries(
+        {"containerPort": st.integers(80, 81), "protocol": st.just("TCP")},
+        optional={"hostPort": st.integers(1, 2), "hostIP": st.sampled_from(["1.1.1.1", "1.1.1.2"])},
+    ),
+    max_size=6,
+)
+
+
+def conflicting_ports(ports: list[Json]) -> list[tuple[int, str, int]]:
+    """Index, relation and index of the other port, by comparing all pairs."""
+    found = []
+    for index, port in enumerate(ports):
+        for number, other in enumerate(ports[:index]):
+            if port["containerPort"] != other["containerPort"]:
+                continue
+            hosts = [each.get("hostPort", 0) for each in (port, other)]
+            addresses = [each.get("hostIP", "") for each in (port, other)]
+            if hosts[0] == hosts[1] and addresses[0] == addresses[1]:
+                found.append((index, "duplicate", number))
+            elif 0 in hosts:
+                found.append((index, "overlapping", number))
+            elif hosts[0] == hosts[1] and addresses.count("") == 1:
+                found.append((index, "dangerously ambiguous", number))
+    return found
+
+
+@given(PORTS)
+def test_warnings_name_all_ports_in_conflict(ports: list[Json]) -> None:
+    spec = {"containers": [{"name": "c", "ports": ports}]}
+    texts = [text for text in template_warnings({"spec": spec}, "t") if "definition" in text]
+    base = "t.spec.containers[0].ports"
+    assert texts == [
+        f"{base}[{index}]: {relation} port definition with {base}[{number}]"
+        for index, relation, number in conflicting_ports(ports)
+    ]
+
+
+PATHS = st.lists(st.sampled_from(["a", "a/", "a/b", "a/b/c", "a-b", "ab", "b", "b/a"]), max_size=7)
+
+
+@given(PATHS)
+def test_warnings_name_all_files_in_conflict(paths: list[str]) -> None:
+    items = [{"key": "k", "path": path} for path in paths]
+    volume = {"name": "v", "configMap": {"name": "m", "items": items}}
+    trimmed = [path.rstrip("/") for path in paths]
+    assert template_warnings({"spec": {"volumes": [volume]}}, "t") == [
+        f'volume "v" (ConfigMap "m"): overlapping paths: "{path}" with "{other}"'
+        for index, path in enumerate(trimmed)
+        for other in trimmed[:index]
+        if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/")
+    ]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [{"ports": [{"containerPort": 80}] * 50_000}]},
+        {"containers": [{"ports": [
+            {"containerPort": 80, "hostPort": 1 + n % 9, "hostIP": f"10.0.{n % 250}.{n // 250}"}
+            for n in range(50_000)]}]},
+        {"volumes": [{"name": "v", "secret": {"items": [{"path": "a"}] * 50_000}}]},
+        {"volumes": [{"name": "v", "secret": {
+            "items": [{"path": f"a{n}"} for n in range(50_000)]}}]},
+        {"volumes": [{"name": "v", "projected": {"sources": [
+            {"secret": {"items": [{"path": "a/" * n + "b"}]}} for n in range(300)]}}]},
+    ],
+    ids=["equal ports", "distinct ports", "equal files", "distinct files", "nested files"],
+)  # fmt: skip
+def test_the_warnings_for_large_templates_are_limited(spec: Json) -> None:
+    assert len(template_warnings({"spec": spec}, "t")) <= 50
 
 
 # -- objects of older versions

@@ -92,7 +92,100 @@ def _created(specs: Mapping[str, Json], resource: Resource = BATCH_JOBS) -> dict
     return {name: Write(resource=resource, spec=spec) for name, spec in specs.items()}
 
 
+def _containers(*containers: Json) -> Json:
+    named = [{"name": f"c{i}", "image": "i:1"} | each for i, each in enumerate(containers)]
+    return {"template": template(containers=named)}
+
+
+_OLD_LABEL = [{"key": "beta.kubernetes.io/os", "operator": "In", "values": ["linux"]}]
+_ODD_VALUE = [{"key": "a", "operator": "In", "values": ["a b"]}]
+_FAR = {"topologyKey": "zone"}
+_SPREAD = {"maxSkew": 1, "topologyKey": "beta.kubernetes.io/arch"}
+_CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1500m"}}}
+
+
+def _files(*paths: str) -> list[Json]:
+    return [{"key": "k", "path": path} for path in paths]
+
+
+def _labels_at(*paths: str) -> list[Json]:
+    return [{"path": path, "fieldRef": {"fieldPath": "metadata.labels"}} for path in paths]
+
+
+TEMPLATES_WITH_WARNINGS: Mapping[str, Json] = {
+    "warned-node-labels": {"template": template(
+        nodeSelector={"beta.kubernetes.io/arch": "amd64"},
+        affinity={"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": _OLD_LABEL}]},
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "preference": {"matchExpressions": [*_OLD_LABEL, *_ODD_VALUE]}}]}},
+        topologySpreadConstraints=[{**_SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}],
+    )},
+    "warned-affinity": {"template": template(affinity={
+        "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_FAR]},
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "podAffinityTerm": _FAR}]}})},
+    "warned-annotations": {"template": template(annotations={
+        "scheduler.alpha.kubernetes.io/critical-pod": "",
+        "security.alpha.kubernetes.io/sysctls": "a=b",
+        "seccomp.security.alpha.kubernetes.io/pod": "runtime/default",
+        "container.seccomp.security.alpha.kubernetes.io/main": "runtime/default",
+        "container.apparmor.security.beta.kubernetes.io/main": "runtime/default",
+    })},
+    "warned-annotations-in-fields": {"template": template(
+        annotations={
+            "seccomp.security.alpha.kubernetes.io/pod": "runtime/default",
+            "container.apparmor.security.beta.kubernetes.io/main": "localhost/x",
+        },
+        securityContext={
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "appArmorProfile": {"type": "Localhost", "localhostProfile": "x"},
+        },
+    )},
+    "warned-volume-types": {"template": template(volumes=[
+        {"name": "g", "gitRepo": {"repository": "r"}},
+        {"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": _CLAIM}}},
+    ])},
+    "warned-volume-files": {"template": template(volumes=[
+        {"name": "m", "configMap": {"name": "cm", "items": _files("a", "a/b", "c")}},
+        {"name": "s", "secret": {"secretName": "s", "items": _files("a", "a")}},
+        {"name": "d", "downwardAPI": {"items": _labels_at("x/y", "x")}},
+        {"name": "p", "projected": {"sources": [
+            {"configMap": {"name": "cm", "items": _files("a")}},
+            {"secret": {"name": "s", "items": _files("a/b", "c")}},
+            {"downwardAPI": {"items": _labels_at("c/d")}},
+            {"serviceAccountToken": {"path": "a"}},
+            {},
+        ]}},
+    ])},
+    "warned-lists": {"template": template(
+        hostAliases=[{"ip": "1.2.3.4"}, {"ip": "1.2.3.4"}, {"ip": "0:0::1"}],
+        imagePullSecrets=[{"name": "a"}, {"name": "a"}, {}],
+        dnsConfig={"nameservers": ["FD00::1", "10.0.0.1"]},
+    )},
+    "warned-resources": _containers({"resources": {
+        "limits": {"memory": "1500m", "ephemeral-storage": "2500m", "cpu": "1"},
+        "requests": {"memory": "500m", "ephemeral-storage": "100m", "cpu": "500m"}}}),
+    "warned-env": _containers({"env": [
+        {"name": "A", "value": "1"}, {"name": "A", "value": "$(A)2"}, {"name": "A", "value": "3"},
+        {"name": "A", "value": "$(A)"},
+        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+    "warned-ports": _containers(
+        {"ports": [{"containerPort": 80, "name": "web"},
+                   {"containerPort": 80, "hostIP": "1.2.3.4"},
+                   {"containerPort": 80, "protocol": "UDP"},
+                   {"containerPort": 81, "hostPort": 81}]},
+        {"ports": [{"containerPort": 80, "name": "web"},
+                   {"containerPort": 81, "hostPort": 81, "hostIP": "1.2.3.4"},
+                   {"containerPort": 81, "hostPort": 82}]},
+    ),
+    "warned-grace": {"template": template(terminationGracePeriodSeconds=-1)},
+}  # fmt: skip
+"""Specs of Jobs that are accepted with warnings."""
+
 JOB_CREATIONS: Mapping[str, Write] = {
+    **_created(TEMPLATES_WITH_WARNINGS),
     **_created(
         {
             "plain": job(),
@@ -225,6 +318,13 @@ JOB_CREATIONS: Mapping[str, Write] = {
                     }],
                     initContainers=[{"name": "first", "image": "i@sha256:" + "0" * 64}],
                 )
+            },
+            "volume-files-conflict": {
+                "template": template(volumes=[{"name": "p", "projected": {"sources": [
+                    {"configMap": {"name": "cm", "items": _files("a", "a", "b")}},
+                    {"secret": {"name": "s", "items": _files("a")}},
+                    {"downwardAPI": {"items": _labels_at("b")}},
+                ]}}])
             },
             "volume-missing": {
                 "template": template(containers=[
@@ -416,6 +516,13 @@ JOB_UPDATES: Mapping[str, Write] = {
         spec=job(), metadata={"labels": {"mine": "1"}}, change={"metadata": {"labels": None}}
     ),
     "label-changed": Write(spec=job(), change={"metadata": {"labels": {"mine": "2"}}}),
+    "warned-again": Write(
+        spec=TEMPLATES_WITH_WARNINGS["warned-grace"], change={"spec": {"parallelism": 2}}
+    ),
+    "not-warned-again": Write(
+        spec=TEMPLATES_WITH_WARNINGS["warned-grace"],
+        change={"metadata": {"labels": {"a": "b"}}},
+    ),
     "status-in-an-update": Write(
         spec=job(), change={"spec": {"parallelism": 2}, "status": {"active": 3}}
     ),
@@ -625,6 +732,7 @@ CRON_JOB_WRITES: Mapping[str, Write] = {
             "cron-job-policies": cron(
                 job_fields=failures({"action": "Ignore", "onPodConditions": [{"type": "A"}]})
             ),
+            "cron-job-warned": cron(job_fields=TEMPLATES_WITH_WARNINGS["warned-ports"]),
             "cron-job-indexed-many": cron(
                 job_fields=indexed(parallelism=10_001, completions=100_001)
             ),

@@ -23,6 +23,7 @@ from .job_policies import (
 from .pod_defaults import default_template
 from .pod_validation import validate_template
 from .scheduling_validation import validate_selector
+from .template_warnings import template_warnings
 
 Json = dict[str, Any]
 
@@ -448,14 +449,16 @@ def name_warnings(obj: Json) -> list[str]:
 
 def job_spec_warnings(spec: Json, path: str) -> list[str]:
     """Return the warnings for the spec of a Job, or of the Job template of a CronJob."""
+    warnings = template_warnings(spec.get("template", {}), f"{path}.template")
     if (
         spec.get("completionMode") == "Indexed"
         and spec.get("completions", 0) > _MANY_COMPLETIONS
         and spec.get("parallelism", 0) > _MANY_COMPLETIONS_LIMIT
     ):
-        return [
+        many = (
             f"{path}: In Indexed Jobs with a number of completions higher than 10^5 and a "
             "parallelism higher than 10^4, Kubernetes might not be able to track "
             "completedIndexes when a big number of indexes fail"
-        ]
-    return []
+        )
+        return [many, *warnings]
+    return warnings

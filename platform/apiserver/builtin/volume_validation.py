@@ -141,6 +141,7 @@ def _validate_downward_items(source: Json, path: str, errors: list[FieldError]) 
 
 def _validate_projected(volume: Json, path: str, errors: list[FieldError]) -> None:
     _validate_mode(volume, "defaultMode", path, errors)
+    known: set[str] = set()
     for index, source in enumerate(volume.get("sources") or ()):
         field_path = f"{path}.sources[{index}]"
         for kind in ("secret", "configMap"):
@@ -148,8 +149,10 @@ def _validate_projected(volume: Json, path: str, errors: list[FieldError]) -> No
                 if not source[kind].get("name"):
                     errors.append(required(f"{field_path}.{kind}.name"))
                 _validate_items(source[kind], f"{field_path}.{kind}", errors)
+                _check_paths_unique(source[kind], path, known, errors)
         if "downwardAPI" in source:
             _validate_downward_items(source["downwardAPI"], f"{field_path}.downwardAPI", errors)
+            _check_paths_unique(source["downwardAPI"], path, known, errors)
         if "serviceAccountToken" in source:
             token = source["serviceAccountToken"]
             if not token.get("path"):
@@ -161,6 +164,17 @@ def _validate_projected(volume: Json, path: str, errors: list[FieldError]) -> No
         if len(source) > 1:
             text = "may not specify more than 1 volume type per source"
             errors.append(forbidden(field_path, text))
+
+
+def _check_paths_unique(source: Json, path: str, known: set[str], errors: list[FieldError]) -> None:
+    """Check that no two sources of a volume have files of one path."""
+    for item in source.get("items") or ():
+        file = item.get("path", "")
+        if file and file in known:
+            # A source of the downward API has no name.
+            shown = source.get("name", file)
+            errors.append(invalid(path, shown, "conflicting duplicate paths"))
+        known.add(file)
 
 
 def _validate_csi(source: Json, path: str, errors: list[FieldError]) -> None:
