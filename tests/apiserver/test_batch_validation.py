@@ -1,5 +1,6 @@
 """Rules for batch Jobs beyond what is compared with kube-apiserver."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from support.batch_writes import (
     cron,
     indexed,
     job,
+    on_condition,
 )
 
 from batholith.apiserver.builtin.index_intervals import (
@@ -262,6 +264,15 @@ def test_a_job_without_the_newer_labels_can_be_updated() -> None:
     labels = old["spec"]["template"]["metadata"]["labels"]
     del labels["batch.kubernetes.io/job-name"], labels["batch.kubernetes.io/controller-uid"]
     assert JOB.validate({**old, "spec": old["spec"] | {"parallelism": 2}}, old) == []
+
+
+def test_a_job_without_the_newer_defaults_can_be_updated() -> None:
+    old = stored(JOB, on_condition({"type": "DisruptionTarget"}), "j")
+    new = {**copy.deepcopy(old), "metadata": {**old["metadata"], "labels": {"a": "b"}}}
+    del old["spec"]["podFailurePolicy"]["rules"][0]["onPodConditions"][0]["status"]
+    JOB.before_update(new, old)
+    assert JOB.validate(new, old) == []
+    assert new["metadata"]["generation"] == 1
 
 
 @pytest.mark.parametrize("suspend", [False, True])

@@ -23,6 +23,13 @@ _SHOWN = {"storageos": "storageOS"}
 """Names of fields in messages, where another one."""
 
 
+_SOURCES = {
+    "configMap": ("ConfigMap", "name"),
+    "secret": ("Secret", "secretName"),
+    "downwardAPI": ("DownwardAPI", ""),
+}
+"""Volumes of files: name in messages, and the field with the name of the source."""
+
 _MOST = 50
 """Warnings of one volume; more do not fit into a response."""
 
@@ -58,14 +65,11 @@ def volume_warnings(spec: Json, path: str) -> Iterator[str]:
 
 def _overlaps(volume: Json) -> Iterator[str]:
     name = f"volume {quote(volume.get('name', ''))}"
-    for kind, described in (
-        ("configMap", lambda source: f"ConfigMap {quote(source.get('name', ''))}"),
-        ("secret", lambda source: f"Secret {quote(source.get('secretName', ''))}"),
-        ("downwardAPI", lambda _: "DownwardAPI"),
-    ):
+    for kind, (described, key) in _SOURCES.items():
         source = volume.get(kind, {})
+        shown = f"{described} {quote(source.get(key, ''))}" if key else described
         for text in _conflicts(_files(source)):
-            yield f"{name} ({described(source)}): overlapping paths: {text}"
+            yield f"{name} ({shown}): overlapping paths: {text}"
     sources = volume.get("projected", {}).get("sources") or ()
     files: list[_File] = []
     first_after: dict[int, str] = {}
