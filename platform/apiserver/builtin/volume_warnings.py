@@ -35,7 +35,7 @@ _MOST = 50
 
 
 class _File(NamedTuple):
-    """A file of a volume, and what it is made of if there are several sources."""
+    """A file of a volume, and its source if there are several."""
 
     path: str
     source: str = ""
@@ -123,7 +123,7 @@ def _conflicts(files: list[_File]) -> Iterator[str]:
 def _conflicts_by_file(files: list[_File]) -> dict[int, list[str]]:
     """Return the conflicts of each file with earlier ones, by number, in order.
 
-    Sorted by path, a file comes after all that it is below, so that only conflicts take time.
+    Sorted by path, a file follows all that it is below, so that only conflicts take time.
     """
     trimmed = [file._replace(path=file.path.rstrip("/")) for file in files]
     numbers = [number for number, file in enumerate(trimmed) if file.path]
