@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from support.api_servers import ServerFactory, add_namespace, merge_patch
-from support.batch_writes import BATCH_JOBS, CRON_JOBS, POD, Write, cron, job
+from support.batch_writes import POD, Write, cron, job
 from support.embedded_apiserver import PODS, Server, embedded_server, wait_deleted
 from support.polling import wait_until_true
 
-from batholith.model.names import NAMESPACES
+from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, NAMESPACES
 from batholith.model.names import PODS as POD_KIND
 
 Json = dict[str, Any]
 
-JOBS, CRONS = BATCH_JOBS.path("default"), CRON_JOBS.path("default")
+JOBS, CRONS = BATCH_JOBS.path("default"), BATCH_CRONJOBS.path("default")
 TRACKING = "batch.kubernetes.io/job-tracking"
 KEEPS_PODS = (
     "child pods are preserved by default when jobs are deleted; set "
@@ -122,8 +122,8 @@ async def test_a_finalizer_of_the_job_decides_if_no_policy_is_given(server: Serv
 
 
 async def test_a_cron_job_takes_its_jobs_and_their_pods_along(server: Server) -> None:
-    created = await server.create(CRONS, Write(resource=CRON_JOBS, spec=cron()).body("often"))
-    await create_job(server, owner=owner_of(CRON_JOBS, created))
+    created = await server.create(CRONS, Write(resource=BATCH_CRONJOBS, spec=cron()).body("often"))
+    await create_job(server, owner=owner_of(BATCH_CRONJOBS, created))
     response = await server.request("DELETE", f"{CRONS}/often")
     assert (response.body["status"], response.warnings) == ("Success", [])
     await wait_deleted(server, JOBS, "work")

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 from support.api_servers import merge_patch
-from support.batch_writes import BATCH_JOBS, COMPLETE, FAILED, POD, STARTED
+from support.batch_writes import COMPLETE, FAILED, POD, STARTED
 from support.embedded_apiserver import PODS, embedded_server
 from support.kubectl import Kubectl, needs_kubectl
+
+from batholith.model.names import BATCH_JOBS
 
 pytestmark = pytest.mark.process
 

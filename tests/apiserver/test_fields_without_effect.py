@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support.batch_writes import BATCH_JOBS, CRON_JOBS
 from support.enforcement_rows import (
     AGENT,
     SCHEDULER,
@@ -19,7 +18,7 @@ from batholith.apiserver.builtin.unenforced import field_warnings
 from batholith.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
 from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
-from batholith.model.names import Resource
+from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
 
 Json = dict[str, Any]
 
@@ -85,7 +84,7 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (BATCH_JOBS, {"spec": {"managedBy": "ex.io/mine"}}, ("spec.managedBy",)),
     (BATCH_JOBS, {"spec": {"managedBy": "batholith.io/job-controller"}}, ()),
     (BATCH_JOBS, {"spec": {"managedBy": "kubernetes.io/job-controller"}}, ()),
-    (CRON_JOBS, {"spec": {"jobTemplate": {"spec": {
+    (BATCH_CRONJOBS, {"spec": {"jobTemplate": {"spec": {
         "managedBy": "ex.io/mine", "template": {"spec": {"hostPID": True}}}}}}, (
         "spec.jobTemplate.spec.managedBy", "spec.jobTemplate.spec.template.spec.hostPID",
     )),

@@ -12,10 +12,8 @@ import msgspec
 import pytest
 from support.api_servers import EmbeddedServerFactory, RealServerFactory
 from support.batch_writes import (
-    BATCH_JOBS,
     COMPLETE,
     CRON_JOB_WRITES,
-    CRON_JOBS,
     JOB_CREATIONS,
     JOB_STATUS_WRITES,
     JOB_UPDATES,
@@ -30,9 +28,11 @@ from support.batch_writes import (
 )
 from support.embedded_apiserver import MERGE, RawResponse, Server
 
+from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS
+
 Json = dict[str, Any]
 
-JOBS, CRONS = BATCH_JOBS.path("default"), CRON_JOBS.path("default")
+JOBS, CRONS = BATCH_JOBS.path("default"), BATCH_CRONJOBS.path("default")
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 
 INTENDED = {
@@ -195,7 +195,7 @@ async def _replacements(server: Server) -> list[Any]:
     stored["spec"]["parallelism"] = -1
     responses.append(await server.request("PUT", f"{JOBS}/whole/status", stored))
     responses.append(await server.request("PUT", f"{JOBS}/none", Write(spec=job()).body("none")))
-    manifest = Write(resource=CRON_JOBS, spec=cron()).body("nightly")
+    manifest = Write(resource=BATCH_CRONJOBS, spec=cron()).body("nightly")
     await server.create(CRONS, manifest)
     manifest["spec"]["suspend"] = True
     responses.append(await server.request("PUT", f"{CRONS}/nightly", manifest))
@@ -238,7 +238,7 @@ async def _deletions(server: Server) -> list[Any]:
     results.append((every.status, every.warnings))
     every = await server.request("DELETE", f"{JOBS}?labelSelector=none&propagationPolicy=Orphan")
     results.append((every.status, every.warnings))
-    await server.create(CRONS, Write(resource=CRON_JOBS, spec=cron()).body("c"))
+    await server.create(CRONS, Write(resource=BATCH_CRONJOBS, spec=cron()).body("c"))
     deleted = await server.request("DELETE", f"{CRONS}/c")
     results.append((deleted.status, deleted.body["kind"], deleted.warnings))
     return results  # fmt: skip
@@ -266,7 +266,7 @@ async def _readings(server: Server) -> list[Any]:
         patch = {"status": status}
         await server.request("PATCH", f"{JOBS}/{name}/status", patch, content_type=MERGE)
     for name, spec in (("hourly", cron("@hourly")), ("there", cron(timeZone="UTC", suspend=True))):
-        await server.create(CRONS, Write(resource=CRON_JOBS, spec=spec).body(name))
+        await server.create(CRONS, Write(resource=BATCH_CRONJOBS, spec=spec).body(name))
     results: list[Any] = []
     for path in (JOBS, CRONS):
         table = (await server.request("GET", path, headers=TABLE)).body

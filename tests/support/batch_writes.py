@@ -6,12 +6,10 @@ from typing import Any
 
 from support.embedded_apiserver import MERGE
 
-from batholith.model.names import Resource
+from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
 
 Json = dict[str, Any]
 
-BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
-CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -663,7 +661,7 @@ JOB_STATUS_WRITES: Mapping[str, Write] = {
         spec=job(), change={"metadata": {"labels": {"a b": "c"}}}, subresource="status"
     ),
     "status-of-a-cron-job": Write(
-        resource=CRON_JOBS,
+        resource=BATCH_CRONJOBS,
         spec=cron(),
         change={"spec": {"schedule": "x"}, "status": {
             "lastScheduleTime": LATER, "active": [{"kind": "Job", "name": "j"}]}},
@@ -698,7 +696,8 @@ SCHEDULES = {
 
 CRON_JOB_WRITES: Mapping[str, Write] = {
     **{
-        name: Write(resource=CRON_JOBS, spec=cron(schedule)) for name, schedule in SCHEDULES.items()
+        name: Write(resource=BATCH_CRONJOBS, spec=cron(schedule))
+        for name, schedule in SCHEDULES.items()
     },
     **_created(
         {
@@ -737,13 +736,13 @@ CRON_JOB_WRITES: Mapping[str, Write] = {
                 job_fields=indexed(parallelism=10_001, completions=100_001)
             ),
         },
-        CRON_JOBS,
+        BATCH_CRONJOBS,
     ),
-    "c" * 52: Write(resource=CRON_JOBS, spec=cron()),
-    "c" * 53: Write(resource=CRON_JOBS, spec=cron()),
-    "cron.with.dots": Write(resource=CRON_JOBS, spec=cron()),
+    "c" * 52: Write(resource=BATCH_CRONJOBS, spec=cron()),
+    "c" * 53: Write(resource=BATCH_CRONJOBS, spec=cron()),
+    "cron.with.dots": Write(resource=BATCH_CRONJOBS, spec=cron()),
     **{
-        name: Write(resource=CRON_JOBS, spec=cron(timeZone="UTC"), change={"spec": change})
+        name: Write(resource=BATCH_CRONJOBS, spec=cron(timeZone="UTC"), change={"spec": change})
         for name, change in {
             "cron-changed": {"schedule": "1 * * * *", "suspend": True},
             "cron-changed-schedule": {"schedule": "* *"},
@@ -758,7 +757,7 @@ CRON_JOB_WRITES: Mapping[str, Write] = {
         }.items()
     },
     "cron-status-in-an-update": Write(
-        resource=CRON_JOBS,
+        resource=BATCH_CRONJOBS,
         spec=cron(),
         change={"spec": {"suspend": True}, "status": {"lastScheduleTime": LATER}},
     ),

@@ -101,7 +101,13 @@ def prepare_job_for_create(obj: Json) -> None:
 
 
 def prepare_job_for_update(obj: Json, old: Json) -> None:
-    """Give a Job without labels those of its template."""
+    """Give a Job without labels those of its template.
+
+    The template of *old*, which an older version may have stored, gets the defaults of that of
+    *obj*: otherwise an update would seem to change fields that its client never sent.
+    """
+    if obj.get("spec") != old.get("spec"):
+        default_job_template(old.get("spec", {}))
     _default_labels(obj)
 
 

@@ -207,14 +207,14 @@ _WORKLOADS = (
         subresources=("status",),
     ),
     _kind(
-        Resource("batch", "v1", "cronjobs", "CronJob"),
+        names.BATCH_CRONJOBS,
         short_names=("cj",),
         categories=_ALL,
         subresources=("status",),
         generation="spec",
     ),
     _kind(
-        Resource("batch", "v1", "jobs", "Job"),
+        names.BATCH_JOBS,
         categories=_ALL,
         subresources=("status",),
         field_labels={"status.successful": (("status", "succeeded"), "0")},

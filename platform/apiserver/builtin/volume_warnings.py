@@ -23,12 +23,19 @@ _SHOWN = {"storageos": "storageOS"}
 """Names of fields in messages, where another one."""
 
 
+_SOURCES = {
+    "configMap": ("ConfigMap", "name"),
+    "secret": ("Secret", "secretName"),
+    "downwardAPI": ("DownwardAPI", ""),
+}
+"""Volumes of files: name in messages, and the field with the name of the source."""
+
 _MOST = 50
 """Warnings of one volume; more do not fit into a response."""
 
 
 class _File(NamedTuple):
-    """A file of a volume, and what it is made of if there are several sources."""
+    """A file of a volume, and its source if there are several."""
 
     path: str
     source: str = ""
@@ -58,14 +65,11 @@ def volume_warnings(spec: Json, path: str) -> Iterator[str]:
 
 def _overlaps(volume: Json) -> Iterator[str]:
     name = f"volume {quote(volume.get('name', ''))}"
-    for kind, described in (
-        ("configMap", lambda source: f"ConfigMap {quote(source.get('name', ''))}"),
-        ("secret", lambda source: f"Secret {quote(source.get('secretName', ''))}"),
-        ("downwardAPI", lambda _: "DownwardAPI"),
-    ):
+    for kind, (described, key) in _SOURCES.items():
         source = volume.get(kind, {})
+        shown = f"{described} {quote(source.get(key, ''))}" if key else described
         for text in _conflicts(_files(source)):
-            yield f"{name} ({described(source)}): overlapping paths: {text}"
+            yield f"{name} ({shown}): overlapping paths: {text}"
     sources = volume.get("projected", {}).get("sources") or ()
     files: list[_File] = []
     first_after: dict[int, str] = {}
@@ -119,7 +123,7 @@ def _conflicts(files: list[_File]) -> Iterator[str]:
 def _conflicts_by_file(files: list[_File]) -> dict[int, list[str]]:
     """Return the conflicts of each file with earlier ones, by number, in order.
 
-    Sorted by path, a file comes after all that it is below, so that only conflicts take time.
+    Sorted by path, a file follows all that it is below, so that only conflicts take time.
     """
     trimmed = [file._replace(path=file.path.rstrip("/")) for file in files]
     numbers = [number for number, file in enumerate(trimmed) if file.path]
