@@ -145,7 +145,7 @@ def test_evaluation_counts_new_pods_once() -> None:
         {
             "succeeded": 1,
             "failed": 2,
-            "uncountedTerminatedPods": {"succeeded": ["u1", "gone"], "failed": ["u2"]},
+            "uncountedTerminatedPods": {"succeeded": ["u1", "deleted"], "failed": ["u2"]},
         }
     )
     found = decide.evaluate(
