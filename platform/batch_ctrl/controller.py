@@ -81,20 +81,7 @@ class BatchJobController:
         self._infos: dict[str, JobInfo] = {}
         self._deleted_jobs = RecentUids()
         """Deleted Jobs that this controller reconciled."""
-        self._jobs = Informer(
-            client,
-            BATCH_JOBS,
-            Job,
-            namespace=settings.namespace,
-            indexes={"uid": _job_uid, "manual": _manual_selector},
-        )
-        self._pods = Informer(
-            client,
-            PODS,
-            Pod,
-            namespace=settings.namespace,
-            indexes={"job": _owner_uid, "orphans": _orphan_keys},
-        )
+        self._create_informers()
         self._control = pod_control(client, Pod, recorder=recorder)
         self._create_queues()
         self._sync_deps = SyncDeps(
@@ -124,6 +111,23 @@ class BatchJobController:
         )
         self._expired = ExpiredJobs(
             client, jobs=self._jobs, clock=self._clock, metrics=self._metrics
+        )
+
+    def _create_informers(self) -> None:
+        client, namespace = self._client, self._settings.namespace
+        self._jobs = Informer(
+            client,
+            BATCH_JOBS,
+            Job,
+            namespace=namespace,
+            indexes={"uid": _job_uid, "manual": _manual_selector},
+        )
+        self._pods = Informer(
+            client,
+            PODS,
+            Pod,
+            namespace=namespace,
+            indexes={"job": _owner_uid, "orphans": _orphan_keys},
         )
 
     def _create_queues(self) -> None:
@@ -253,17 +257,19 @@ class BatchJobController:
         if info is not None and info.uid == uid:
             info.unconfirmed.pop(pod.metadata.name, None)
             info.pods.observe(parse_pod(pod, info.traits))
-        if not self._enqueue_job(key, uid) and pod.metadata.deletion_timestamp is not None:
+        job = self._enqueue_job(key, uid)
+        terminating = pod.metadata.deletion_timestamp is not None
+        if (job is None and terminating) or (job and is_finished(job.status.conditions)):
             self._enqueue_orphan(pod)
 
-    def _enqueue_job(self, key: str, uid: str) -> bool:
-        """Enqueue a Job whose pods have changed; return false if it counts no pods (any more)."""
+    def _enqueue_job(self, key: str, uid: str) -> Job | None:
+        """Enqueue the Job whose pods have changed, unless it has finished; return it."""
         job = self._jobs.get(key)
-        if job is None or job.metadata.uid != uid or is_finished(job.status.conditions):
-            return False
-        if self._is_ours(job):
+        if job is None or job.metadata.uid != uid:
+            return None
+        if self._is_ours(job) and not is_finished(job.status.conditions):
             self._queue.add_after(key, self._settings.batch_delay)
-        return True
+        return job
 
     def _on_orphan(self, old: Pod | None, new: Pod) -> None:
         """Enqueue the Jobs that may adopt a pod without controller."""
@@ -346,8 +352,9 @@ class BatchJobController:
         if not orphans and not mismatched:
             return False
         # A pod that this Job created is counted already if it ended and has no finalizer any more.
-        counted = [pod for pod in orphans if job.selects_own_uid and _is_released(pod)]
-        others = [pod for pod in orphans if pod not in counted]
+        counted, others = list[Pod](), list[Pod]()
+        for pod in orphans:
+            (counted if job.selects_own_uid and _is_released(pod) else others).append(pod)
         adopted = await self._claim_pods(job, info, [*others, *mismatched], TRACKING_FINALIZER)
         adopted += await self._claim_pods(job, info, counted, "")
         return bool(adopted or (mismatched and not job.is_being_deleted))

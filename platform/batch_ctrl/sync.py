@@ -94,7 +94,7 @@ class Sync:
         )
 
     def _order(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
-        """Sort pods for deletion; those that the informer has not reported yet come first."""
+        """Sort pods for deletion; first those that the informer has not reported yet."""
         namespace = self._job.metadata.namespace
         by_uid = {pod.uid: pod for pod in pods}
         known = [

@@ -589,25 +589,60 @@ def test_controller_keeps_nothing_of_finished_jobs(world: BatchWorld) -> None:
     assert world.controller.statistics() == {"jobs": 0, "queued": 0}
 
 
-def test_kill_between_any_two_requests_counts_each_pod_once() -> None:
+KILLED: dict[str, tuple[Object, Object]] = {
+    "nonindexed": (
+        {"parallelism": 3, "completions": 3},
+        {"succeeded": 3, "failed": 1, "end": "Complete"},
+    ),
+    "indexed": (
+        {"parallelism": 3, "completions": 3, "completionMode": "Indexed"},
+        {"succeeded": 3, "failed": 1, "end": "Complete"},
+    ),
+    "per index": (
+        {
+            "parallelism": 3,
+            "completions": 3,
+            "completionMode": "Indexed",
+            "backoffLimitPerIndex": 0,
+        },
+        {"succeeded": 2, "failed": 1, "end": "Failed"},
+    ),
+    "failing": (
+        {"parallelism": 3, "completions": 4, "backoffLimit": 0},
+        {"succeeded": 2, "failed": 1, "end": "Failed"},
+    ),
+    "suspended": (
+        {"parallelism": 4, "completions": 4},
+        {"succeeded": 4, "failed": 1, "end": "Complete"},
+    ),
+}
+"""Spec, and status at the end, of a Job of whose first pods two succeed and one fails."""
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_kill_between_any_two_requests_counts_each_pod_once(kind: str) -> None:
     """INV-BJ-1, INV-BJ-2, INV-BJ-5: for each number of requests before the controller is killed."""
+    spec, expected = KILLED[kind]
     for limit in range(1, 14):
         world = BatchWorld()
-        world.submit(parallelism=3, completions=3, backoffLimit=6)
+        world.submit(**spec)
         world.settle()
-        first, second, third = world.active()
+        first, second, third, *_ = world.active()
         world.end_pod(first)
         world.end_pod(second)
         world.end_pod(third, code=1)
+        world.edit(suspend=kind == "suspended")
         _kill_after(world, limit)
+        world.settle()
+        world.edit(suspend=False)
         world.advance(15)
         world.settle()
         _end_all(world)
         world.advance(700)
         world.settle()
-        status = world.status()
-        assert (status["succeeded"], status["failed"]) == (3, 1), f"killed after {limit}"
-        assert world.condition("Complete") and world.violations == []
+        found = {name: world.status().get(name, 0) for name in ("succeeded", "failed")}
+        assert found | {"end": expected["end"]} == expected, f"killed after {limit}"
+        assert world.condition(expected["end"]) and world.violations == []
         world.close()
 
 

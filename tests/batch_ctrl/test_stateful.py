@@ -251,7 +251,7 @@ def _has_not_ended(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") not in ENDED
 
 
-class TestStateful(BatchMachine.TestCase):  # type: ignore[misc]
+class TestStateful(BatchMachine.TestCase):  # type: ignore[valid-type,misc]
     """INV-BJ-1 to INV-BJ-5, INV-BJ-8, INV-BJ-9, INV-BJ-11, INV-BJ-12."""
 
     settings = stateful_settings(steps=30, examples=40)
@@ -262,5 +262,5 @@ class LongMachine(BatchMachine):
 
 
 @pytest.mark.soak
-class TestLongHistories(LongMachine.TestCase):  # type: ignore[misc]
+class TestLongHistories(LongMachine.TestCase):  # type: ignore[valid-type,misc]
     settings = stateful_settings(steps=80, examples=1500)
