@@ -165,7 +165,7 @@ def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
     job = pytorch(1, "Never")
     suspended = planned(typed(PYTORCH, run_policy={"suspend": True}, Master=replica(PYTORCH)))
     resumed = after(job, suspended)
-    deletion = {
+    deletion: Any = {
         "deletionTimestamp": "2026-01-01T00:00:20Z",
         "deletionGracePeriodSeconds": 30,
     }
@@ -424,7 +424,7 @@ def test_conditions_over_histories_of_pods(
     slots = [(name, 0) for name in leader] + [("Worker", 0), ("Worker", 1)]
     for states in history:
         pods = [
-            pod(job, *slot, phase, code=code, **({"deletionTimestamp": END} if end else {}))
+            pod(job, *slot, phase, code=code, deletionTimestamp=END if end else None)
             for slot, (phase, code, end) in zip(slots, states, strict=False)
         ]
         made = planned(job, *pods)
