@@ -192,8 +192,8 @@ async def test_scale_changes_the_workers(world: TrainingHarness) -> None:
 def test_autoscaler_that_is_not_served_is_reported_and_does_not_block() -> None:
     body = elastic(metrics=[METRIC])["spec"]
     found = typed(PYTORCH, elasticPolicy=body["elasticPolicy"], Worker=replica(PYTORCH))
-    made = planned(found, served=lambda resource: False)
-    kinds = [type(each) for each in made.effects]
+    result = planned(found, served=lambda resource: False)
+    kinds = [type(each) for each in result.effects]
     assert kinds == [fx.Warn, fx.CreatePods, fx.CreateServices]
 
 

@@ -32,10 +32,10 @@ def given(workers: int = 2, policy: str = "Never", **fields: Any) -> Any:
 
 
 def desired(typed_job: Any, *pods: Any) -> dict[str, Any]:
-    made = planned(typed_job, *pods)
+    result = planned(typed_job, *pods)
     return {
         each.desired.resource.kind: each.desired
-        for each in made.effects
+        for each in result.effects
         if isinstance(each, fx.CreateObject)
     }
 
@@ -192,19 +192,19 @@ def test_evicted_pod_fails_the_job_with_its_reason() -> None:
     found = given(1)
     evicted = pod(found, "Worker", 0, "Failed")
     status = msgspec.structs.replace(evicted.status, reason="Evicted")
-    made = planned(
+    result = planned(
         found, pod(found, "Launcher", 0), msgspec.structs.replace(evicted, status=status)
     )
-    assert conditions(made)["Failed"] == ("True", "MPIJobEvicted")
+    assert conditions(result)["Failed"] == ("True", "MPIJobEvicted")
 
 
 def test_failed_launcher_is_created_again_for_a_retryable_code() -> None:
     found = given(1, "ExitCode")
     worker = pod(found, "Worker", 0)
-    made = planned(found, pod(found, "Launcher", 0, "Failed", code=137), worker)
-    deleted = [each for each in made.effects if isinstance(each, fx.DeletePods)]
+    result = planned(found, pod(found, "Launcher", 0, "Failed", code=137), worker)
+    deleted = [each for each in result.effects if isinstance(each, fx.DeletePods)]
     assert [each.metadata.name for each in deleted[0].pods] == ["j-launcher"]
-    assert conditions(made)["Restarting"] == ("True", "MPIJobRestarting")
+    assert conditions(result)["Restarting"] == ("True", "MPIJobRestarting")
     failed = planned(found, pod(found, "Launcher", 0, "Failed", code=1), worker)
     assert conditions(failed)["Failed"] == ("True", "MPIJobFailed")
 
