@@ -1,1 +1,4 @@
-"""Building blocks of controllers: work queues, workers, leader election, expectations, clock."""
+"""Library of the controllers: work queues, workers, expectations, claiming, pod control, clock.
+
+``docs/writing-a-controller.md`` has an example and a table of the modules.
+"""

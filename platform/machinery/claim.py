@@ -54,7 +54,7 @@ def claim_action(owner: Owner, child: HasMeta, *, matches: bool) -> ClaimAction:
     return ClaimAction.ADOPT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Claim(Generic[Child]):
     """Result of a pass."""
 
@@ -77,7 +77,7 @@ class Claim(Generic[Child]):
             raise ClaimError("cannot claim all children", self.errors)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Claimer(Generic[Child]):
     """Claims the children of one owner; see :meth:`claim`."""
 

@@ -27,6 +27,7 @@ from ..kube.timing import Timing
 from .clock import Clock, SystemClock, Timer
 from .delay_heap import DelayHeap
 from .rate_limiters import RateLimiter, default_controller_rate_limiter
+from .result import Result
 from .shards import shard_of
 from .workqueue import WorkQueue
 from .workqueue_stats import WorkQueueStats
@@ -65,6 +66,10 @@ class TerminalError(Exception):
 
 class RequeueError(Exception):
     """Requeue with backoff, without logging an error."""
+
+
+_EXPECTED_ERRORS = (ApiError, ConnectionLostError, NotLeaderError, RequeueError)
+"""Errors of requests and of concurrent changes, not of the reconciler."""
 
 
 @contextmanager
@@ -199,8 +204,8 @@ class ShardedQueue:
         return len(self._delays)
 
 
-Reconcile = Callable[[str], Awaitable[float | None]]
-"""Reconciles the object of a key; returns the seconds to requeue after, or None."""
+Reconcile = Callable[[str], Awaitable[float | Result | None]]
+"""Reconciles the object of a key; returns a Result, or the seconds to requeue after, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +243,17 @@ async def run_workers(
     the shutdown timeout (a second cancellation ends that too); no worker runs on return.
     """
     group = _WorkerGroup(queue, reconcile, settings or WorkerSettings())
-    group_task = asyncio.create_task(group.run())
+    queue.stats.workers = len(queue.shards) * group.settings.workers_per_shard
+    log_fields = {"controller": queue.name, "workers": queue.stats.workers}
+    log.info("controller started", extra=log_fields)
+    try:
+        await _run_group(group)
+    finally:
+        log.info("controller stopped", extra=log_fields)
+
+
+async def _run_group(group: "_WorkerGroup") -> None:
+    queue, group_task = group.queue, asyncio.create_task(group.run())
     try:
         await asyncio.shield(group_task)
     except asyncio.CancelledError:
@@ -330,23 +345,27 @@ class _Worker:
             return
         first = queue.item_token(key)
         try:
-            requeue_after = await self._reconcile(key)
+            result = await self._reconcile(key)
         except TerminalError as error:
             log.exception("reconcile failed permanently", extra=queue.log_fields(key))
+            queue.stats.terminal_errors += 1
+            queue.stats.results["error"] += 1
             _drop(queue, key, error, settings)
         except Exception as error:
             _retry(queue, key, error, settings)
         else:
-            _on_success(queue, key, requeue_after, first)
+            _on_success(queue, key, result, first)
+        queue.stats.reconcile_duration.observe(self._shard.age(key))
 
-    async def _reconcile(self, key: str) -> float | None:
+    async def _reconcile(self, key: str) -> Result:
         """Call the reconciler; raises an Exception unless this task is cancelled."""
         self._cancel_count = 0
         self._timer = self._queue.clock.call_later(
             self._group.settings.timeout, lambda: self._on_timeout(key)
         )
         try:
-            return await self._group.reconcile(key)
+            result = await self._group.reconcile(key)
+            return result if isinstance(result, Result) else Result(requeue_after=result)
         except asyncio.CancelledError as error:
             if self._is_cancelled():
                 raise
@@ -385,20 +404,31 @@ class _Worker:
 
 def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
     """Requeue *key* with backoff, or drop it after too many retries."""
-    log_fields = queue.log_fields(key)
+    log_fields, errors = queue.log_fields(key), _leaves(error)
+    requeued = all(isinstance(each, RequeueError) for each in errors)
+    queue.stats.results["requeue" if requeued else "error"] += 1
     if 0 <= settings.max_requeues <= queue.num_requeues(key):
         log.error("max requeues exceeded, dropping key", extra=log_fields, exc_info=error)
         _drop(queue, key, error, settings)
         return
-    if isinstance(error, RequeueError):
-        log.debug("requeued", extra={**log_fields, "reason": str(error)})
-    elif isinstance(error, ApiError | ConnectionLostError | NotLeaderError):
+    text = "; ".join(dict.fromkeys(map(str, errors)))
+    if requeued:
+        log.debug("requeued", extra={**log_fields, "reason": text})
+    elif all(isinstance(each, _EXPECTED_ERRORS) for each in errors):
         # The server's message suffices; the traceback is always the same.
-        log.warning("reconcile failed, requeuing", extra={**log_fields, "error": str(error)})
+        log.warning("reconcile failed, requeuing", extra={**log_fields, "error": text})
     else:
+        queue.stats.unexpected_errors += 1
         log.warning("reconcile failed, requeuing", extra=log_fields, exc_info=error)
-    outage = isinstance(error, UNAVAILABLE_ERRORS)
+    outage = any(isinstance(each, UNAVAILABLE_ERRORS) for each in errors)
     queue.add_rate_limited(key, max_delay=OUTAGE_MAX_DELAY if outage else math.inf)
+
+
+def _leaves(error: Exception) -> list[Exception]:
+    """Return the errors of a group, of its groups too; or the error itself."""
+    if isinstance(error, ExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
 
 
 def _drop(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
@@ -416,14 +446,22 @@ def _drop(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSetti
     queue.forget(key)
 
 
-def _on_success(
-    queue: ShardedQueue, key: str, requeue_after: float | None, first: tuple[object] | None
-) -> None:
+def _on_success(queue: ShardedQueue, key: str, result: Result, first: tuple[object] | None) -> None:
     """Reset the failures; a remaining item requeues the key, with backoff if not processed."""
+    queue.stats.results[_result_label(result)] += 1
     remaining = queue.item_token(key)
     if remaining is not None and remaining is first:
         queue.add_rate_limited(key)
         return
-    queue.mark_succeeded(key, requeue_after=requeue_after)
+    if result.backoff:
+        queue.add_rate_limited(key)
+    else:
+        queue.mark_succeeded(key, requeue_after=result.requeue_after)
     if remaining is not None:
         queue.add(key)
+
+
+def _result_label(result: Result) -> str:
+    if result.backoff:
+        return "requeue"
+    return "success" if result.requeue_after is None else "requeue_after"

@@ -1,4 +1,4 @@
-"""Metrics of work queues, under the names of client-go."""
+"""Metrics of work queues and their workers, under the names of client-go and controller-runtime."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -47,6 +47,7 @@ class WorkQueueMetrics:
         yield from _gauges(queues)
         yield from _counters(queues)
         yield from _histograms(queues)
+        yield from _reconcile_metrics(queues)
 
 
 def _gauges(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
@@ -98,3 +99,42 @@ def _histograms(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
         ):
             family.add_metric([queue.name], buckets=histogram.buckets(), sum_value=histogram.total)
     yield from (queue_duration, work_duration)
+
+
+def _reconcile_metrics(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
+    labels = ["controller"]
+    total = CounterMetricFamily(
+        "controller_runtime_reconcile",
+        "Reconciles per controller and result.",
+        labels=[*labels, "result"],
+    )
+    errors, terminal, panics = (
+        CounterMetricFamily(f"controller_runtime_{name}", text, labels=labels)
+        for name, text in (
+            ("reconcile_errors", "Reconciles that failed."),
+            ("terminal_reconcile_errors", "Reconciles that failed permanently."),
+            ("reconcile_panics", "Reconciles that failed with an unexpected exception."),
+        )
+    )
+    workers, active = (
+        GaugeMetricFamily(f"controller_runtime_{name}", text, labels=labels)
+        for name, text in (
+            ("max_concurrent_reconciles", "Maximum number of concurrent reconciles."),
+            ("active_workers", "Workers that reconcile now."),
+        )
+    )
+    duration = HistogramMetricFamily(
+        "controller_runtime_reconcile_time_seconds", "Duration of reconciles.", labels=labels
+    )
+    for queue in queues:
+        stats, name = queue.stats, [queue.name]
+        for result, count in stats.results.items():
+            total.add_metric([*name, result], count)
+        errors.add_metric(name, stats.results["error"])
+        terminal.add_metric(name, stats.terminal_errors)
+        panics.add_metric(name, stats.unexpected_errors)
+        workers.add_metric(name, stats.workers)
+        active.add_metric(name, len(queue.ages()))
+        histogram = stats.reconcile_duration
+        duration.add_metric(name, buckets=histogram.buckets(), sum_value=histogram.total)
+    yield from (total, errors, terminal, panics, workers, active, duration)

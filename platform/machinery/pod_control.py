@@ -130,7 +130,7 @@ def from_template(
     return {"metadata": metadata, "spec": deepcopy(template.get("spec") or {})}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # slots prevent Created[Pod](...) in Python 3.11
 class Created(Generic[Child]):
     """A child after its creation."""
 
@@ -207,11 +207,14 @@ class ApiObjectControl(Generic[Child]):
         view: type[Child],
         *,
         recorder: Recorder | None = None,
+        reason_suffix: str = "",
     ) -> None:
+        """*reason_suffix* ends the reasons of events, as in ``SuccessfulCreatePod``."""
         self._client = client
         self._resource = resource
         self._view = view
         self._recorder = recorder
+        self._reason_suffix = reason_suffix
 
     async def create(self, owner: Owner, body: Json) -> Created[Child]:
         """Create a child; see :meth:`ObjectControl.create`."""
@@ -291,22 +294,25 @@ class ApiObjectControl(Generic[Child]):
     def _record(self, owner: Owner, event_type: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
             self._recorder.record(
-                owner.reference(), type=event_type, reason=reason, message=message
+                owner.reference(),
+                type=event_type,
+                reason=f"{reason}{self._reason_suffix}",
+                message=message,
             )
 
 
 def pod_control(
-    client: Client, view: type[Child], *, recorder: Recorder | None = None
+    client: Client, view: type[Child], *, recorder: Recorder | None = None, reason_suffix: str = ""
 ) -> ApiObjectControl[Child]:
     """Return the control of pods, decoded as *view*."""
-    return ApiObjectControl(client, PODS, view, recorder=recorder)
+    return ApiObjectControl(client, PODS, view, recorder=recorder, reason_suffix=reason_suffix)
 
 
 def service_control(
-    client: Client, view: type[Child], *, recorder: Recorder | None = None
+    client: Client, view: type[Child], *, recorder: Recorder | None = None, reason_suffix: str = ""
 ) -> ApiObjectControl[Child]:
     """Return the control of services, decoded as *view*."""
-    return ApiObjectControl(client, SERVICES, view, recorder=recorder)
+    return ApiObjectControl(client, SERVICES, view, recorder=recorder, reason_suffix=reason_suffix)
 
 
 def with_uid(child: ObjectMeta, body: Mapping[str, object]) -> Json:
@@ -321,7 +327,7 @@ def finalizer_removal(*finalizers: str) -> Json:
     return {"metadata": {"$deleteFromPrimitiveList/finalizers": list(finalizers)}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CreationResult(Generic[Child]):
     """Result of :func:`create_children`."""
 
@@ -378,7 +384,7 @@ async def create_children(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeletionResult(Generic[Child]):
     """Result of :func:`delete_children`."""
 

@@ -1,7 +1,7 @@
 """Which pods to delete first, and what active, ready and terminating pods are.
 
-:func:`deletion_order` sorts as controllers of Kubernetes do: pods that do least come first. With
-:class:`NodeSpread` it considers the pods on the same node too, as ReplicaSets do.
+:func:`deletion_order` sorts as the controllers of Kubernetes do, beginning with pods that do not
+run yet. With :class:`NodeSpread` it considers the pods on the same node too, as ReplicaSets do.
 """
 
 import math

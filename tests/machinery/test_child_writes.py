@@ -320,6 +320,16 @@ async def test_conflict_of_a_deletion_is_verified(
     ]
 
 
+async def test_reasons_of_events_may_have_a_suffix(local: Controller) -> None:
+    control = pod_control(local.client, Pod, recorder=local.events, reason_suffix="Pod")
+    created = await control.create(local.owner, local.body("web-0"))
+    await control.delete(local.owner, created.child.metadata)
+    assert [reason for _, reason, _ in local.events.recorded] == [
+        "SuccessfulCreatePod",
+        "SuccessfulDeletePod",
+    ]
+
+
 async def test_control_without_recorder_records_nothing(api: ApiServer, local: Controller) -> None:
     control: ApiObjectControl[Pod] = pod_control(local.client, Pod)
     child = await control.create(local.owner, local.body("web-0"))

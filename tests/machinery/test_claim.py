@@ -87,7 +87,7 @@ KEEP, ADOPT, RELEASE, IGNORE = (
     ClaimAction.RELEASE,
     ClaimAction.IGNORE,
 )
-# Controller, selector matches, owner deleted, child deleted; None stands for any value.
+# Controller, selector matches, owner deleted, child deleted; None is any value.
 TABLE = [
     (OTHER, None, None, None, IGNORE),
     (US, True, None, None, KEEP),
@@ -112,14 +112,16 @@ def test_table_of_actions(row: tuple[Any, ...]) -> None:
 
 
 def test_table_covers_each_case_once() -> None:
-    for case in product((OTHER, US, None), (True, False), (True, False), (True, False)):
+    for values in product((OTHER, US, None), (True, False), (True, False), (True, False)):
         rows = [
             row
             for row in TABLE
-            if row[0] == case[0]
-            and all(given in (None, value) for given, value in zip(row[1:4], case[1:], strict=True))
+            if row[0] == values[0]
+            and all(
+                given in (None, value) for given, value in zip(row[1:4], values[1:], strict=True)
+            )
         ]
-        assert len(rows) == 1, case
+        assert len(rows) == 1, values
 
 
 async def test_adoption_adds_reference_and_finalizer_to_this_uid() -> None:
@@ -207,7 +209,7 @@ async def test_child_that_is_deleted_during_its_adoption_is_no_child() -> None:
     claim.raise_for_errors()
 
 
-@pytest.mark.parametrize("error", [NotFoundError("gone"), InvalidError("no such reference")])
+@pytest.mark.parametrize("error", [NotFoundError("no such pod"), InvalidError("no such reference")])
 async def test_child_that_has_no_such_reference_is_released(error: Exception) -> None:
     one = Pass()
     one.control.fail_patches = Failures(error)

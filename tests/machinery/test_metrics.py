@@ -143,3 +143,30 @@ def test_queues_share_the_families_of_one_registry(world: MetricsWorld) -> None:
     assert text.count("# TYPE workqueue_depth gauge") == 1
     assert 'workqueue_depth{name="queue"} 1.0' in text
     assert 'workqueue_depth{name="job"} 0.0' in text
+
+
+def test_metrics_of_reconciles_have_the_names_of_controller_runtime(world: MetricsWorld) -> None:
+    stats = world.queue.stats
+
+    def value(name: str, **labels: str) -> float | None:
+        full_name = f"controller_runtime_{name}"
+        return world.registry.get_sample_value(full_name, {"controller": "job", **labels})
+
+    for result in ("success", "error", "requeue", "requeue_after"):
+        assert value("reconcile_total", result=result) == 0
+    stats.results["success"] = 3
+    stats.results["error"] = 2
+    stats.terminal_errors = stats.unexpected_errors = 1
+    stats.workers = 4
+    stats.reconcile_duration.observe(0.3)
+    world.queue.add("a")
+    world.queue.shards[0].get_nowait()
+    assert value("reconcile_total", result="success") == 3
+    assert value("reconcile_errors_total") == 2
+    assert value("terminal_reconcile_errors_total") == 1
+    assert value("reconcile_panics_total") == 1
+    assert value("max_concurrent_reconciles") == 4
+    assert value("active_workers") == 1
+    assert value("reconcile_time_seconds_count") == 1
+    assert value("reconcile_time_seconds_bucket", le="0.25") == 0
+    assert value("reconcile_time_seconds_bucket", le="0.3") == 1

@@ -22,6 +22,7 @@ from batholith.machinery.controller import (
     run_workers,
 )
 from batholith.machinery.rate_limiters import ExponentialFailureRateLimiter
+from batholith.machinery.result import Result
 from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 
@@ -669,3 +670,133 @@ async def test_cancellation_swallowed_by_a_reconcile_still_ends_the_worker() -> 
     await clock.advance(3)
     assert workers.cancelled()
     assert cancels == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("result", "again_after", "requeues"),
+    [
+        (Result.DONE, None, 0),
+        (None, None, 0),
+        (Result.REQUEUE, 0.0, 0),
+        (Result.after(5), 5.0, 0),
+        (5.0, 5.0, 0),
+        (Result.BACKOFF, 2.0, 2),
+    ],
+)
+async def test_result_determines_when_the_key_is_reconciled_again(
+    result: Result | float | None, again_after: float | None, requeues: int
+) -> None:
+    """The key has failed once before."""
+    clock, times = FakeClock(), list[float]()
+    queue = make_queue(clock)
+    queue.add_rate_limited("a")
+
+    async def reconcile(key: str) -> Result | float | None:
+        times.append(clock.monotonic())
+        return result if len(times) == 1 else None
+
+    async with working(queue, reconcile):
+        await clock.advance(1)
+        assert queue.num_requeues("a") == (requeues if again_after != 0 else 0)
+        await clock.advance(60)
+    assert times == ([1.0] if again_after is None else [1.0, 1.0 + again_after])
+
+
+def test_result_is_either_delayed_or_backed_off() -> None:
+    with pytest.raises(ValueError, match="cannot requeue after a time and with backoff"):
+        Result(requeue_after=1, backoff=True)
+
+
+async def test_next_item_is_processed_at_once_though_the_result_is_backoff() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    for item in ("first", "second"):
+        queue.add_item("a", item)
+    popped: list[object] = []
+
+    async def reconcile(key: str) -> Result:
+        popped.append(queue.pop_item(key))
+        return Result.BACKOFF
+
+    async with working(queue, reconcile):
+        await clock.advance(0)
+        assert popped == ["first", "second"]
+        queue.add_item("a", "third")
+        await clock.advance(0)
+        assert popped == ["first", "second", "third"]
+        queue.forget("a")
+
+
+@pytest.mark.parametrize(
+    ("errors", "message", "traceback"),
+    [
+        ([ForbiddenError("no", status=403, reason="Forbidden")] * 2, "403 Forbidden: no", False),
+        ([ForbiddenError("no", status=403), RuntimeError("bug")], None, True),
+    ],
+)
+async def test_errors_of_a_group_are_logged(
+    errors: list[Exception], message: str | None, traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue()
+    queue.add("a")
+
+    async def reconcile(key: str) -> None:
+        raise ExceptionGroup("several", [errors[0], ExceptionGroup("inner", errors[1:])])
+
+    async with working(queue, reconcile):
+        pass
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert record.getMessage() == "reconcile failed, requeuing"
+    assert getattr(record, "error", None) == message
+    assert (record.exc_info is not None) == traceback
+
+
+async def test_start_and_stop_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    queue = make_queue(shards=3)
+
+    async def reconcile(key: str) -> None:
+        """Do nothing."""
+
+    async with working(queue, reconcile, WorkerSettings(workers_per_shard=2)):
+        pass
+    assert [(each.getMessage(), vars(each)["controller"]) for each in caplog.records] == [
+        ("controller started", "test"),
+        ("controller stopped", "test"),
+    ]
+    assert vars(caplog.records[0])["workers"] == 6
+
+
+async def test_results_and_durations_are_counted() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    outcomes: dict[str, Result | Exception | None] = {
+        "done": None,
+        "again": Result.after(60),
+        "backoff": Result.BACKOFF,
+        "conflict": RequeueError("conflict"),
+        "rejected": ForbiddenError("no", status=403),
+        "bug": RuntimeError("bug"),
+        "permanent": TerminalError("permanent"),
+    }
+
+    async def reconcile(key: str) -> Result | None:
+        await clock.sleep(0.2)
+        assert queue.ages() == [pytest.approx(0.2)]
+        outcome = outcomes[key]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    for key in outcomes:
+        queue.add(key)
+    async with working(queue, reconcile):
+        for _ in range(len(outcomes) - 1):
+            await clock.advance(0.2)
+        queue.shut_down()
+        await clock.advance(0.2)
+    stats = queue.stats
+    assert stats.results == {"success": 1, "requeue_after": 1, "requeue": 2, "error": 3}
+    assert (stats.terminal_errors, stats.unexpected_errors, stats.workers) == (1, 1, 1)
+    assert stats.reconcile_duration.count == len(outcomes)
+    assert stats.reconcile_duration.total == pytest.approx(0.2 * len(outcomes))

@@ -1,4 +1,4 @@
-"""Views of pods and services for tests of the library, and builders of them."""
+"""An owner and its children, for tests of the library."""
 
 from typing import Any
 
@@ -6,38 +6,13 @@ import msgspec
 
 from batholith.machinery.pod_control import Owner
 from batholith.model.base import ApiStruct
-from batholith.model.meta import Condition, ObjectMeta
+from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
+from batholith.model.pod_view import Pod
 
 Json = dict[str, Any]
 
-
-class Container(ApiStruct, frozen=True):
-    name: str = ""
-    restart_policy: str = ""
-
-
-class ContainerStatus(ApiStruct, frozen=True):
-    name: str = ""
-    restart_count: int = 0
-
-
-class PodSpec(ApiStruct, frozen=True):
-    node_name: str = ""
-    init_containers: tuple[Container, ...] = ()
-
-
-class PodStatus(ApiStruct, frozen=True):
-    phase: str = ""
-    conditions: tuple[Condition, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-
-
-class Pod(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+__all__ = ["LABELS", "OWNER", "POD_SPEC", "Anything", "Json", "Pod", "pod"]
 
 
 class Anything(ApiStruct, frozen=True):
