@@ -1,6 +1,6 @@
-"""Defaulting and validation of Volcano's kinds as pure functions over JSON objects.
+"""Defaulting and validation of Volcano's kinds and training jobs, as pure functions over JSON.
 
-Each admission path of Volcano is a :class:`~batholith.model.admission.Webhook` value. The
+Each admission path is a :class:`~batholith.model.admission.Webhook` value. The
 embedded API server calls them in process; ``batholith admission`` serves them over HTTPS.
 
 Rules exist in three forms:
@@ -16,6 +16,6 @@ Rules exist in three forms:
 """
 
 from .settings import AdmissionSettings
-from .webhooks import WEBHOOKS, webhooks
+from .webhooks import WEBHOOKS, all_webhooks, webhooks
 
-__all__ = ["WEBHOOKS", "AdmissionSettings", "webhooks"]
+__all__ = ["WEBHOOKS", "AdmissionSettings", "all_webhooks", "webhooks"]

@@ -1,11 +1,11 @@
-"""Volcano's admission paths with their rules."""
+"""The admission paths, Volcano's and those of training jobs, with their rules."""
 
 from collections.abc import Callable
 
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
 from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
-from . import job_defaults, namespaces, podgroups, pods, queue_validation, resource_groups
+from . import job_defaults, namespaces, podgroups, pods, queue_validation, resource_groups, training
 from .decoding import decode
 from .job_update_validation import validate_job_update
 from .job_validation import validate_job_create
@@ -18,8 +18,13 @@ _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
 
 
+def all_webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
+    """Return the webhooks of Volcano's kinds under *settings* and those of training jobs."""
+    return (*webhooks(settings), *training.webhooks())
+
+
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
-    """Return all webhooks under *settings*, in call order."""
+    """Return the webhooks of Volcano's kinds under *settings*, in call order."""
 
     def mutate_job(request: AdmissionRequest, reader: ObjectReader) -> Json:
         job = job_defaults.set_defaults(
@@ -95,4 +100,4 @@ def _validating(resource: Resource, operations: frozenset[str], validate: Valida
 
 
 WEBHOOKS = webhooks(AdmissionSettings())
-"""All webhooks with default settings."""
+"""The webhooks of Volcano's kinds with default settings."""

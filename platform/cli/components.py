@@ -91,7 +91,7 @@ def apiserver(
 ) -> None:
     """Run the embedded Kubernetes API server."""
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
-    from ..admission.webhooks import webhooks
+    from ..admission.webhooks import all_webhooks
     from ..job_ctrl.plugins import entry_points
     from ..local.apiserver import Settings, serve
     from ..model import crds
@@ -109,8 +109,8 @@ def apiserver(
             data_dir=data_dir,
             host=host,
             listener=listener,
-            webhooks=webhooks(rules),
-            crds=crds.load(),
+            webhooks=all_webhooks(rules),
+            crds=(*crds.load(), *crds.load_training()),
             limits=limits,
         )
         await serve(settings, ready=ready)

@@ -47,7 +47,7 @@ class DeniedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One admission path of Volcano, e.g. ``/jobs/mutate``, as a pure function."""
+    """One admission path, e.g. ``/jobs/mutate``, as a pure function."""
 
     name: str
     """Name in denial messages, e.g. ``mutatejob.volcano.sh``."""
@@ -59,3 +59,5 @@ class Webhook:
     Raises DeniedError."""
     validate: Callable[[AdmissionRequest, ObjectReader], None] | None = None
     """Raises DeniedError."""
+    warn: Callable[[AdmissionRequest], list[str]] | None = None
+    """Return warnings for the user whose create or update was admitted."""

@@ -24,6 +24,7 @@ from batholith.machinery.serving_certificate import ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from batholith.model.admission import Webhook
 from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
+from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,10 @@ _PROBES: dict[Resource, Json] = {
     QUEUES: queue("probe"),
     PODGROUPS: {"metadata": {"name": "probe"}, "spec": {"minMember": 1}},
     PODS: pod("probe"),
+    **{
+        framework.kind.resource: {"spec": {framework.kind.replica_field: {}}}
+        for framework in FRAMEWORKS
+    },
 }
 
 

@@ -77,7 +77,8 @@ class AdmissionHandler:
         review = reviews.decode(request)
         try:
             _check_target(rule, review)
-            patch = await self._review(rule, review.to_request())
+            admission_request = review.to_request()
+            patch = await self._review(rule, admission_request)
         except DeniedError as denial:
             response = reviews.denied(review, str(denial))
             log.info(
@@ -90,7 +91,8 @@ class AdmissionHandler:
                 },
             )
         else:
-            response = reviews.allowed(review, patch)
+            warnings = _warnings(rule, admission_request)
+            response = reviews.allowed(review, patch, warnings=warnings)
         allowed = str(response["response"]["allowed"]).lower()
         self._duration.labels(path, allowed).observe(time.perf_counter() - started)
         return response
@@ -127,6 +129,12 @@ def _apply(webhook: Webhook, request: AdmissionRequest, reader: ObjectReader) ->
     if webhook.mutate is None or request.object is None:
         return []
     return create_patch(request.object, webhook.mutate(request, reader))
+
+
+def _warnings(webhook: Webhook, request: AdmissionRequest) -> list[str]:
+    if webhook.warn is None or request.object is None:
+        return []
+    return webhook.warn(request)
 
 
 def _check_target(webhook: Webhook, request: reviews.WireAdmissionRequest) -> None:

@@ -89,9 +89,16 @@ def decode(body: object) -> WireAdmissionRequest:
     return review.request
 
 
-def allowed(request: WireAdmissionRequest, patch: Sequence[Operation] = ()) -> Json:
+def allowed(
+    request: WireAdmissionRequest,
+    patch: Sequence[Operation] = (),
+    *,
+    warnings: Sequence[str] = (),
+) -> Json:
     """Return the response that allows the request with *patch* applied."""
     response: Json = {"uid": request.uid, "allowed": True}
+    if warnings:
+        response["warnings"] = list(warnings)
     if patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()

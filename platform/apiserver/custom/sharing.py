@@ -11,11 +11,11 @@ Schema = Mapping[str, Any]
 R = TypeVar("R")
 
 MAX_NODES = 50_000
-"""Nodes above which sharing begins anew, so that removed definitions do not occupy memory."""
+"""Nodes above which all are forgotten, so that removed definitions do not occupy memory."""
 
 
 class SharedNodes:
-    """Nodes by content. Equal nodes become one object; nobody may change it."""
+    """Nodes by content. Equal nodes become one object, which must not be changed."""
 
     def __init__(self, max_nodes: int = MAX_NODES) -> None:
         self._max_nodes = max_nodes
@@ -51,7 +51,7 @@ class SharedNodes:
         return node
 
     def compiled(self, name: str, schema: Schema, compile_node: Callable[[Schema], R]) -> R:
-        """Return what *compile_node*, called *name*, makes of *schema*, once per shared node."""
+        """Return the result of *compile_node*, named *name*, for *schema*; once per shared node."""
         if self._by_id.get(id(schema)) is not schema:
             return compile_node(schema)
         found = self._compiled.get((name, id(schema)))

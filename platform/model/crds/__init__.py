@@ -14,7 +14,7 @@ import msgspec
 Json = dict[str, Any]
 
 TYPE_PLACEHOLDER = "x-batholith-type"
-"""Keyword of a schema that stands for a type of Kubernetes; the value is the type's name."""
+"""Keyword of a schema to be replaced by a type of Kubernetes; the value is the type's name."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ def _filled(definitions: list[Json], types: Mapping[str, Json]) -> tuple[Json, .
 
 
 def placeholders(node: Any) -> Iterator[Json]:
-    """Yield the schemas below *node* that stand for a type; the caller may fill them in."""
+    """Yield the schemas below *node* to be replaced by a type; the caller may replace them."""
     if isinstance(node, list):
         for inner in node:
             yield from placeholders(inner)

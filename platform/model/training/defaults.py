@@ -12,10 +12,10 @@ def canonical_replica_specs(
 ) -> dict[str, ReplicaSpec]:
     """Return *specs* by the canonical names of their types, in canonical order.
 
-    Unknown types come last. Of two spellings of one type, the canonical one counts.
+    Unknown types are last. Of two spellings of one type, the canonical one counts.
     """
     by_type = {}
-    for spelling in sorted(specs, key=lambda text: text in kind.replica_types):
+    for spelling in sorted(specs, key=lambda text: (text in kind.replica_types, text)):
         by_type[kind.canonical_type(spelling) or spelling] = specs[spelling]
     known = {name: by_type.pop(name) for name in kind.replica_types if name in by_type}
     return known | by_type

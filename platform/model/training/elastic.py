@@ -27,18 +27,19 @@ E = TypeVar("E", bound=ElasticRange)
 def default_range(policy: E, spec: TrainingSpec) -> E:
     """Return *policy* with both limits; *spec* has defaults, and a Worker entry if it is valid."""
     low, high = policy.min_replicas, policy.max_replicas
-    if low is not None and high is not None:
+    workers = spec.replica_specs.get(WORKER)
+    if low is None and high is None and workers is not None:
+        low = high = max(workers.replicas or 0, 1)
+    low, high = (high if low is None else low), (low if high is None else high)
+    if (low, high) == (policy.min_replicas, policy.max_replicas):
         return policy
-    workers = spec.replica_specs[WORKER].replicas if WORKER in spec.replica_specs else None
-    given = low if low is not None else high
-    limit = workers if given is None else given
-    return msgspec.structs.replace(policy, min_replicas=limit, max_replicas=limit)
+    return msgspec.structs.replace(policy, min_replicas=low, max_replicas=high)
 
 
 def validate_range(
     policy: ElasticRange, *, workers: bool, replica_field: str, errors: ErrorList
 ) -> None:
-    """Validate *policy*; *workers* tells whether the job has a Worker entry."""
+    """Validate *policy*; *workers* is whether the job has a Worker entry."""
     if not workers:
         path = f"spec.{replica_field}[{WORKER}]"
         errors.required(path, "must be set if elasticPolicy is")

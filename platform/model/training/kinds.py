@@ -54,6 +54,6 @@ class TrainingKind:
         return f"validator.{self.name.lower()}.training-operator.kubeflow.org"
 
     def canonical_type(self, text: str) -> str | None:
-        """Return the replica type that *text* means in any case, ``None`` if it is unknown."""
+        """Return the replica type whose letters *text* has, upper or lower; ``None`` if unknown."""
         lowered = text.lower()
         return next((each for each in self.replica_types if each.lower() == lowered), None)

@@ -83,8 +83,10 @@ def validate_replica_specs(
     path = f"spec.{kind.replica_field}"
     if not specs:
         errors.required(path, "must have at least one replica type")
-    errors.duplicates(path, [(f"[{key}]", kind.canonical_type(key) or "") for key in specs])
-    for spelling, spec in specs.items():
+    # API servers sort the keys; the canonical spelling is not the duplicate.
+    ordered = sorted(specs.items(), key=lambda each: (each[0] not in kind.replica_types, each[0]))
+    errors.duplicates(path, [(f"[{key}]", kind.canonical_type(key) or "") for key, _ in ordered])
+    for spelling, spec in ordered:
         where = f"{path}[{spelling}]"
         if kind.canonical_type(spelling) is None:
             errors.member(where, spelling, kind.replica_types)

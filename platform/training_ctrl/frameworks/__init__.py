@@ -14,7 +14,8 @@ from .base import Framework
 _NOT_FRAMEWORKS = frozenset(("base",))
 
 
-def _discover() -> tuple[Framework[Any], ...]:
+def discover() -> tuple[Framework[Any], ...]:
+    """Import all modules of the package; return their frameworks by kind."""
     names = sorted(
         module.name
         for module in pkgutil.iter_modules(__path__)
@@ -25,5 +26,5 @@ def _discover() -> tuple[Framework[Any], ...]:
     return tuple(sorted(found, key=lambda each: each.kind.name))
 
 
-FRAMEWORKS = _discover()
+FRAMEWORKS = discover()
 """All frameworks, by kind."""

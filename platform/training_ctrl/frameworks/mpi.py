@@ -31,7 +31,7 @@ class MpiSpec(TrainingSpec, frozen=True):
     replica_specs: dict[str, ReplicaSpec] = msgspec.field(default={}, name="mpiReplicaSpecs")
     slots_per_worker: int | None = None
     clean_pod_policy: str | None = None
-    """Older place of ``runPolicy.cleanPodPolicy``, which has precedence."""
+    """Older form of ``runPolicy.cleanPodPolicy``, which has precedence."""
     main_container: str = ""
 
 
@@ -61,7 +61,7 @@ class Mpi(Framework[MpiSpec]):
             "minimum": 1,
         },
         "cleanPodPolicy": {
-            "description": "Older place of runPolicy.cleanPodPolicy, which has precedence.",
+            "description": "Older form of runPolicy.cleanPodPolicy, which has precedence.",
             "type": "string",
             "enum": list(CleanPodPolicy),
         },
@@ -82,7 +82,7 @@ class Mpi(Framework[MpiSpec]):
         return 1 if replica_type == LAUNCHER else 0
 
     def default_spec(self, spec: MpiSpec) -> MpiSpec:
-        """Default the slots, and keep both places of the clean-up policy equal."""
+        """Default the slots, and keep both clean-up policies equal."""
         policy = spec.run_policy.clean_pod_policy or spec.clean_pod_policy or CleanPodPolicy.NONE
         if spec.run_policy.clean_pod_policy != policy:
             run_policy = msgspec.structs.replace(spec.run_policy, clean_pod_policy=policy)

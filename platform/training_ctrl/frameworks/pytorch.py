@@ -119,7 +119,7 @@ class PyTorch(Framework[PyTorchSpec]):
                     },
                 },
                 "standalone": {
-                    "description": "Whether a single pod starts a rendezvous of its own.",
+                    "description": "Whether a single pod starts a rendezvous for itself alone.",
                     "type": "boolean",
                 },
                 "nProcPerNode": {

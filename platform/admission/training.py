@@ -1,0 +1,62 @@
+"""Validation of training jobs, at the paths of Kubeflow's training operator.
+
+Kubeflow's webhooks validate each update. Here an update that leaves the spec unchanged is valid, so
+that a job stored without validation does not block updates of labels or finalizers. Defaults are
+not set on admission: the controller sets them for each reconcile.
+"""
+
+from functools import partial
+from typing import Any
+
+from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, Webhook
+from ..model.field_errors import aggregate_errors
+from ..model.training.types import TrainingJob
+from ..training_ctrl.frameworks import FRAMEWORKS
+from ..training_ctrl.frameworks.base import Framework
+from .decoding import decode, nested_object
+
+
+def webhooks() -> tuple[Webhook, ...]:
+    """Return the webhook of each kind."""
+    return tuple(_webhook(framework) for framework in FRAMEWORKS)
+
+
+def _webhook(framework: Framework[Any]) -> Webhook:
+    return Webhook(
+        name=framework.kind.webhook_name,
+        path=framework.kind.webhook_path,
+        resource=framework.kind.resource,
+        operations=frozenset(("CREATE", "UPDATE")),
+        validate=partial(_validate, framework),
+        warn=partial(_warn, framework),
+    )
+
+
+def _validate(framework: Framework[Any], request: AdmissionRequest, reader: ObjectReader) -> None:
+    obj, old = request.object or {}, request.old_object
+    if old is not None and nested_object(obj, "spec") == nested_object(old, "spec"):
+        return
+    job = _decode(framework, obj)
+    errors = framework.validate(job)
+    if old is not None and (old_job := _decode_stored(framework, old)) is not None:
+        errors += framework.validate_update(job, old_job)
+    if errors:
+        raise DeniedError(aggregate_errors(errors))
+
+
+def _warn(framework: Framework[Any], request: AdmissionRequest) -> list[str]:
+    return framework.warnings(_decode(framework, request.object or {}))
+
+
+def _decode(framework: Framework[Any], obj: Json) -> TrainingJob[Any]:
+    # Kubeflow's definitions do not require a spec.
+    job: TrainingJob[Any] = decode({"spec": {}} | obj, framework.job_type)
+    return job
+
+
+def _decode_stored(framework: Framework[Any], obj: Json) -> TrainingJob[Any] | None:
+    """Return the stored job, ``None`` if a field has another type, which an update may fix."""
+    try:
+        return _decode(framework, obj)
+    except DeniedError:
+        return None
