@@ -421,8 +421,6 @@ class Executor:
         gang = run.view.gang
         if gang is None:
             return
-        text = "Job has been terminated. Deleting PodGroup"
-        self.record(run.owner, "Normal", Reason.JOB_TERMINATED, text)
         try:
             deleted = await self._delete(run, gang.resource, effect.observed)
         except ApiError as error:
@@ -430,6 +428,8 @@ class Executor:
             self.record(run.owner, "Warning", Reason.POD_GROUP_NOT_DELETED, text)
             raise
         if deleted:
+            text = "Job has been terminated. Deleting PodGroup"
+            self.record(run.owner, "Normal", Reason.JOB_TERMINATED, text)
             text = f"Deleted PodGroup: {effect.observed.name}"
             self.record(run.owner, "Normal", Reason.POD_GROUP_DELETED, text)
             self._deps.metrics.deleted_podgroups.inc()

@@ -122,6 +122,10 @@ class TrainingHarness:
     def pod(self, name: str) -> Json:
         return self.api.objects(PODS)[f"{NAMESPACE}/{name}"]
 
+    def uid(self, pod: str) -> str:
+        uid: str = self.pod(pod)["metadata"]["uid"]
+        return uid
+
     def env(self, pod: str) -> dict[str, str]:
         container = self.pod(pod)["spec"]["containers"][0]
         return {each["name"]: each.get("value", "") for each in container.get("env", [])}
