@@ -1,6 +1,6 @@
 """The controller of batch/v1 Jobs writes what kube-controller-manager writes.
 
-Each scenario runs under both controllers at once, in namespaces of its own; the Jobs differ in
+Each scenario runs under both controllers at once, in two namespaces; the Jobs differ in
 ``managedBy`` alone. Then Jobs, pods and events are compared field by field.
 """
 
@@ -36,7 +36,8 @@ Json = dict[str, Any]
 OURS, THEIRS = "batholith", "kubernetes"
 MANAGED_BY = "batholith.io/job-controller"
 STEP_TIMEOUT = 90.0
-SETTLE_TIMEOUT = 60.0
+SETTLE_TIMEOUT, SETTLE_INTERVAL = 60.0, 1.5
+"""Seconds until what differs counts as different, and between two comparisons."""
 _POD_NAME = re.compile(r"\b(job(?:\.with\.dots)?(?:-\d+)?-)[a-z0-9]{5}\b")
 
 
@@ -120,11 +121,7 @@ class _Run:
         self.script.released.set()
 
     def _pods(self) -> list[RawPod]:
-        return [
-            pod
-            for pod in self.kubelet.latest()
-            if pod.metadata.namespace == self.namespace
-        ]
+        return [pod for pod in self.kubelet.latest() if pod.metadata.namespace == self.namespace]
 
     def _running(self, index: str) -> RawPod:
         found = [pod for pod in self._pods() if pod.phase == "Running" and pod.index == index]
@@ -133,7 +130,7 @@ class _Run:
     async def _until(self, what: str, holds: Callable[[], object]) -> None:
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
-                while not holds():
+                while not holds():  # noqa: ASYNC110 - of stores that change at any time
                     await asyncio.sleep(0.05)
         except TimeoutError:
             shown = json.dumps(await self.result(), indent=1)
@@ -154,7 +151,7 @@ class _Run:
         counted: Counter[tuple[str, ...]] = Counter()
         for event in events.items:
             about = event["involvedObject"]["kind"]
-            message = _POD_NAME.sub(r"\1*", event["message"])
+            message = _strip(event["message"])
             source = event["source"].get("component", "")
             counted[about, event["type"], event["reason"], message, source] += event["count"]
         listed["events"] = [[*key, count] for key, count in sorted(counted.items())]
@@ -169,7 +166,7 @@ def _plain(pod: RawPod) -> Json:
 
 
 def _strip(value: Any, key: str = "") -> Any:
-    """Replace times, uids and random parts of names."""
+    """Replace times, uids and random suffixes of names."""
     if isinstance(value, dict):
         dropped = {"managedFields", "resourceVersion", "namespace", "managedBy"}
         return {name: _strip(each, name) for name, each in value.items() if name not in dropped}
@@ -182,14 +179,16 @@ def _strip(value: Any, key: str = "") -> Any:
     if key.endswith("controller-uid"):
         return "<uid>"
     if isinstance(value, str):
-        return _POD_NAME.sub(r"\1*", value).replace(OURS, "*").replace(THEIRS, "*")
+        return _POD_NAME.sub(r"\1*", value).replace(f"{OURS}-", "*-").replace(f"{THEIRS}-", "*-")
     return value
 
 
 def _differences(ours: Json, theirs: Json) -> list[str]:
     """Compare two results line by line."""
-    lines = [json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (theirs, ours)]
-    return list(difflib.unified_diff(*lines, THEIRS, OURS, lineterm="", n=4))
+    expected, found = (
+        json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (theirs, ours)
+    )
+    return list(difflib.unified_diff(expected, found, THEIRS, OURS, lineterm="", n=4))
 
 
 async def _prepare(client: Client, runs: Sequence[_Run]) -> None:
@@ -243,20 +242,19 @@ async def _run_all(directory: Path) -> dict[str, list[str]]:
 
 
 async def _settled_differences(runs: Sequence[_Run]) -> dict[str, list[str]]:
-    """Compare until nothing differs, or for so long that nothing changes any more."""
-    open_pairs = list(zip(runs[::2], runs[1::2], strict=True))
-    differences: dict[str, list[str]] = {}
+    """Compare until nothing differs, at most for a minute, then all of them again."""
+    pairs = list(zip(runs[::2], runs[1::2], strict=True))
     deadline = asyncio.get_running_loop().time() + SETTLE_TIMEOUT
-    while open_pairs and asyncio.get_running_loop().time() < deadline:
-        remaining = []
-        for ours, theirs in open_pairs:
-            found = _differences(*await asyncio.gather(ours.result(), theirs.result()))
-            differences[ours.scenario.name] = found
-            if found:
-                remaining.append((ours, theirs))
-        open_pairs = remaining
-        await asyncio.sleep(0.5)
-    return differences
+    different = pairs
+    while different and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(SETTLE_INTERVAL)
+        different = [pair for pair in different if await _compare(*pair)]
+    await asyncio.sleep(SETTLE_INTERVAL)
+    return {ours.scenario.name: await _compare(ours, theirs) for ours, theirs in pairs}
+
+
+async def _compare(ours: _Run, theirs: _Run) -> list[str]:
+    return _differences(*await asyncio.gather(ours.result(), theirs.result()))
 
 
 @pytest.fixture(scope="module")

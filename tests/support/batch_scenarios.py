@@ -47,7 +47,7 @@ Step = Callable[[Run], Awaitable[None]]
 
 
 def status(**expected: int | str) -> Step:
-    """Wait until the status has these values; 0 stands for an absent one."""
+    """Wait until the status has these values; 0 means absent."""
 
     def holds(job: Json) -> bool:
         found = job.get("status", {})
@@ -72,17 +72,17 @@ def spec(**fields: Any) -> Step:
 
 
 def running(count: int) -> Step:
-    """Wait until so many pods run."""
+    """Wait until *count* pods run."""
 
     def holds(pods: Sequence[Json]) -> bool:
         live = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        return sum(pod["status"].get("phase") == "Running" for pod in live) == count
+        return len([pod for pod in live if pod["status"].get("phase") == "Running"]) == count
 
     return lambda run: run.wait_pods(f"{count} running pods", holds)
 
 
 def pods(count: int) -> Step:
-    """Wait until there are so many pods in all."""
+    """Wait until there are *count* pods in all."""
     return lambda run: run.wait_pods(f"{count} pods", lambda found: len(found) == count)
 
 
@@ -412,7 +412,7 @@ SCENARIOS = (
         ),
     ),
     Scenario(
-        name="policy-judges-terminated-pods",
+        name="policy-evaluates-terminated-pods",
         spec={"podFailurePolicy": _rules(_on_exit("FailJob", 143))},
         outcomes=["run"],
         steps=(running(1), delete_pod(), condition("Failed")),

@@ -1,4 +1,4 @@
-"""A kubelet for tests of Jobs: each pod ends as its namespace's script says."""
+"""A kubelet for tests of Jobs: each pod ends according to its namespace's script."""
 
 import asyncio
 import logging
@@ -176,7 +176,7 @@ class ScriptedKubelet:
                 kind=PatchType.MERGE,
             )
         except (NotFoundError, InvalidError, ConflictError):
-            log.info("pod is gone", extra={"key": meta.key})
+            log.info("pod not found", extra={"key": meta.key})
 
     async def _delete(self, pod: RawPod) -> None:
         meta = pod.metadata
@@ -185,7 +185,7 @@ class ScriptedKubelet:
                 PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
             )
         except (NotFoundError, ConflictError):
-            log.info("pod is gone", extra={"key": meta.key})
+            log.info("pod not found", extra={"key": meta.key})
 
 
 def _now() -> str:
