@@ -20,7 +20,10 @@ _PATIENT = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile("patient", _PATIENT)
-hypothesis.settings.register_profile("steady", _PATIENT, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "steady", _PATIENT, derandomize=True, database=None, max_examples=40
+)
+hypothesis.settings.register_profile("soak", _PATIENT, max_examples=1000)
 hypothesis.settings.load_profile("patient")
 
 
