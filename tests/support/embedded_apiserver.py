@@ -118,9 +118,11 @@ class Server:
         return created
 
     @asynccontextmanager
-    async def watch(self, path: str) -> AsyncIterator["WatchStream"]:
+    async def watch(
+        self, path: str, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator["WatchStream"]:
         """A watch stream; *path* has its query."""
-        headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}", **(headers or {})}
         never = aiohttp.ClientTimeout(total=None)
         async with self.session.get(self.url + path, headers=headers, timeout=never) as response:
             try:
