@@ -99,7 +99,12 @@ def pytest_runtest_makereport(
 _EXCLUSIVE = "realkube/test_chaos_"
 """Tests that run many processes at a time: never two of them concurrently."""
 
-_SLOWEST_FIRST = (_EXCLUSIVE, "cluster/test_recorded_", "realkube/", "cluster/", "agent/")
+_SLOWEST_FIRST = (
+    "cluster/test_recorded_scenarios", _EXCLUSIVE, "realkube/test_manifests",
+    "cluster/test_leader_election", "realkube/test_rbac", "cluster/test_recorded_",
+    "realkube/test_admission", "cli/test_shutdown", "agent/test_crash", "realkube/", "cluster/",
+    "agent/", "api/",
+)  # fmt: skip
 """Slow tests, slowest first: the tests that start last determine the end of the run."""
 
 
