@@ -25,19 +25,17 @@ demo: venv
 # PROCESSES run the tests in parallel, each with a separate real API server; 0: one process. There are
 # more than cores because many tests wait for other processes.
 # Property tests use the same examples each time; plain `pytest` generates new ones, and more.
-test: PROCESSES ?= 3
+PROCESSES ?= 3
 test: venv
 	@echo "==> pytest"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
 # The tests that start no process and no cluster: for every change (a minute).
-test-fast: PROCESSES ?= 2
 test-fast: venv
 	@echo "==> pytest -m 'not process and not cluster and not soak'"
 	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady -m 'not process and not cluster and not soak'
 
 # Long-running tests: attacks and sustained load. Run it before closing an issue about what they cover.
-soak: PROCESSES ?= 2
 soak: venv
 	@echo "==> pytest -m soak, and property tests with many new examples (a quarter of an hour)"
 	@$(PY) -m pytest -m soak
