@@ -10,7 +10,8 @@ MANIFESTS = Path(__file__).parents[1] / "manifests"
 
 
 def test_deployed_crds_equal_packaged_crds() -> None:
-    deployed = [yaml.safe_load(path.read_text()) for path in (MANIFESTS / "crds").glob("*.yaml")]
+    texts = [path.read_text() for path in (MANIFESTS / "crds").glob("*.yaml")]
+    deployed = [yaml.load(text, Loader=yaml.CSafeLoader) for text in texts]
     packaged = crds.load()
     assert {one["metadata"]["name"]: one for one in deployed} == {
         one["metadata"]["name"]: one for one in packaged
