@@ -14,6 +14,7 @@ import pytest
 from support.audit_log import AuditedRequest
 from support.chaos_cluster import COMPONENTS, ChaosCluster, chaos_cluster
 from support.fault_proxy import HttpProxy, TcpProxy, random_faults
+from support.job_load import expected_jobs
 from support.replicas import Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a loaded machine
@@ -59,7 +60,7 @@ async def test_leaders_that_are_cut_off_end(
 ) -> None:
     """Each time when a number of jobs have ended."""
     async with (
-        chaos_cluster(tmp_path, jobs=jobs) as s,
+        chaos_cluster(tmp_path, workload=expected_jobs(jobs)) as s,
         proxy_per_replica(s, lambda: TcpProxy(s.server.kube.port)) as proxies,
         s.running_replicas(),
     ):

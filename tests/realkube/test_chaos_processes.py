@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos_cluster import COMPONENTS, chaos_cluster
+from support.job_load import expected_jobs
 from support.replicas import ElectionTiming, Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a loaded machine
@@ -22,7 +23,7 @@ LONG = ElectionTiming(lease=120, renew=80, retry=2)
 )
 async def test_leaders_are_killed(tmp_path: Path, jobs: int, kills: Sequence[int]) -> None:
     """Each time when a number of jobs have ended."""
-    async with chaos_cluster(tmp_path, jobs=jobs) as s, s.running_replicas():
+    async with chaos_cluster(tmp_path, workload=expected_jobs(jobs)) as s, s.running_replicas():
         for ended in kills:
             await s.job_load.wait_finished(ended)
             for replica in (await s.failed_over(Replica.kill)).values():

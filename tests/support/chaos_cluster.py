@@ -6,7 +6,7 @@ Every process has its own user, so that the audit log shows who did what.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import support.audit_log as audit
 from support.job_load import (
+    ExpectedJob,
     JobLoad,
     active_pods,
     eventually,
@@ -218,16 +219,17 @@ async def chaos_cluster(
     tmp_path: Path,
     *,
     election: ElectionTiming = FAST_ELECTION,
-    jobs: int = JOBS,
+    workload: Sequence[ExpectedJob] | None = None,
     nodes: int = 2,
 ) -> AsyncIterator[ChaosCluster]:
     """A server with CRDs and a simulated kubelet; nothing else is started yet."""
     users = dict.fromkeys(("admin", "agent", *_users()), MASTERS)
     options = RealKubeOptions(users=users, audit=True, audit_rules=audit.RULES)
+    jobs = expected_jobs(JOBS) if workload is None else workload
     async with (
         real_server(tmp_path, options, crds=crds.load()) as server,
         ReplicaSet(server, tmp_path / "replicas") as fleet,
-        job_load(server, expected_jobs(jobs)) as work,
+        job_load(server, jobs) as work,
     ):
         await server.create(NAMESPACES.path(), {"metadata": {"name": "volcano-system"}})
         await fleet.start_agent(nodes)
