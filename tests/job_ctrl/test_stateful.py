@@ -386,4 +386,4 @@ def _decide_must_be_pure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestJobMachine = JobMachine.TestCase
-TestJobMachine.settings = stateful_settings(steps=30, examples=15)
+TestJobMachine.settings = stateful_settings(steps=30, histories=20)

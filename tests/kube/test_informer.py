@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from support.examples import examples
 from support.fake_apiserver import FakeApi
 from support.loop_time import LoopTime
 from support.polling import wait_for
@@ -559,7 +560,7 @@ def check_event_history(follower: InformerFollower) -> None:
         assert all(version in rest for version in versions), "not a subsequence of the states"
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=40))
 def test_store_and_events_stay_consistent_under_random_faults(steps: list[tuple[str, str]]) -> None:
     """INV-INF-1, INV-INF-2, INV-INF-3 under random writes, drops, refusals and lost history."""
@@ -577,7 +578,7 @@ def test_store_and_events_stay_consistent_under_random_faults(steps: list[tuple[
 WRITES = st.lists(st.tuples(st.sampled_from(["put", "remove"]), NAMES), max_size=8)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=WRITES, gap=WRITES, after=WRITES)
 def test_disconnect_and_relist_at_any_point_are_equivalent_to_none(
     before: list[tuple[str, str]], gap: list[tuple[str, str]], after: list[tuple[str, str]]

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.examples import examples
 
 PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
 """After a step: wait until idle, or run only a limited number of iterations."""
@@ -26,12 +27,13 @@ def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., Non
     )
 
 
-def stateful_settings(*, steps: int, examples: int = 40) -> settings:
-    """Return settings for *examples* histories of *steps*: random ones under soak."""
+def stateful_settings(*, steps: int, histories: int = 40) -> settings:
+    """Return settings for *histories* of *steps*, as many as the profile allows."""
+    number = os.environ.get("BATHOLITH_STATEFUL_EXAMPLES")
     return settings(
-        max_examples=int(os.environ.get("BATHOLITH_STATEFUL_EXAMPLES", examples)),
+        max_examples=examples(histories) if number is None else int(number),
         stateful_step_count=int(os.environ.get("BATHOLITH_STATEFUL_STEPS", str(steps))),
-        derandomize="BATHOLITH_STATEFUL_EXAMPLES" not in os.environ,
+        derandomize=number is None and settings().derandomize,
         deadline=None,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
