@@ -71,7 +71,7 @@ def is_watch_list(request: RecordedRequest) -> bool:
 
 
 def is_list(request: RecordedRequest) -> bool:
-    """Whether it lists more than one object, which only tells the version."""
+    """Whether it lists more than the one object that a request for the latest version lists."""
     if request.verb == "watch":
         return is_watch_list(request)
     return request.verb == "list" and request.query.get("limit") != "1"
