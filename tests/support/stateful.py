@@ -5,12 +5,13 @@ For long runs set ``BATHOLITH_STATEFUL_EXAMPLES`` and ``BATHOLITH_STATEFUL_STEPS
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import examples
+from support.virtual_controller import CheckedWorld
 
 PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
 """After a step: wait until idle, or run only a limited number of iterations."""
@@ -40,12 +41,13 @@ def stateful_settings(*, steps: int, histories: int = 40) -> settings:
     )
 
 
-class ControllerMachine(RuleBasedStateMachine):
+World = TypeVar("World", bound=CheckedWorld[Any])
+
+
+class ControllerMachine(RuleBasedStateMachine, Generic[World]):
     """One controller under everything that may happen to any."""
 
-    def __init__(self, world: Any) -> None:
-        """*world* is a ``support.virtual_controller.Process`` with ``writes`` and
-        ``broken``."""
+    def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
         self.no_violation = True
