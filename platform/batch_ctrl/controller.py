@@ -6,8 +6,9 @@ pods and status after a delay in which they are collected. A worker then runs on
 
 The pod informer has all pods: a selector by label would miss those of Jobs with a manual selector,
 and pods cannot be selected by who manages their Job. So that few Jobs need little memory on a
-large cluster, pods of other kinds of controllers are reduced to their identity (:class:`.Pod`), and
-only Jobs that are reconciled and have not finished have a pod tracker.
+large cluster, pods of other kinds of controllers and of the Jobs of other controllers are reduced
+to their identity (0.6 instead of 1.9 kB a pod), and only Jobs that are reconciled and have not
+finished have a pod tracker.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Sequence
 
 from ..kube.client.client import Client
-from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.informer import EventHandler, Informer, KindSource
 from ..machinery.claim import Claimer
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, WorkerSettings, run_workers
@@ -128,6 +129,7 @@ class BatchJobController:
             Pod,
             namespace=namespace,
             indexes={"job": _owner_uid, "orphans": _orphan_keys},
+            transform=self._reduce,
         )
 
     def _create_queues(self) -> None:
@@ -158,7 +160,7 @@ class BatchJobController:
         """
         sources: list[Source] = [
             KindSource(self._jobs, self._on_job),
-            KindSource(self._pods, self._on_pod),
+            _PodSource(self._pods, self._on_pod, jobs=self._jobs),
         ]
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
 
@@ -242,6 +244,14 @@ class BatchJobController:
             self._on_owned_pod(new, *owner)
         elif new.metadata.controller is None:
             self._on_orphan(old, new)
+
+    def _reduce(self, pod: Pod) -> Pod:
+        """Return what to keep of *pod*: of one that another controller's Job owns, its identity."""
+        owner = owning_job(pod.metadata)
+        job = None if owner is None else self._jobs.get(f"{pod.metadata.namespace}/{owner[0]}")
+        if owner is None or job is None or job.metadata.uid != owner[1] or self._is_ours(job):
+            return pod
+        return pod.reduced()
 
     def _on_pod_lost(self, pod: Pod, name: str, uid: str) -> None:
         """Remove a deleted or released pod from the tracker of its Job."""
@@ -396,6 +406,21 @@ class BatchJobController:
     def statistics(self) -> dict[str, int]:
         """Return the number of Jobs with a pod tracker, and of queued keys."""
         return {"jobs": len(self._infos), "queued": self._queue.depth()}
+
+
+class _PodSource(KindSource[Pod]):
+    """The pods, listed after the Jobs: by then it is known which of them are not needed."""
+
+    def __init__(
+        self, pods: Informer[Pod], handler: EventHandler[Pod], *, jobs: Informer[Job]
+    ) -> None:
+        super().__init__(pods, handler)
+        self._jobs = jobs
+
+    async def run(self) -> None:
+        """Run the informer once the Jobs are synced, until cancelled."""
+        await self._jobs.wait_synced()
+        await super().run()
 
 
 def _is_released(pod: Pod) -> bool:

@@ -410,6 +410,32 @@ class TestManagedBy:
         assert has_finalizer(world.objects(PODS)["p"])
         world.close()
 
+    def test_only_the_identity_of_their_pods_is_kept(self) -> None:
+        """INV-BJ-12: they are not read, and cost little memory."""
+        world = BatchWorld(BatchJobSettings())
+        world.submit("ours", managedBy="batholith.io/job-controller")
+        world.submit("theirs")
+        for job in ("ours", "theirs"):
+            meta = world.job(job)["metadata"]
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": meta["uid"]}
+            world.api.put(
+                PODS,
+                f"of-{job}",
+                metadata={
+                    "labels": {"batch.kubernetes.io/controller-uid": meta["uid"]},
+                    "ownerReferences": [{**owner, "controller": True}],
+                },
+            )
+        world.settle()
+        assert world.controller is not None
+        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller._pods}
+        assert kept == {"of-ours": True, "of-theirs": False}
+        world.start_pod("of-theirs")
+        world.end_pod("of-theirs")
+        world.settle()
+        assert world.status("theirs") == {}
+        world.close()
+
 
 class TestOrphans:
     def test_pods_of_a_deleted_job_are_released(self, world: BatchWorld) -> None:
