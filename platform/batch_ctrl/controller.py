@@ -14,6 +14,7 @@ finished have a pod tracker.
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import EventHandler, Informer, KindSource
@@ -22,13 +23,13 @@ from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, WorkerSettings, run_workers
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import Source, run_controller
-from ..machinery.pod_control import NameGenerator, Owner, pod_control
+from ..machinery.pod_control import NameGenerator, ObjectControl, Owner, pod_control
 from ..machinery.rate_limiters import (
     ExponentialFailureRateLimiter,
     RateLimiter,
     default_controller_rate_limiter,
 )
-from ..machinery.status_writer import ApiStatusWriter
+from ..machinery.status_writer import ApiStatusWriter, StatusWriter
 from ..model.names import BATCH_JOBS, PODS
 from ..model.pod import FINISHED
 from .conditions import is_finished
@@ -61,6 +62,20 @@ _ADOPTION_RECHECK = 1.0
 """Seconds until the sync after an adoption, unless the informer reports the pods before."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWriters:
+    """How a :class:`BatchJobController` writes, for tests and dry runs."""
+
+    pods: ObjectControl[Pod] | None = None
+    """Writes pods; by default to the API server."""
+
+    status: StatusWriter[Job] | None = None
+    """Writes the status of Jobs, likewise."""
+
+    names: NameGenerator | None = None
+    """Generates the names of pods; at random by default."""
+
+
 class BatchJobController:
     """Reconciles Jobs; see :meth:`run`."""
 
@@ -71,9 +86,8 @@ class BatchJobController:
         settings: BatchJobSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
-        names: NameGenerator | None = None,
+        writers: JobWriters | None = None,
     ) -> None:
-        """*names* generates the names of pods; at random by default."""
         self._client = client
         self._settings = settings = settings or BatchJobSettings()
         self._clock = clock if clock is not None else SystemClock()
@@ -83,7 +97,8 @@ class BatchJobController:
         self._deleted_jobs = RecentUids()
         """Deleted Jobs that this controller reconciled."""
         self._create_informers()
-        self._control = pod_control(client, Pod, recorder=recorder)
+        writers = writers or JobWriters()
+        self._control = writers.pods or pod_control(client, Pod, recorder=recorder)
         self._create_queues()
         self._sync_deps = SyncDeps(
             clock=self._clock,
@@ -94,9 +109,9 @@ class BatchJobController:
                 clock=self._clock,
                 max_in_flight=settings.max_writes_in_flight,
                 unconfirmed_timeout=settings.unconfirmed_timeout,
-                names=names,
+                names=writers.names,
             ),
-            status_writer=ApiStatusWriter(client, BATCH_JOBS, Job),
+            status_writer=writers.status or ApiStatusWriter(client, BATCH_JOBS, Job),
             metrics=self._metrics,
             recorder=recorder,
         )
