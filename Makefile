@@ -35,7 +35,7 @@ test-fast: venv
 soak: venv
 	@echo "==> pytest -m soak, and random histories of the controllers (some minutes)"
 	@$(PY) -m pytest -m soak
-	@BATHOLITH_STATEFUL_EXAMPLES=400 $(PY) -m pytest tests/job_ctrl/test_stateful.py tests/queue_ctrl/test_stateful.py tests/podgroup_ctrl/test_stateful.py
+	@BATHOLITH_STATEFUL_EXAMPLES=400 $(PY) -m pytest tests/job_ctrl/test_stateful.py tests/queue_ctrl/test_stateful.py tests/podgroup_ctrl/test_stateful.py tests/batch_ctrl/test_stateful.py
 
 lint: venv
 	@echo "==> ruff, mypy --strict, import-linter, terminology"
