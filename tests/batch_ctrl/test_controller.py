@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 from support.batch_audit import has_finalizer, uncounted
 from support.batch_world import SETTINGS, TRACKING, BatchWorld
+from support.inmemory_api import InMemoryClient
 
+from batholith.batch_ctrl.controller import BatchJobController, JobWriters
+from batholith.batch_ctrl.core_types import Job, Pod
 from batholith.batch_ctrl.settings import BatchJobSettings
+from batholith.machinery.recording import RecordingControl, RecordingStatusWriter
 from batholith.model.names import BATCH_JOBS, PODS
 
 Object = dict[str, Any]
@@ -410,6 +414,32 @@ class TestManagedBy:
         assert has_finalizer(world.objects(PODS)["p"])
         world.close()
 
+    def test_only_the_identity_of_their_pods_is_kept(self) -> None:
+        """INV-BJ-12: they are not read, and cost little memory."""
+        world = BatchWorld(BatchJobSettings())
+        world.submit("ours", managedBy="batholith.io/job-controller")
+        world.submit("theirs")
+        for job in ("ours", "theirs"):
+            meta = world.job(job)["metadata"]
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": meta["uid"]}
+            world.api.put(
+                PODS,
+                f"of-{job}",
+                metadata={
+                    "labels": {"batch.kubernetes.io/controller-uid": meta["uid"]},
+                    "ownerReferences": [{**owner, "controller": True}],
+                },
+            )
+        world.settle()
+        assert world.controller is not None
+        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller._pods}
+        assert kept == {"of-ours": True, "of-theirs": False}
+        world.start_pod("of-theirs")
+        world.end_pod("of-theirs")
+        world.settle()
+        assert world.status("theirs") == {}
+        world.close()
+
 
 class TestOrphans:
     def test_pods_of_a_deleted_job_are_released(self, world: BatchWorld) -> None:
@@ -578,6 +608,30 @@ def test_rejected_creations_stop_at_the_first_batch(world: BatchWorld) -> None:
     world.api.full_namespaces.clear()
     world.settle()
     assert len(world.active()) == 100
+
+
+class _DryWorld(BatchWorld):
+    """A cluster whose controller records what it would write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded_pods = RecordingControl(view=Pod)
+        self.recorded_status = RecordingStatusWriter(view=Job)
+
+    def make_controller(self, client: InMemoryClient) -> BatchJobController:
+        writers = JobWriters(pods=self.recorded_pods, status=self.recorded_status)
+        return BatchJobController(client, settings=self.settings, clock=self.clock, writers=writers)
+
+
+def test_dry_run_sends_no_write() -> None:
+    world = _DryWorld()
+    world.submit(parallelism=2, completions=5)
+    world.settle()
+    assert world.controller_writes == 0
+    assert len(world.recorded_pods.creates) == 2
+    ((job, patch),) = world.recorded_status.patches
+    assert job.name == "j" and patch["active"] == 2
+    world.close()
 
 
 def test_controller_keeps_nothing_of_finished_jobs(world: BatchWorld) -> None:

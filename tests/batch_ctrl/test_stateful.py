@@ -6,7 +6,6 @@ controller is idle.
 
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.batch_audit import is_finished, is_foreign
@@ -255,12 +254,3 @@ class TestStateful(BatchMachine.TestCase):  # type: ignore[valid-type,misc]
     """INV-BJ-1 to INV-BJ-5, INV-BJ-8, INV-BJ-9, INV-BJ-11, INV-BJ-12."""
 
     settings = stateful_settings(steps=30, examples=40)
-
-
-class LongMachine(BatchMachine):
-    """The same, in many long histories."""
-
-
-@pytest.mark.soak
-class TestLongHistories(LongMachine.TestCase):  # type: ignore[valid-type,misc]
-    settings = stateful_settings(steps=80, examples=1500)

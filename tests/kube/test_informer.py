@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -134,6 +135,38 @@ async def test_list_and_watch_update_store_indexes_and_handler(
         assert "d/a" in informer
         assert informer.get("d/b") is None
     assert api.count("list", PODS) == (0 if streams_lists else 1)
+
+
+async def test_transform_determines_what_is_kept(api: PodsApi) -> None:
+    """INV-INF-1: of the initial list and of updates; indexes and handlers see the result."""
+
+    def without_labels(pod: Pod) -> Pod:
+        meta = msgspec.structs.replace(pod.metadata, labels={})
+        return msgspec.structs.replace(pod, metadata=meta) if pod.spec.node_name else pod
+
+    api.put(PODS, "a", spec={"nodeName": "n"}, metadata={"labels": {"app": "x"}})
+    api.put(PODS, "b", metadata={"labels": {"app": "x"}})
+    async with Client(api.credentials, user_agent="t") as client:
+        informer = Informer(
+            client,
+            PODS,
+            Pod,
+            indexes={"app": lambda pod: pod.metadata.labels.values()},
+            transform=without_labels,
+        )
+        events: list[Pod | None] = []
+        informer.add_event_handler(lambda old, new: events.append(new))
+        task = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        assert [pod.metadata.name for pod in informer.by_index("app", "x")] == ["b"]
+        api.put(PODS, "b", spec={"nodeName": "n"})
+        await wait_for(lambda: len(events) == 3)
+        assert list(informer.by_index("app", "x")) == []
+        assert [bool(pod and pod.metadata.labels) for pod in events] == [False, True, False]
+        informer.validate()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def test_watch_list_that_never_ends_falls_back_to_pages(api: PodsApi) -> None:

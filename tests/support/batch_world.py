@@ -15,7 +15,7 @@ from support.inmemory_objects import Target, status_response
 from support.virtual_controller import ControllerWorld
 
 from batholith.apiserver.kinds.strategic_merge import PatchError, strategic_merge
-from batholith.batch_ctrl.controller import BatchJobController
+from batholith.batch_ctrl.controller import BatchJobController, JobWriters
 from batholith.batch_ctrl.settings import ALL_JOBS, BatchJobSettings
 from batholith.machinery.pod_control import NameGenerator
 from batholith.model.names import BATCH_JOBS, PODS, Resource
@@ -107,7 +107,7 @@ class BatchWorld(ControllerWorld[BatchJobController]):
             settings=self.settings,
             clock=self.clock,
             recorder=self.recorder,
-            names=NameGenerator(self.random.choice),
+            writers=JobWriters(names=NameGenerator(self.random.choice)),
         )
 
     # What there is.
