@@ -228,6 +228,7 @@ class TrainingWorld(ControllerWorld[TrainingController]):
             return
         record = _record(current)
         counted = pod["metadata"]["uid"] in record.get("pods", ())
+        counted |= record.get("backoffLimitExceeded", False)  # it is not created again
         assert counted, f"INV-TJ-7: {pod['metadata']['name']} is deleted before it is counted"
 
     def _check_job(self, new: Object, old: Object) -> None:
