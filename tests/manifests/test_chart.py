@@ -23,6 +23,7 @@ from support.manifests import (
 from tools.chart import templates
 
 from batholith.cli.controller_selection import BATCH_CRON_JOB, CONTROLLERS, select
+from batholith.model import crds
 
 pytestmark = pytest.mark.process
 
@@ -57,6 +58,7 @@ def _component_objects(found: Objects, component: str) -> list[str]:
 
 def test_templates_are_generated_from_sources() -> None:
     written = {path.name: path.read_text() for path in (CHART / "templates").glob("*.yaml")}
+    del written["training-crds.yaml"]
     assert written == templates(), "run `make chart`"
 
 
@@ -202,6 +204,14 @@ def test_component_can_be_disabled(component: str) -> None:
     assert sorted(_component_objects(whole, component)) == sorted(
         f"{kind} {name}" for kind, _, name in removed
     )
+
+
+def test_definitions_of_training_jobs_are_rendered_on_request() -> None:
+    kind = "CustomResourceDefinition"
+    whole, found = chart("trainingCrds=true"), chart()
+    definitions = {each["metadata"]["name"]: each for each in crds.load_training()}
+    assert whole == found | {(kind, "", name): each for name, each in definitions.items()}
+    assert not of_kind(found, kind).keys() & definitions.keys()
 
 
 @pytest.mark.parametrize(
