@@ -104,12 +104,12 @@ class CronSchedule:
         ahead = (start.astimezone(UTC) + _MAX_SHIFT).astimezone(self.zone)
         if _offset(ahead) < _offset(start):
             # The clock will be turned back: local times before *local* will occur again.
-            turn = _first_change(start, ahead)
+            change = _first_change(start, ahead)
             found = self._first_instant(local, start)
-            if found is not None and found < turn:
+            if found is not None and found < change:
                 return found
-            start = (turn - _MICROSECOND).astimezone(self.zone)
-            local = _next_full_minute(turn.astimezone(self.zone), inclusive=True)
+            start = (change - _MICROSECOND).astimezone(self.zone)
+            local = _next_full_minute(change.astimezone(self.zone), inclusive=True)
         return self._first_instant(local, start)
 
     def missed(self, since: datetime, until: datetime) -> Missed | None:
@@ -274,7 +274,7 @@ _MAX_DIGITS = 18
 
 @lru_cache(maxsize=8192)
 def parse(text: str, zone: tzinfo = UTC) -> Schedule:
-    """Parse a schedule for the local time of *zone*, unless the text has a time zone of its own.
+    """Parse a schedule for the local time of *zone*, unless the text has a time zone, too.
 
     Raises:
         ScheduleError: the text is not a schedule.
@@ -292,11 +292,11 @@ def parse(text: str, zone: tzinfo = UTC) -> Schedule:
         text = _strip(rest)
     if text.startswith("@"):
         return _parse_descriptor(text, zone)
-    fields = [part for part in _SPACES.split(text) if part]
+    fields = [each for each in _SPACES.split(text) if each]
     if len(fields) != len(_FIELDS):
         found = " ".join(fields)
         raise ScheduleError(f"expected exactly 5 fields, found {len(fields)}: [{found}]")
-    bits = [_parse_field(part, field) for part, field in zip(fields, _FIELDS, strict=True)]
+    bits = [_parse_field(each, field) for each, field in zip(fields, _FIELDS, strict=True)]
     minute, hour, day_of_month, month, day_of_week = bits
     return CronSchedule(minute, hour, day_of_month, month, day_of_week, zone)
 
@@ -315,9 +315,9 @@ def _parse_descriptor(text: str, zone: tzinfo) -> Schedule:
 
 def _parse_field(text: str, field: _Field) -> int:
     bits = 0
-    for part in text.split(","):
-        if part:  # empty parts are ignored; a field without any part never matches
-            bits |= _parse_range(part, field)
+    for item in text.split(","):
+        if item:  # empty items are ignored; a field without any item never matches
+            bits |= _parse_range(item, field)
     return bits
 
 
@@ -393,21 +393,22 @@ class TimeZoneProblem(Enum):
 
     EMPTY = "empty"
     MALFORMED = "malformed"
-    """It has a part that no name in the database has."""
+    """It is not a path of names that the database may have."""
     LOCAL = "local"
     """It names the local time of a process."""
     UNKNOWN = "unknown"
 
 
-_ZONE_PART = re.compile(r"[A-Za-z.\-_0-9+]{1,14}", re.ASCII)
+_ZONE_SEGMENT = re.compile(r"[A-Za-z.\-_0-9+]{1,14}", re.ASCII)
 
 
 def time_zone_problem(name: str) -> TimeZoneProblem | None:
     """Return what is wrong with a ``timeZone``, in the order of Kubernetes' checks."""
     if not name:
         return TimeZoneProblem.EMPTY
-    for part in name.split("/"):
-        if part in (".", "..") or part.startswith("-") or not _ZONE_PART.fullmatch(part):
+    for segment in name.split("/"):
+        known = segment not in (".", "..") and not segment.startswith("-")
+        if not known or not _ZONE_SEGMENT.fullmatch(segment):
             return TimeZoneProblem.MALFORMED
     if name.lower() == "local":
         return TimeZoneProblem.LOCAL

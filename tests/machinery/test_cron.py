@@ -27,7 +27,7 @@ def next_local(schedule: str, after: str, zone: tzinfo = UTC) -> str | None:
     return None if found is None else found.astimezone(zone).isoformat()
 
 
-# The reference: every minute is looked at.
+# The reference: every minute is checked.
 
 
 @dataclass
@@ -54,8 +54,8 @@ def slow_parse(text: str) -> SlowSchedule:
     for field, (low, high) in zip(text.split(), BOUNDS, strict=True):
         found: set[int] = set()
         star = False
-        for part in field.split(","):
-            span, _, step = part.partition("/")
+        for item in field.split(","):
+            span, _, step = item.partition("/")
             begin, _, end = span.partition("-")
             if span in ("*", "?"):
                 begin, end, star = str(low), str(high), star or step in ("", "1")
@@ -106,7 +106,7 @@ def times(text: str, zone: tzinfo, after: datetime, until: datetime) -> Iterator
         ("0 0 29 2 *", "2026-11-22T00:00:00+00:00", "2028-02-29T00:00:00+00:00"),
         ("0 0 29 2 *", "2096-02-29T00:00:00+00:00", None),  # 2104 is too far away
         ("0 0 31 * *", "2026-11-22T00:00:00+00:00", "2026-12-31T00:00:00+00:00"),
-        # Dates that never come.
+        # Dates that do not exist.
         ("0 0 30 2 *", "2026-11-22T00:00:00+00:00", None),
         ("0 0 31 4,6,9,11 *", "2026-11-22T00:00:00+00:00", None),
         (", * * * *", "2026-11-22T00:00:00+00:00", None),
@@ -166,7 +166,7 @@ def test_either_day_field_suffices_unless_one_is_a_star(schedule: str, expected:
         ("0 * * * *", "2012-03-11T01:00:00-05:00", "2012-03-11T03:00:00-04:00"),
         ("*/20 * * * *", "2012-03-11T01:40:00-05:00", "2012-03-11T03:00:00-04:00"),
         ("0 3 * * *", "2012-03-11T00:00:00-05:00", "2012-03-11T03:00:00-04:00"),
-        # The clock is put back: 01:00 to 02:00 comes twice.
+        # The clock is put back: 01:00 to 02:00 is repeated.
         ("30 2 4 11 *", "2012-11-04T00:00:00-04:00", "2012-11-04T02:30:00-05:00"),
         ("0 * * * *", "2012-11-04T00:00:00-04:00", "2012-11-04T01:00:00-04:00"),
         ("0 * * * *", "2012-11-04T01:00:00-04:00", "2012-11-04T01:00:00-05:00"),
@@ -406,13 +406,13 @@ def _field(low: int, high: int) -> st.SearchStrategy[str]:
     value = st.integers(low, high)
     span = st.tuples(value, value).map(lambda pair: f"{min(pair)}-{max(pair)}")
     step = st.integers(1, high).map(lambda number: f"/{number}")
-    part = st.one_of(
+    item = st.one_of(
         st.sampled_from(["*", "*", "?"]),
         value.map(str),
         span,
         st.builds(str.__add__, st.one_of(st.just("*"), span, value.map(str)), step),
     )
-    return st.lists(part, min_size=1, max_size=3).map(",".join)
+    return st.lists(item, min_size=1, max_size=3).map(",".join)
 
 
 SCHEDULES = st.tuples(

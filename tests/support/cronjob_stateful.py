@@ -77,7 +77,7 @@ class CronJobWorld(ControllerWorld[CronJobController]):
         return int(self.clock.now().timestamp() - 1) // 60
 
     def was_changed(self, cronjob: Object) -> bool:
-        """Whether no time has come since its schedule was changed.
+        """Whether no time was due since its schedule was changed.
 
         Then a new controller does not know about the change, and starts an earlier time.
         """
@@ -171,7 +171,7 @@ class CronJobWorld(ControllerWorld[CronJobController]):
         policy = cronjob["spec"]["concurrencyPolicy"]
         if policy == self._known_policies.get(_uid(cronjob)) == "Forbid":
             others = [one for one in self.scheduled_jobs(cronjob) if one["metadata"] != meta]
-            assert all(is_finished(one) for one in others), f"{name} runs beside another"
+            assert all(is_finished(one) for one in others), f"{name} runs concurrently"
 
     def _check_status(self, prefix: str, change: str, new: Object, old: Object) -> None:
         assert prefix == BATCH_CRONJOBS.path(), f"{prefix} is written"
@@ -179,7 +179,7 @@ class CronJobWorld(ControllerWorld[CronJobController]):
         assert new["spec"] == old["spec"], "the spec is written"
         for field in ("lastScheduleTime", "lastSuccessfulTime"):
             before, after = (one.get("status", {}).get(field, "") for one in (old, new))
-            assert after >= before, f"{field} goes back from {before} to {after}"
+            assert after >= before, f"{field} decreases from {before} to {after}"
 
     # At rest.
 

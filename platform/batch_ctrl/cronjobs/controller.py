@@ -3,11 +3,11 @@
 It is for the embedded cluster only: elsewhere kube-controller-manager controls all CronJobs, which
 have no ``managedBy``, and both would start, replace and delete the same Jobs.
 
-:mod:`.decide` computes the plans. A Job is created before the status says so, by a name that has
-its scheduled time: after a crash or a lost response, and beside another leader, the second creation
-finds that it exists. It is deleted only after the status says so. What remains is Kubernetes' own
-exception: a Job that ends and is deleted by its TTL or a user before the status is written may be
-started again.
+:mod:`.decide` computes the plans. A Job is created before it is in the status, by a name that
+has its scheduled time: after a crash or a lost response, and if there are two leaders, the second
+request returns that it exists. It is deleted only after its time is in the status. One exception
+remains, as in Kubernetes: a Job that ends and is deleted by its TTL or a user before the status is
+written may be started again.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _START_DELAY = 0.1
 """Seconds after a scheduled time until the reconcile: a timer may fire slightly early."""
 
 _RECHECK = 86400.0
-"""Seconds after which a schedule without a time in the next years is looked at again."""
+"""Seconds after which a schedule without a time in the next years is checked again."""
 
 _CLOCK_CHECK_INTERVAL = 5.0
 """Seconds between two checks of whether the wall clock was changed."""
@@ -105,7 +105,7 @@ class CronJobController:
         self._changed_at: dict[str, datetime] = {}
         # Names of Jobs that were created, or may have been, and may not be in the status.
         self._started: dict[str, set[str]] = {}
-        # What the last plan of a CronJob reported as being the case.
+        # Notices in the last plan of a CronJob.
         self._notices: dict[str, frozenset[Event]] = {}
 
     async def run(
@@ -199,7 +199,7 @@ class CronJobController:
         try:
             await self._execute(cronjob, plan)
         except Exception:
-            # The next time may come before the retry.
+            # The next time may be earlier than the retry.
             if requeue_after is not None:
                 self._workqueue.add_after(key, requeue_after)
             raise
@@ -290,7 +290,7 @@ class CronJobController:
         """Get the Job of that name; None, with an event, if it is not the CronJob's.
 
         Raises:
-            RequeueError: it was deleted meanwhile.
+            RequeueError: it was deleted concurrently.
         """
         try:
             job = await self._client.get(

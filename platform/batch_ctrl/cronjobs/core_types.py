@@ -56,7 +56,7 @@ class CronJob(ApiStruct, frozen=True):
     status: CronJobStatus = CronJobStatus()
 
     def job_name(self, scheduled: datetime) -> str:
-        """Return the name of the Job for one time: whoever creates it uses the same."""
+        """Return the name of the Job for one time, the same in every process."""
         return f"{self.metadata.name}-{unix_minute(scheduled)}"
 
 

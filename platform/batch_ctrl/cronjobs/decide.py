@@ -42,7 +42,7 @@ class Plan:
     changes: Sequence[Event] = ()
     """Events on what changed in the status."""
     notices: Sequence[Event] = ()
-    """Events on what is the case: recorded unless it was so at the last reconcile."""
+    """Events on lasting conditions, recorded unless the last plan has the same."""
     delete: Sequence[Job] = ()
     """Finished Jobs beyond the history limits; after the status shows that they have run."""
     next: datetime | None = None
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Whether to start a Job now, and when to look again."""
+    """Whether to start a Job now, and when to check again."""
 
     create: datetime | None = None
     next: datetime | None = None
@@ -108,8 +108,8 @@ def with_created(status: CronJobStatus, job: Job, scheduled: datetime) -> CronJo
     """Return the status after *job* was created for *scheduled*, or found to exist."""
     active = status.active or ()
     known = any(reference.uid == job.metadata.uid for reference in active)
-    gone = job.finished_condition or job.metadata.deletion_timestamp is not None
-    if not known and not gone:
+    ended = job.finished_condition or job.metadata.deletion_timestamp is not None
+    if not known and not ended:
         active = (*active, job.reference)
     last = parse_time(status.last_schedule_time)
     latest = scheduled if last is None else max(last, scheduled)
@@ -133,7 +133,7 @@ def _observe(cronjob: CronJob, jobs: Sequence[Job]) -> tuple[CronJobStatus, list
     for reference in cronjob.status.active or ():
         job = by_uid.get(reference.uid)
         if job is None:
-            missing = f"Active job went missing: {reference.name}"
+            missing = f"Active job is missing: {reference.name}"
             changes.append(Event("Normal", "MissingJob", missing))
         elif condition := job.finished_condition:
             finished = f"Saw completed job: {reference.name}, condition: {condition}"
@@ -216,9 +216,9 @@ def _start(
     due = missed.latest
     if last is not None and unix_minute(last) == unix_minute(due):
         return _Start(next=following, notices=notices)  # the names of Jobs have minutes
-    obstacle = _obstacle(cronjob, due, now)
-    if obstacle is not None:
-        return _Start(next=following, notices=[*notices, obstacle])
+    skipped = _reason_not_to_start(cronjob, due, now)
+    if skipped is not None:
+        return _Start(next=following, notices=[*notices, skipped])
     if missed.too_many and _too_many_missed(cronjob, schedule, since, now):
         message = (
             "too many missed start times. Set or decrease .spec.startingDeadlineSeconds "
@@ -247,7 +247,7 @@ def _parse(cronjob: CronJob, local_zone: tzinfo, notices: list[Event]) -> cron.S
     return schedule
 
 
-def _obstacle(cronjob: CronJob, due: datetime, now: datetime) -> Event | None:
+def _reason_not_to_start(cronjob: CronJob, due: datetime, now: datetime) -> Event | None:
     """Return why the Job that is due is not started."""
     deadline = cronjob.spec.starting_deadline_seconds
     if deadline is not None and (now - due).total_seconds() > deadline:

@@ -1,12 +1,14 @@
-"""The CronJob controller against an in-process API server, with time of its own."""
+"""The CronJob controller against an in-process API server, with a fake clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
@@ -84,7 +86,7 @@ class CronJobHarness:
         self.api.put(BATCH_JOBS, name, status={"conditions": conditions, **ended})
 
     async def next_minute(self) -> str:
-        """Let the next scheduled time come; return the name of its Job."""
+        """Advance to the next scheduled time; return the name of its Job."""
         seconds = 60 - self.clock.now().timestamp() % 60
         await self.clock.advance(seconds + 0.2)
         return f"report-{int(self.clock.now().timestamp()) // 60}"
@@ -204,11 +206,11 @@ async def test_a_changed_schedule_applies_from_then_on(world: CronJobHarness) ->
     async with running(world.controller()):
         await world.next_minute()
         minute = world.clock.now().minute
-        # The zone makes the controller report that it has seen the change.
+        # The event on the zone reports that the change is observed.
         this_and_next = f"TZ=UTC {minute},{(minute + 1) % 60} * * * *"
         world.api.put(BATCH_CRONJOBS, "report", spec={"schedule": this_and_next})
         await wait_for(lambda: world.reasons() == ["UnsupportedSchedule"])
-        assert world.jobs == {}, "this minute had come before the schedule was changed"
+        assert world.jobs == {}, "this minute was before the change of the schedule"
         name = await world.next_minute()
         await wait_for(lambda: world.active() == [name])
 
@@ -311,3 +313,16 @@ async def test_many_cronjobs_of_one_minute_start_once_each(world: CronJobHarness
         )
     assert world.api.created(BATCH_JOBS) == 40
     assert world.api.writes() == 80
+
+
+async def test_the_manifest_of_the_documentation_starts_a_job(world: CronJobHarness) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cronjobs.md").read_text()
+    manifest = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    await world.api.create(BATCH_CRONJOBS, manifest, namespace=NAMESPACE)
+    monday = datetime(2030, 1, 7, 8, 59, 30, tzinfo=UTC)  # a minute before ten in Berlin
+    world.api.put(BATCH_CRONJOBS, "report", status={"lastScheduleTime": times.format(monday)})
+    world.clock = FakeClock(monday)
+    async with running(world.controller()):
+        name = await world.next_minute()
+        await wait_for(lambda: world.active() == [name])
+    assert world.jobs[name]["spec"]["backoffLimit"] == 2

@@ -23,7 +23,7 @@ def settle(world: CronJobWorld) -> None:
 
 
 def start_at_the_minute(world: CronJobWorld) -> None:
-    """The first scheduled time has come, and nobody has run since."""
+    """Advance to the first scheduled time, without running tasks."""
     world.run(world.start())
     world.run(world.pass_time(60))
     world.clock.tick(0.15)

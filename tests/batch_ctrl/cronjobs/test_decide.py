@@ -120,10 +120,10 @@ def test_a_suspended_cronjob_starts_nothing_and_missed_times_count_when_it_is_re
 
 
 def test_a_deleted_cronjob_only_gets_a_status() -> None:
-    gone = cronjob(status={"active": active(job("14:10:00"))}, successfulJobsHistoryLimit=0)
-    meta = msgspec.structs.replace(gone.metadata, deletion_timestamp=CREATED)
-    gone = msgspec.structs.replace(gone, metadata=meta)
-    plan = decide(gone, [job("14:10:00", "Complete", ended="14:11:00")], NOW)
+    deleted = cronjob(status={"active": active(job("14:10:00"))}, successfulJobsHistoryLimit=0)
+    meta = msgspec.structs.replace(deleted.metadata, deletion_timestamp=CREATED)
+    deleted = msgspec.structs.replace(deleted, metadata=meta)
+    plan = decide(deleted, [job("14:10:00", "Complete", ended="14:11:00")], NOW)
     assert (plan.create, plan.next, list(plan.delete)) == (None, None, [])
     assert plan.status.active is None
 
@@ -135,7 +135,7 @@ def test_a_deleted_cronjob_only_gets_a_status() -> None:
 def test_a_starting_deadline_ends_the_chance_to_start(
     deadline: int | None, create: str | None, reason: list[str]
 ) -> None:
-    spec = {"startingDeadlineSeconds": deadline} if deadline else {}
+    spec: dict[str, Any] = {"startingDeadlineSeconds": deadline} if deadline else {}
     plan = decide(cronjob("20 * * * *", **spec), [], NOW)
     assert plan.create == (at(create) if create else None)
     assert (reasons(plan), plan.next) == (reason, at("15:20:00"))
@@ -269,10 +269,10 @@ def test_a_job_whose_status_write_was_lost_is_not_started_again(condition: str) 
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"name": "by-hand"}, {"annotations": {}}, {"annotations": {SCHEDULED_TIME: "x"}}]
+    "metadata", [{"name": "manual"}, {"annotations": {}}, {"annotations": {SCHEDULED_TIME: "x"}}]
 )
 def test_a_job_of_a_user_is_reported_and_not_counted(metadata: dict[str, Any]) -> None:
-    """``kubectl create job --from`` makes the CronJob its controller."""
+    """``kubectl create job --from`` sets the CronJob as controller."""
     manual = job("14:30:00", **metadata)
     plan = decide(cronjob(concurrencyPolicy="Forbid"), [manual], NOW)
     assert (plan.create, plan.status.active) == (at("14:30:00"), None)
@@ -294,8 +294,8 @@ def test_the_oldest_jobs_beyond_the_limits_are_deleted() -> None:
     complete = [job(f"14:{minute}:00", "Complete") for minute in (10, 11, 12, 13)]
     failed = [job(f"14:{minute}:00", "Failed") for minute in (14, 15)]
     running = job("14:05:00")
-    limits = {"successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 0}
-    plan = decide(cronjob(**limits), [*failed, running, *reversed(complete)], NOW)
+    limited = cronjob(successfulJobsHistoryLimit=3, failedJobsHistoryLimit=0)
+    plan = decide(limited, [*failed, running, *reversed(complete)], NOW)
     assert list(plan.delete) == [complete[0], *failed]
 
 
@@ -307,9 +307,9 @@ def test_without_limits_all_jobs_are_kept_and_suspended_cronjobs_have_limits() -
 
 
 def test_jobs_that_are_being_deleted_do_not_count() -> None:
-    gone = job("14:10:00", "Complete", deletionTimestamp=CREATED)
+    deleted = job("14:10:00", "Complete", deletionTimestamp=CREATED)
     kept = job("14:11:00", "Complete")
-    assert list(decide(cronjob(successfulJobsHistoryLimit=1), [gone, kept], NOW).delete) == []
+    assert list(decide(cronjob(successfulJobsHistoryLimit=1), [deleted, kept], NOW).delete) == []
 
 
 # The Job.
@@ -368,7 +368,7 @@ SCHEDULES = st.sampled_from(["* * * * *", "*/7 * * * *", "@every 90s", "@hourly"
 def test_no_time_is_started_twice_and_the_latest_is_started(
     schedule: str, policy: str, steps: list[int], ends: list[bool]
 ) -> None:
-    """At whatever moments it is reconciled, and whether or not the status was written."""
+    """At any moments, and whether or not the status was written."""
     now, current, jobs = (
         at("14:00:30"),
         cronjob(schedule, concurrencyPolicy=policy),
@@ -406,7 +406,7 @@ def test_no_time_is_started_twice_and_the_latest_is_started(
     [("30 2 * * *", "Europe/Berlin", 10), ("0 0 29 2 *", "America/New_York", 10)],
 )
 def test_ten_years_of_a_cronjob(schedule: str, zone: str, years: int) -> None:
-    """Each time is started once, when it comes."""
+    """Each time is started once, and at once."""
     current = cronjob(schedule, timeZone=zone, successfulJobsHistoryLimit=0)
     now = begin = datetime.fromisoformat(CREATED)
     end, started = begin.replace(year=begin.year + years), []

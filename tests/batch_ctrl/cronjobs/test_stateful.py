@@ -184,7 +184,7 @@ class CronJobMachine(ControllerMachine):
 
     @rule()
     def a_new_controller_finds_nothing_to_do(self) -> None:
-        """What is in memory only is not needed, unless a time comes meanwhile."""
+        """What is in memory only is not needed, unless another time is due."""
         self._settle_or_advance(None)
         writes, minute = self.world.controller_writes, self.world.minute
         self.world.run(self.world.kill())
