@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.manifests import MANIFESTS, helm, kustomized, of_kind, pod_spec
+from support.manifests import MANIFESTS, Json, Objects, helm, kustomized, of_kind, pod_spec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()
@@ -29,12 +29,22 @@ def test_example_kustomization_renders_all_with_its_image(tmp_path: Path) -> Non
     assert [each["port"] for each in egress[0]["ports"]] == [443, 16443]
 
 
+def _roles(found: Objects) -> dict[str, Json]:
+    return of_kind(found, "ClusterRole")
+
+
+def _is_of_component(role: Json) -> bool:
+    return "app.kubernetes.io/component" in role["metadata"]["labels"]
+
+
 def test_tables_match_the_manifests() -> None:
     found = kustomized()
-    deployments, roles = of_kind(found, "Deployment"), of_kind(found, "ClusterRole")
+    more = [kustomized(MANIFESTS / "overlays" / name) for name in ("batch-jobs", "training-jobs")]
+    deployments = of_kind(found, "Deployment")
+    roles = {name: role for each in (found, *more) for name, role in _roles(each).items()}
     rows = re.findall(r"^\| `([\w-]+)` \|", PAGE, flags=re.MULTILINE)
     components = [directory.name for directory in (MANIFESTS / "components").iterdir()]
-    for_people = roles.keys() - deployments.keys()
+    for_people = {name for name, role in roles.items() if not _is_of_component(role)}
     assert sorted(rows) == sorted([*components, *deployments, *for_people])
     replicas = dict(re.findall(r"^\| `(batholith-\w+)` \| (\d)", PAGE, flags=re.MULTILINE))
     assert replicas == {name: str(it["spec"]["replicas"]) for name, it in deployments.items()}
@@ -43,7 +53,8 @@ def test_tables_match_the_manifests() -> None:
 def test_named_values_exist() -> None:
     given = yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())
     named = re.findall(
-        r"(?:--set\s+|`)((?:image|api|admission)\.[\w.]+|networkPolicies|schedulingGates)", PAGE
+        r"(?:--set\s+|`)((?:image|api|admission|controllers)\.[\w.]+|networkPolicies|schedulingGates)",
+        PAGE,
     )
     assert len(named) >= 4
     for path in named:
