@@ -180,7 +180,7 @@ def sorted_uids(found: object) -> list[str]:
 
 
 class TestTracker(TrackerMachine.TestCase):  # type: ignore[valid-type,misc]
-    settings = stateful_settings(steps=25, examples=60)
+    settings = stateful_settings(steps=25, histories=60)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(0, 4))))

@@ -34,7 +34,7 @@ class _World(BatchWorld):
                 info.pods.validate()
 
 
-class BatchMachine(ControllerMachine):
+class BatchMachine(ControllerMachine[_World]):
     """A Job controller under everything that may happen to it."""
 
     def __init__(self) -> None:
@@ -74,6 +74,7 @@ class BatchMachine(ControllerMachine):
         self._settle_or_advance(None)
         assert self._unfinished() == []
         assert self.world.violations == []
+        assert self.world.controller is not None
         assert self.world.controller.statistics()["jobs"] == 0
 
     def _unfinished(self) -> list[str]:
@@ -253,4 +254,4 @@ def _has_not_ended(pod: Object) -> bool:
 class TestStateful(BatchMachine.TestCase):  # type: ignore[valid-type,misc]
     """INV-BJ-1 to INV-BJ-5, INV-BJ-8, INV-BJ-9, INV-BJ-11, INV-BJ-12."""
 
-    settings = stateful_settings(steps=30, examples=40)
+    settings = stateful_settings(steps=30, histories=40)

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 from support.inmemory_api import InMemoryApi, InMemoryClient
 from support.training_harness import KINDS, RESOURCES, job, replica
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.model.names import PODGROUPS, PODS, SERVICES, Resource
 from batholith.training_ctrl.controller import TrainingController
@@ -41,16 +41,15 @@ class TrainingMemoryApi(InMemoryApi):
         return await super()._handle(request)
 
 
-class TrainingWorld(ControllerWorld[TrainingController]):
+class TrainingWorld(CheckedWorld[TrainingController]):
     """The server with at most one training controller, and what others do to one job."""
 
     def __init__(self) -> None:
         super().__init__()
         self.api: TrainingMemoryApi = TrainingMemoryApi(self.clock, self.loop)
         self.api.on_change = self._on_event
-        self.external_changes = self.controller_writes = 0
+        self.external_changes = 0
         """Changes by others, and by controllers."""
-        self.violations: list[str] = []
         self.kind = "PyTorchJob"
         self.gang = False
         self.was_suspended = False

@@ -19,7 +19,7 @@ def _has_pods(machine: Any) -> bool:
     return bool(machine.world.named(PODS))
 
 
-class TrainingMachine(ControllerMachine):
+class TrainingMachine(ControllerMachine[TrainingWorld]):
     """The training controller under random operations and faults."""
 
     world: TrainingWorld
@@ -133,4 +133,4 @@ class TrainingMachine(ControllerMachine):
 
 
 TestTrainingMachine = TrainingMachine.TestCase
-TestTrainingMachine.settings = stateful_settings(steps=25, examples=30)
+TestTrainingMachine.settings = stateful_settings(steps=25, histories=30)
