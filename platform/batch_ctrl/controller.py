@@ -148,22 +148,25 @@ class BatchJobController:
         )
 
     def _create_queues(self) -> None:
-        def queue(name: str, shards: int, limiter: RateLimiter | None = None) -> ShardedQueue:
-            if limiter is None:
-                limiter = ExponentialFailureRateLimiter(_MIN_BACKOFF, _MAX_BACKOFF)
+        def queue(name: str, shards: int, limiter: RateLimiter, field: str) -> ShardedQueue:
             return ShardedQueue(
                 name=name,
                 shards=shards,
                 limiter=limiter,
                 clock=self._clock,
                 metrics=self._settings.work_metrics,
+                log_fields=lambda key: {field: key},
             )
 
-        workers = self._settings.workers
-        self._queue = queue("job", workers)
-        self._orphan_queue = queue("job_orphan_pod", 1)
+        def backoff() -> RateLimiter:
+            return ExponentialFailureRateLimiter(_MIN_BACKOFF, _MAX_BACKOFF)
+
+        workers, clock = self._settings.workers, self._clock
+        # The queue of Volcano's jobs is called job.
+        self._queue = queue("batch_job", workers, backoff(), "job")
+        self._orphan_queue = queue("job_orphan_pod", 1, backoff(), "pod")
         self._ttl_queue = queue(
-            "ttl_jobs_to_delete", workers, default_controller_rate_limiter(self._clock)
+            "ttl_jobs_to_delete", workers, default_controller_rate_limiter(clock), "job"
         )
 
     async def run(
