@@ -161,6 +161,10 @@ class Executor:
             self.record(run.owner, "Warning", Reason.STATUS_REJECTED, error.message)
             raise
         run.memory.status_written_at = self._deps.clock.monotonic()
+        if "conditions" in patch:
+            kind, newest = run.view.framework.kind.name, status.conditions[-1]
+            fields = {"job": run.key, "kind": kind, "condition": newest.type}
+            log.info("job condition", extra={**fields, "reason": newest.reason})
         self.announce(run.job, run.view, plan.transitions)
 
     def _count_delay(self, memory: JobMemory) -> float | None:
