@@ -44,7 +44,8 @@ from .core_types import (
     Service,
 )
 from .effects import Reason, Warn
-from .executor import Executor, ExecutorDeps, JobMemory
+from .execution import ExecutorDeps, JobMemory
+from .executor import Executor
 from .frameworks.base import Framework
 from .gangs import Gang
 from .metrics import TrainingMetrics
@@ -172,6 +173,8 @@ class KindController:
                 metrics=self._shared.metrics,
                 expectations=self._expectations,
                 versions=self._versions,
+                clock=self._clock,
+                count_interval=self._shared.settings.count_interval,
             )
         )
 
@@ -303,14 +306,15 @@ class KindController:
         view = self._view(job, claimed_pods.children, claimed_services.children)
         planned = plan(view)
         try:
-            await self._executor.execute(key, view, memory, planned)
+            delayed_for = await self._executor.execute(key, view, memory, planned)
         except Exception:
             if planned.requeue_after is not None:  # must not wait for the retry
                 self._workqueue.add_after(key, planned.requeue_after)
             raise
         claimed_pods.raise_for_errors()
         claimed_services.raise_for_errors()
-        return planned.requeue_after
+        times = (delayed_for, planned.requeue_after)
+        return min((each for each in times if each is not None), default=None)
 
     async def _confirm(self, key: str, memory: JobMemory) -> None:
         """Read a job whose last write had no response; the informer must have that version."""

@@ -74,7 +74,9 @@ class TrainingHarness:
     def controller(self, **settings: Any) -> TrainingController:
         return TrainingController(
             self.client,
-            settings=TrainingSettings(**{"registry": self.registry, **settings}),
+            settings=TrainingSettings(
+                **{"registry": self.registry, "count_interval": 0.0, **settings}
+            ),
             clock=self.clock,
             recorder=self.recorder,
         )

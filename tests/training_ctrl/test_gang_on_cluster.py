@@ -1,4 +1,4 @@
-"""A training job whose gang the scheduler admits and places, on simulated nodes."""
+"""A training job whose gang the scheduler admits and binds, on simulated nodes."""
 
 import asyncio
 

@@ -113,6 +113,7 @@ def test_pods_out_of_range_are_deleted_and_not_counted() -> None:
     unindexed.metadata.labels["training.kubeflow.org/replica-index"] = "zero"
     result = planned(job, *pods, negative, unindexed)
     assert deleted_pods(result) == ["j-worker-1", "j-worker-2", "odd"]
+    assert effect(result, fx.Warn).message.startswith("Pod none is ignored")
     assert result.status.replica_statuses["Worker"].active == 1
 
 
