@@ -1,5 +1,6 @@
 """API servers that behaviour tests run on, each test on both; distribution of the tests."""
 
+import gc
 import logging
 import re
 import sys
@@ -41,6 +42,11 @@ def servers(request: pytest.FixtureRequest) -> ServerFactory:
         return EmbeddedServerFactory()
     started: ServerFactory = request.getfixturevalue("real")
     return started
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what exists before the first test from garbage collections: it stays."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -177,3 +177,9 @@ def test_deleted_key_expects_nothing() -> None:
     expected.expect("job", ["a"])
     expected.delete("job")
     assert not expected.pending("job")
+
+
+def test_expecting_no_child_leaves_no_record() -> None:
+    expected = Expectations(FakeClock())
+    expected.expect("job", [])
+    assert "job" not in expected and len(expected) == 0
