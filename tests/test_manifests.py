@@ -10,8 +10,7 @@ MANIFESTS = Path(__file__).parents[1] / "manifests"
 
 
 def test_deployed_crds_equal_packaged_crds() -> None:
-    texts = [path.read_text() for path in (MANIFESTS / "crds").glob("*.yaml")]
-    deployed = [yaml.load(text, Loader=yaml.CSafeLoader) for text in texts]
+    deployed = [yaml.safe_load(path.read_text()) for path in (MANIFESTS / "crds").glob("*.yaml")]
     packaged = crds.load()
     assert {one["metadata"]["name"]: one for one in deployed} == {
         one["metadata"]["name"]: one for one in packaged
