@@ -514,6 +514,16 @@ async def test_invalid_delete_options_are_rejected(server: Server, body: Json) -
     assert (await server.request("GET", f"{MAPS}/a")).status == 200
 
 
+async def test_the_log_of_a_pod_with_init_containers_is_that_of_its_only_container(
+    server: Server,
+) -> None:
+    waits = pod("p")
+    waits["spec"]["initContainers"] = [{"name": "init", "image": "busybox:1"}]
+    await server.create(PODS, waits)
+    log = await server.request("GET", f"{PODS}/p/log")
+    assert "a container name must be specified" not in str(log.body)
+
+
 async def test_malformed_pod_subresources_are_rejected(server: Server) -> None:
     await server.create(PODS, pod("p"))
     for subresource, body in (

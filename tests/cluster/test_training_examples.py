@@ -4,28 +4,37 @@ Nothing is simulated: PyTorch's processes meet over gloo, and MPI's ranks are st
 """
 
 import asyncio
+import contextlib
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from support.embedded_cluster import EmbeddedCluster, embedded_cluster
+from support.embedded_cluster import run as run_command
+from support.polling import wait_until_true
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.state.environment import SEARCH_PATH
 from batholith.model.job import Job, JobPhase
-from batholith.model.names import CONFIGMAPS, JOBS, PODS
+from batholith.model.names import CONFIGMAPS, JOBS, PODS, SECRETS, SERVICES, Resource
+from batholith.training_ctrl.frameworks import mpi, pytorch
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.timeout(500),
 ]  # a loaded machine takes its time to import PyTorch
 
+Json = dict[str, Any]
+
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-KINDS = {resource.kind: resource for resource in (CONFIGMAPS, JOBS)}
+MPIJOBS, PYTORCHJOBS = mpi.FRAMEWORK.kind.resource, pytorch.FRAMEWORK.kind.resource
+KINDS = {resource.kind: resource for resource in (CONFIGMAPS, JOBS, MPIJOBS, PYTORCHJOBS, SERVICES)}
 ENDED = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.ABORTED, JobPhase.TERMINATED)
 NO_SANDBOX = "without a sandbox pods cannot look one another up by name"
 
@@ -59,19 +68,34 @@ def require(what: str, *programs: str, module: str) -> str:
     return python
 
 
-async def run(cluster: EmbeddedCluster, example: str, *, python: str) -> dict[str, str]:
-    """Apply an example, and see its job to its end; what the pods that are left have printed."""
+async def apply(
+    cluster: EmbeddedCluster, example: str, *, python: str, edits: Mapping[str, str] | None = None
+) -> None:
+    """Apply an example, in which *edits* replace texts."""
     text = (EXAMPLES / example).read_text().replace("python3 ", f"{python} ")
+    for old, new in (edits or {}).items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     for body in yaml.safe_load_all(text.replace("python3,", f"{python},")):
         await cluster.client.create(KINDS[body["kind"]], body, namespace="default")
+
+
+async def logs(cluster: EmbeddedCluster) -> dict[str, str]:
+    """Return what the pods that are left have printed."""
+    pods = (await cluster.client.list(PODS, namespace="default", view=dict)).items
+    names = [pod["metadata"]["name"] for pod in pods]
+    return {name: await cluster.log(name) for name in names}
+
+
+async def run(cluster: EmbeddedCluster, example: str, *, python: str) -> dict[str, str]:
+    """Apply an example, and see its job to its end; what the pods that are left have printed."""
+    await apply(cluster, example, python=python)
     try:
         async with asyncio.timeout(300):
             phase = await final_phase(cluster)
     except TimeoutError:
         phase = "(still at it)"
-    pods = (await cluster.client.list(PODS, namespace="default", view=dict)).items
-    names = [pod["metadata"]["name"] for pod in pods]
-    result = {name: await cluster.log(name) for name in names}
+    result = await logs(cluster)
     assert phase == JobPhase.COMPLETED, result
     return result
 
@@ -102,3 +126,59 @@ async def test_an_mpi_job_runs_its_ranks_on_its_workers_over_ssh(tmp_path: Path)
     assert "2 ranks, on mpi-worker-0 and mpi-worker-1, add up to 3" in result["mpi-master-0"], (
         result
     )
+
+
+STEP = "        optimizer.step()\n"
+KILL = """\
+        if (rank, step, first.item()) == (2, 60, 0):
+            os.kill(os.getpid(), 9)
+"""
+KILLED_AT_STEP_60 = {STEP: STEP + KILL}
+"""Only once: after the restart the first step is another one."""
+
+
+async def test_a_pytorchjob_continues_from_its_checkpoint_after_a_worker_is_killed(
+    tmp_path: Path,
+) -> None:
+    python = require("torch", module="torch")
+    async with embedded_cluster(tmp_path / "data") as cluster:
+        await apply(cluster, "pytorchjob.yaml", python=python, edits=KILLED_AT_STEP_60)
+        await succeeds(cluster, PYTORCHJOBS, "pytorch")
+        result = await logs(cluster)
+        worker = await cluster.client.get(PODS, "pytorch-worker-1", namespace="default", view=dict)
+    ranks = ("pytorch-master-0", "pytorch-worker-0", "pytorch-worker-1")
+    assert result.keys() == set(ranks)
+    for rank, name in enumerate(ranks):
+        assert re.search(rf"rank {rank} of 3 starts at step [1-9]", result[name]), result
+        assert f"rank {rank} of 3: y = 3.00 x -1.00" in result[name], result
+    assert worker["status"]["containerStatuses"][0]["restartCount"] >= 1
+
+
+async def test_an_mpijob_runs_its_ranks_on_its_workers_over_ssh(tmp_path: Path) -> None:
+    python = require("mpi", "mpiexec", "ssh", "sshd", "ssh-keygen", module="mpi4py")
+    key = tmp_path / "id"
+    command = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    assert (await run_command(*command)).code == 0
+    keys = {path.name: path.read_text() for path in (key, key.with_suffix(".pub"))}
+    secret = {"metadata": {"name": "mpi-ssh"}, "stringData": keys}
+    async with embedded_cluster(tmp_path / "data") as cluster:
+        await cluster.client.create(SECRETS, secret, namespace="default")
+        await apply(cluster, "mpijob-ssh.yaml", python=python)
+        await succeeds(cluster, MPIJOBS, "mpi")
+        result = await logs(cluster)
+    assert "2 ranks, on mpi-worker-0 and mpi-worker-1, add up to 3" in result["mpi-launcher"]
+
+
+async def succeeds(cluster: EmbeddedCluster, resource: Resource, name: str) -> None:
+    """Wait until a training job has succeeded."""
+    status: Json = {}
+
+    async def has_ended() -> bool:
+        job = await cluster.client.get(resource, name, namespace="default", view=dict)
+        status.update(job.get("status", {}))
+        return status.get("completionTime") is not None
+
+    with contextlib.suppress(TimeoutError):
+        await wait_until_true(has_ended, seconds=200)
+    states = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    assert states.get("Succeeded") == "True", (status, await logs(cluster))

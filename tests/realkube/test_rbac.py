@@ -7,6 +7,7 @@ ServiceAccount, in a scenario that uses all its permissions. The audit log then 
 import asyncio
 import contextlib
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ import yaml
 from support.embedded_apiserver import MERGE
 from support.fault_proxy import ErrorResponse, FaultKind, HttpProxy
 from support.kubectl import Kubectl, needs_kubectl
-from support.manifests import NAMESPACE, Json, Objects, kustomized
+from support.manifests import MANIFESTS, NAMESPACE, Json, Objects, kustomized
 from support.rbac import (
     ComponentProcesses,
     Permission,
@@ -39,7 +40,10 @@ from support.realkube import (
     real_server,
     require_realkube,
 )
+from support.training_rights import GRANTED_ONLY, TrainingRights
 
+from batholith.batch_ctrl.core_types import OUR_CONTROLLER
+from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
     JOBS,
@@ -83,22 +87,38 @@ SERVER_SIDE_PERMISSIONS = "/finalizers"
 No request shows them, so the test removes them and checks what is forbidden then."""
 
 
+def _all_controllers(directory: Path) -> Objects:
+    """The base with the components of batch and training jobs."""
+    directory.mkdir()
+    base, *components = (
+        os.path.relpath(MANIFESTS / each, directory.resolve())
+        for each in ("base", "components/batch-jobs", "components/training-jobs")
+    )
+    whole = {"resources": [base], "components": components}
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(whole))
+    return kustomized(directory)
+
+
 async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Path) -> None:
     needs_kubectl()
     require_realkube()
-    found = kustomized()
+    found = _all_controllers(tmp_path / "manifests")
     async with (
-        real_server(tmp_path, OPTIONS) as server,
+        real_server(tmp_path, OPTIONS, crds=crds.load_training()) as server,
         _components(server, found, tmp_path) as life,
     ):
         await life.run_job()
         await life.run_failing_jobs()
         await life.run_queues()
         await life.run_workloads()
+        await life.run_batch_job()
+        training = TrainingRights(server=server, wait=_wait_until_true)
+        await training.run()
         await life.run_failures()
         await life.run_failovers()
         assert forbidden_requests(server.kube.audit()) == []
         await life.run_without_lookup_rights()
+        await training.run_without_lookup_rights()
         with contextlib.suppress(AssertionError):  # what was not used is shown below
 
             async def all_used() -> bool:
@@ -122,7 +142,8 @@ def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> 
     return sorted(
         right
         for right in granted_permissions(found, component)
-        if not right.resource.endswith(SERVER_SIDE_PERMISSIONS) and not any(map(right.covers, did))
+        if not right.resource.endswith((SERVER_SIDE_PERMISSIONS, GRANTED_ONLY))
+        and not any(map(right.covers, did))
     )
 
 
@@ -298,6 +319,13 @@ class RbacScenario:
             created = await self._create(kind, labels["app"], pod if kind is PODS else spec)
             found.append(f"podgroup-{created['metadata']['uid']}")
         return found
+
+    async def run_batch_job(self) -> None:
+        """A Job of batch/v1 that is not kube-controller-manager's."""
+        template = {"spec": _pod_spec("exit 0") | {"restartPolicy": "Never"}}
+        spec = {"managedBy": OUR_CONTROLLER, "template": template}
+        await self._create(BATCH_JOBS, "ours", spec)
+        await self._wait_until(BATCH_JOBS.path(TEST_NAMESPACE, "ours"), _has_message("Complete"))
 
     async def run_without_lookup_rights(self) -> None:
         """Each of these permissions is required: owned objects cannot be created without it."""

@@ -39,9 +39,14 @@ def service_account(component: str) -> str:
 
 
 def granted_permissions(found: Objects, component: str) -> set[Permission]:
-    """RBAC rules of a component in the manifests."""
-    name = f"batholith-{component}"
-    roles = [of_kind(found, kind).get(name, {}) for kind in ("ClusterRole", "Role")]
+    """RBAC rules of a component in the manifests: of all roles that are bound to it."""
+    bindings = [
+        binding["roleRef"]
+        for kind in ("ClusterRoleBinding", "RoleBinding")
+        for binding in of_kind(found, kind).values()
+        if any(subject["name"] == f"batholith-{component}" for subject in binding["subjects"])
+    ]
+    roles = [of_kind(found, each["kind"]).get(each["name"], {}) for each in bindings]
     return {
         right for role in roles for rule in role.get("rules", ()) for right in _permissions(rule)
     }

@@ -198,7 +198,7 @@ def _container(pod: Json, requested: str) -> str:
     )
     if default in regular:
         return str(default)
-    if len(regular) == 1 and not initial:
+    if len(regular) == 1:
         return str(regular[0])
     text = (
         f"a container name must be specified for pod {name}, choose one of: [{' '.join(regular)}]"
