@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, reference_fits
 
-from batholith.model.pod_resources import ContainerResources, Resources
+from batholith.model.pod_resources import Resources
 from batholith.scheduler import conf
 from batholith.scheduler.framework import feasibility
 from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.state import equivalence
-from batholith.scheduler.state.core_types import Node, Pod, PodSpec, Taint, Toleration
+from batholith.scheduler.state.core_types import Container, Node, Pod, PodSpec, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, MEMORY, PODS, amounts, pod_request
 
 ORDERS = {
@@ -145,9 +145,9 @@ def test_feasibility_masks_follow_node_updates(
 
 
 def test_init_containers_count_by_their_maximum() -> None:
-    def container(cpu: str, *, sidecar: bool = False) -> ContainerResources:
+    def container(cpu: str, *, sidecar: bool = False) -> Container:
         resources = Resources(requests={"cpu": cpu})
-        return ContainerResources(resources=resources, restart_policy="Always" if sidecar else "")
+        return Container(resources=resources, restart_policy="Always" if sidecar else "")
 
     spec = PodSpec(
         containers=(container("1"), container("500m")),
