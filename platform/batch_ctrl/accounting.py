@@ -12,7 +12,7 @@ A controller that is killed in between continues from the lists in the status.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -20,16 +20,13 @@ import msgspec
 from . import conditions
 from .conditions import Change, Outcome
 from .core_types import JobStatus, PolicyAction, UncountedPods
-from .decide import Evaluation, JobView
+from .decide import Evaluation, HasFinalizer, JobView
 from .indexes import IndexSet
 from .pod_info import PodInfo
 
 MAX_UNCOUNTED_PODS = 500
 """Maximum number of pods that one sync counts: limits the size of the status, and lets the pods of
 other Jobs be counted in between."""
-
-HasFinalizer = Callable[[str], bool]
-"""Whether the pod with this uid exists with the tracking finalizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +65,7 @@ def account(
         ready=min(numbers.ready, numbers.active),
         terminating=numbers.terminating,
     )
-    status = settle(status, view.pods.has_finalizer)
+    status = settle(status, view.has_finalizer)
     counting = _Counting(view, evaluation, outcome, status.uncounted_terminated_pods)
     counting.count(_candidates(view, evaluation, outcome))
     changes: dict[str, object] = {"uncounted_terminated_pods": counting.uncounted}

@@ -44,7 +44,7 @@ from .core_types import (
 from .job_info import JobInfo
 from .known_jobs import RecentUids
 from .metrics import BatchJobMetrics
-from .orphans import OrphanPods
+from .orphans import OrphanPods, orphan_keys, orphan_scope
 from .pod_info import JobTraits, parse_pod
 from .pod_writes import PodWrites
 from .settings import BatchJobSettings
@@ -143,7 +143,7 @@ class BatchJobController:
             PODS,
             Pod,
             namespace=namespace,
-            indexes={"job": _owner_uid, "orphans": _orphan_keys},
+            indexes={"job": _owner_uid, "orphans": orphan_keys},
             transform=self._reduce,
         )
 
@@ -239,7 +239,7 @@ class BatchJobController:
 
     def _release_orphans(self, job: Job) -> None:
         """Enqueue the pods that the Job would have adopted."""
-        for pod in self._pods.by_index("orphans", _orphan_scope(job)):
+        for pod in self._pods.by_index("orphans", orphan_scope(job)):
             self._enqueue_orphan(pod)
 
     def _enqueue_orphan(self, pod: Pod) -> None:
@@ -376,7 +376,7 @@ class BatchJobController:
             for one in info.pods.mismatched
             if (pod := self._pods.get(f"{namespace}/{one.name}")) is not None
         ]
-        orphans = self._pods.by_index("orphans", _orphan_scope(job))
+        orphans = self._pods.by_index("orphans", orphan_scope(job))
         if not orphans and not mismatched:
             return False
         # A pod that this Job created is counted already if it ended and has no finalizer any more.
@@ -458,18 +458,3 @@ def _manual_selector(job: Job) -> tuple[str, ...]:
 def _owner_uid(pod: Pod) -> tuple[str, ...]:
     owner = owning_job(pod.metadata)
     return () if owner is None else (owner[1],)
-
-
-def _orphan_scope(job: Job) -> str:
-    """Return the value of the index of orphans with all pods that *job* may adopt."""
-    namespace = job.metadata.namespace
-    return f"{namespace}/{job.metadata.uid}" if job.selects_own_uid else namespace
-
-
-def _orphan_keys(pod: Pod) -> tuple[str, ...]:
-    """Return the namespace of a pod without controller, with and without the uid in its labels."""
-    meta = pod.metadata
-    if meta.controller is not None:
-        return ()
-    uids = {meta.labels[label] for label in CONTROLLER_UID_LABELS if label in meta.labels}
-    return (meta.namespace, *(f"{meta.namespace}/{uid}" for uid in sorted(uids)))

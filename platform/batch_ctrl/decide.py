@@ -26,6 +26,14 @@ DeletionOrder = Callable[[Iterable[PodInfo]], Sequence[PodInfo]]
 """Sorts pods in the order of deletion."""
 
 
+HasFinalizer = Callable[[str], bool]
+"""Whether the pod with this uid exists with the tracking finalizer."""
+
+
+def _no_pod(_uid: str) -> bool:
+    return False
+
+
 class SyncAction(StrEnum):
     """What a sync did with pods; a label of metrics."""
 
@@ -48,6 +56,13 @@ class JobView:
     """``status.failedIndexes``."""
     backoff: BackoffRecord
     now: datetime
+    is_orphan: HasFinalizer = _no_pod
+    """Whether the pod with this uid has the finalizer, and lost the Job as its owner, which adopts
+    it again."""
+
+    def has_finalizer(self, uid: str) -> bool:
+        """Whether the pod with this uid exists with the finalizer, or may be the Job's again."""
+        return self.pods.has_finalizer(uid) or self.is_orphan(uid)
 
     @property
     def timestamp(self) -> str:

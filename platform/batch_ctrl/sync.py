@@ -25,6 +25,7 @@ from .core_types import Job, JobStatus, Pod
 from .decide import Evaluation, JobView, Plan, SyncAction
 from .job_info import JobInfo
 from .metrics import BatchJobMetrics
+from .orphans import adoptable_with_finalizer
 from .pod_info import PodInfo
 from .pod_writes import PodWrites, WriteResult
 from .status import normalized, to_json
@@ -100,7 +101,15 @@ class Sync:
             failed_indexes=info.failed_indexes(job),
             backoff=info.backoff,
             now=self._deps.clock.now(),
+            is_orphan=self._is_orphan,
         )
+
+    def _is_orphan(self, uid: str) -> bool:
+        """Whether the Job is about to adopt the pod again, which therefore is not counted yet."""
+        if self._info.pods.get(uid) is not None:
+            return False
+        found = adoptable_with_finalizer(self._deps.pods, self._job, self._info.traits.selector)
+        return any(pod.metadata.uid == uid for pod in found)
 
     def _order(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
         """Sort pods for deletion; first those that the informer has not reported yet."""
@@ -179,7 +188,7 @@ class Sync:
 
     async def _settle(self, view: JobView, counted: Accounting, outcome: Outcome | None) -> None:
         """Move the counted pods to the counters; end the Job once nothing of it is left."""
-        status = accounting.settle(self._job.status, view.pods.has_finalizer)
+        status = accounting.settle(self._job.status, view.has_finalizer)
         if counted.capped:
             self._delays.append(0.0)
         elif outcome is not None:

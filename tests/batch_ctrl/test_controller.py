@@ -22,6 +22,12 @@ def _end_all(world: BatchWorld, *, code: int = 0) -> None:
         world.end_pod(name, code=code)
 
 
+def _orphan(world: BatchWorld, name: str) -> None:
+    """Remove the owner reference of a pod."""
+    meta = world.objects(PODS)[name]["metadata"]
+    world.api.put(PODS, name, metadata={**meta, "ownerReferences": []})
+
+
 def test_job_runs_its_pods_and_completes(world: BatchWorld) -> None:
     world.submit(completions=3, parallelism=2)
     world.settle()
@@ -495,6 +501,64 @@ class TestOrphans:
         world.end_pod("p")
         world.settle()
         assert world.condition("Complete")
+
+    def test_pod_that_was_released_uncounted_is_counted_when_it_is_adopted(
+        self, world: BatchWorld
+    ) -> None:
+        """INV-BJ-1: it is released twice, but counted once."""
+        world.submit(parallelism=1, completions=1)
+        world.settle()
+        (name,) = world.active()
+        world.api.inject_fault(500, times=1, method="DELETE", path="/pods")
+        world.edit(suspend=True)
+        world.advance(0.5)
+        world.edit(suspend=False)
+        assert not has_finalizer(world.pods()[name])
+        _orphan(world, name)
+        world.settle()
+        assert has_finalizer(world.pods()[name])
+        world.end_pod(name)
+        world.settle()
+        assert world.status()["succeeded"] == 1 and world.condition("Complete")
+        assert world.audit.created.total() == 1
+
+    @pytest.mark.parametrize("code", [0, 1])
+    def test_counted_pod_that_is_adopted_again_is_not_counted_again(
+        self, world: BatchWorld, code: int
+    ) -> None:
+        """INV-BJ-1."""
+        world.submit(parallelism=2, completions=2)
+        world.settle()
+        name, _ = world.active()
+        world.end_pod(name, code=code)
+        world.settle()
+        before = {kind: world.status().get(kind, 0) for kind in ("succeeded", "failed")}
+        assert sum(before.values()) == 1
+        _orphan(world, name)
+        world.settle()
+        assert name in world.pods() and not has_finalizer(world.pods()[name])
+        assert {kind: world.status().get(kind, 0) for kind in before} == before
+
+    @pytest.mark.parametrize("code", [0, 1])
+    def test_pod_orphaned_before_its_finalizer_is_removed_is_counted_once(
+        self, world: BatchWorld, code: int
+    ) -> None:
+        """INV-BJ-1: the pod is in the status, but its finalizer could not be removed."""
+        world.submit(parallelism=2, completions=2)
+        world.settle()
+        name, _ = world.active()
+        world.api.inject_fault(500, times=3, method="PATCH", path="/pods")
+        world.end_pod(name, code=code)
+        for _ in range(200):
+            world.run(world.run_iterations(1))
+            world.clock.tick(0.05)
+            if uncounted(world.job())["succeeded" if code == 0 else "failed"]:
+                break
+        _orphan(world, name)
+        world.settle()
+        counts = [world.status().get(kind, 0) for kind in ("succeeded", "failed")]
+        assert counts == ([1, 0] if code == 0 else [0, 1])
+        assert name in world.pods() and not has_finalizer(world.pods()[name])
 
     def test_pod_that_does_not_match_any_more_is_released(self, world: BatchWorld) -> None:
         world.submit()

@@ -38,6 +38,11 @@ class BatchAudit:
         self._listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
         """By uid of the Job: pods that were ever listed as uncounted, and in which list."""
 
+        self._left: defaultdict[str, set[str]] = defaultdict(set)
+        """By uid of the Job: pods that were released after they were listed."""
+        self._counted: defaultdict[str, set[str]] = defaultdict(set)
+        """By uid of the Job: pods that have left the lists for the counters."""
+
     def on_change(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         by_controller = bool(self._api.requesting_client)
         self.controller_writes += by_controller
@@ -74,12 +79,17 @@ class BatchAudit:
         assert not is_foreign(job), "INV-BJ-12: a foreign Job gets a pod"
 
     def _check_release(self, owner: str, pod: Object) -> None:
-        """INV-BJ-1, INV-BJ-2: a pod is released once, and only if it is accounted for."""
+        """INV-BJ-1, INV-BJ-2: a pod is released only if it is accounted for, and then once.
+
+        An active pod whose deletion failed is released before: it may be adopted and counted later.
+        """
         uid, job = pod["metadata"]["uid"], self._job(owner)
         phase = pod.get("status", {}).get("phase")
         name = pod["metadata"]["name"]
-        assert uid not in self.released[owner], f"INV-BJ-1: {name} is released twice"
+        assert uid not in self._left[owner], f"INV-BJ-1: counted {name} is released again"
         self.released[owner][uid] = pod
+        if uid in self._listed[owner]:
+            self._left[owner].add(uid)
         if job is None or is_finished(job) or "deletionTimestamp" in job["metadata"]:
             return
         if not is_selected(job, pod):
@@ -105,12 +115,18 @@ class BatchAudit:
         assert not is_foreign(new), "INV-BJ-12: the status of a foreign Job is written"
         assert new.get("spec") == old.get("spec"), "a status write changes the spec"
         self.status_writes[uid] += 1
-        self._check_lists(uid, new)
+        self._check_lists(uid, new, old)
         check_transition(new, old)
         self._check_counters(new, old)
 
-    def _check_lists(self, uid: str, job: Object) -> None:
-        for kind, uids in uncounted(job).items():
+    def _check_lists(self, uid: str, new: Object, old: Object) -> None:
+        """INV-BJ-1: a pod is listed once, and in one list."""
+        before = {pod for uids in uncounted(old).values() for pod in uids}
+        after = {pod for uids in uncounted(new).values() for pod in uids}
+        again = (after - before) & self._counted[uid]
+        assert not again, f"INV-BJ-1: {sorted(again)} are counted again"
+        self._counted[uid] |= before - after
+        for kind, uids in uncounted(new).items():
             for pod in uids:
                 known = self._listed[uid].setdefault(pod, kind)
                 assert known == kind, f"INV-BJ-1: {pod} is {known} and {kind}"
