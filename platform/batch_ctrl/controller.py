@@ -50,6 +50,7 @@ from .pod_writes import PodWrites
 from .settings import BatchJobSettings
 from .sync import Sync, SyncDeps
 from .ttl import ExpiredJobs
+from .unreported import check_uncounted
 
 log = logging.getLogger(__name__)
 
@@ -350,6 +351,9 @@ class BatchJobController:
             self._record_unknown_mode(job)
             return None
         if info is None:
+            await check_uncounted(self._client, job, self._pods)
+            if self._jobs.get(key) is not observed:
+                return 0.0
             pods = self._pods.by_index("job", job.metadata.uid)
             info = self._infos[key] = JobInfo(job, pods)
         return await self._sync(job, info)

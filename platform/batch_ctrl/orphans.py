@@ -81,7 +81,10 @@ class OrphanPods:
         return self._is_ours(job) and is_finished(job.status.conditions)
 
     def _was_ours(self, uid: str) -> bool:
-        return self._manages_default or uid in self._deleted_jobs
+        """Whether the Job with this uid is or was one of this controller."""
+        if self._manages_default or uid in self._deleted_jobs:
+            return True
+        return any(map(self._is_ours, self._jobs.by_index("uid", uid)))
 
     async def _read_job(self, namespace: str, name: str, uid: str) -> Job | None:
         """Return the Job with this uid, if it exists."""

@@ -560,6 +560,44 @@ class TestOrphans:
         assert counts == ([1, 0] if code == 0 else [0, 1])
         assert name in world.pods() and not has_finalizer(world.pods()[name])
 
+    def test_terminating_orphan_of_a_live_job_is_released(self) -> None:
+        """INV-BJ-2: no Job adopts it, and its Job is known as one of this controller's."""
+        world = BatchWorld(BatchJobSettings())
+        world.submit(parallelism=1, managedBy="batholith.io/job-controller")
+        world.settle()
+        (name,) = world.active()
+        world.start_pod(name)
+        world.run(world.kill())
+        world.delete_pod(name)
+        _orphan(world, name)
+        world.settle()
+        assert not has_finalizer(world.objects(PODS)[name]) and world.violations == []
+        world.close()
+
+    def test_pod_that_is_not_reported_yet_is_not_counted_twice(self, world: BatchWorld) -> None:
+        """INV-BJ-1: another leader listed it; the watch of pods is late."""
+        world.settle()
+        world.api.hold_watches(PODS)
+        world.submit(parallelism=1, completions=3)
+        uid = world.job()["metadata"]["uid"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid}
+        world.api.put(
+            PODS,
+            "p",
+            metadata={
+                "finalizers": [TRACKING],
+                "ownerReferences": [{**owner, "controller": True}],
+                "labels": {"batch.kubernetes.io/controller-uid": uid},
+            },
+        )
+        world.end_pod("p")
+        pod_uid = world.objects(PODS)["p"]["metadata"]["uid"]
+        world.audit._listed[uid][pod_uid] = "succeeded"
+        world.api.put(BATCH_JOBS, "j", status={"uncountedTerminatedPods": {"succeeded": [pod_uid]}})
+        world.advance(3)
+        world.settle()
+        assert world.status()["succeeded"] == 1 and not has_finalizer(world.objects(PODS)["p"])
+
     def test_pod_that_does_not_match_any_more_is_released(self, world: BatchWorld) -> None:
         world.submit()
         world.settle()
