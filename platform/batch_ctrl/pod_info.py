@@ -23,7 +23,8 @@ from .core_types import (
 )
 from .failure_policy import COUNTED, FailureMatch
 
-_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+"""An integer that is short enough for ``int()``: pods may have any annotation."""
 _PHASES = {"": PodPhase.PENDING} | {phase.value: phase for phase in PodPhase}
 
 

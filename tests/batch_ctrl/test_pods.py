@@ -100,7 +100,16 @@ def _parse(of: Job, **fields: Any) -> PodInfo:
 
 @pytest.mark.parametrize(
     ("text", "index"),
-    [("0", 0), ("12", 12), (None, None), ("", None), ("x", None), ("-1", None), ("1.5", None)],
+    [
+        ("0", 0),
+        ("12", 12),
+        (None, None),
+        ("", None),
+        ("x", None),
+        ("-1", None),
+        ("1.5", None),
+        ("1" * 5000, None),
+    ],
 )
 def test_invalid_index_is_unknown(text: str | None, index: int | None) -> None:
     annotations = {} if text is None else {f"{PREFIX}job-completion-index": text}
@@ -108,7 +117,9 @@ def test_invalid_index_is_unknown(text: str | None, index: int | None) -> None:
     assert _parse(job(), metadata={"annotations": annotations}).index is None
 
 
-@pytest.mark.parametrize(("text", "count"), [("3", 3), ("x", 0), ("-1", 0), (str(2**31), 0)])
+@pytest.mark.parametrize(
+    ("text", "count"), [("3", 3), ("x", 0), ("-1", 0), (str(2**31), 0), ("1" * 5000, 0)]
+)
 def test_invalid_failure_count_is_0(text: str, count: int) -> None:
     annotations = {f"{PREFIX}job-index-failure-count": text}
     assert _parse(indexed(3), metadata={"annotations": annotations}).failures == count
