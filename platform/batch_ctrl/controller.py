@@ -202,6 +202,8 @@ class BatchJobController:
         if not self._is_ours(job):
             if old is None and job.spec.managed_by:
                 self._metrics.external_job_added(job.spec.managed_by)
+            if new is not None and is_finished(new.status.conditions):
+                self._enqueue_expired(new)
             return
         if new is None:
             self._deleted_jobs.add(job.metadata.uid)
@@ -219,8 +221,7 @@ class BatchJobController:
         if info is not None and info.uid == job.metadata.uid:
             del self._infos[job.metadata.key]
         self._release_pods(job)
-        if self._settings.delete_finished:
-            self._enqueue_expired(job)
+        self._enqueue_expired(job)
 
     def _enqueue_changed(self, old: Job | None, new: Job) -> None:
         key = new.metadata.key
@@ -248,7 +249,10 @@ class BatchJobController:
             self._orphan_queue.add(pod.metadata.key)
 
     def _enqueue_expired(self, job: Job) -> None:
-        if job.spec.ttl_seconds_after_finished is not None and not job.is_being_deleted:
+        """Enqueue a finished Job, of any controller, to be deleted after its time to live."""
+        if not self._settings.delete_finished or job.is_being_deleted:
+            return
+        if job.spec.ttl_seconds_after_finished is not None:
             self._ttl_queue.add(job.metadata.key)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:

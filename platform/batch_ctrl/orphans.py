@@ -75,10 +75,11 @@ class OrphanPods:
         owner = owning_job(pod.metadata)
         if owner is None:
             return False
-        job = await self._read_job(pod.metadata.namespace, *owner)
-        if job is None:
-            return self._was_ours(owner[1])
-        return self._is_ours(job) and is_finished(job.status.conditions)
+        name, uid = owner
+        job = self._jobs.get(f"{pod.metadata.namespace}/{name}")
+        if job is not None and job.metadata.uid == uid:
+            return self._is_ours(job) and is_finished(job.status.conditions)
+        return self._was_ours(uid) and await self._is_deleted(pod.metadata.namespace, name, uid)
 
     def _was_ours(self, uid: str) -> bool:
         """Whether the Job with this uid is or was one of this controller."""
@@ -86,17 +87,15 @@ class OrphanPods:
             return True
         return any(map(self._is_ours, self._jobs.by_index("uid", uid)))
 
-    async def _read_job(self, namespace: str, name: str, uid: str) -> Job | None:
-        """Return the Job with this uid, if it exists."""
-        job = self._jobs.get(f"{namespace}/{name}")
-        if job is None or job.metadata.uid != uid:
-            if uid in self._deleted_jobs:
-                return None
-            try:
-                job = await self._client.get(BATCH_JOBS, name, namespace=namespace, view=Job)
-            except NotFoundError:
-                return None
-        return job if job.metadata.uid == uid else None
+    async def _is_deleted(self, namespace: str, name: str, uid: str) -> bool:
+        """Whether the Job, which the informer lacks, does not exist."""
+        if uid in self._deleted_jobs:
+            return True
+        try:
+            job = await self._client.get(BATCH_JOBS, name, namespace=namespace, view=Job)
+        except NotFoundError:
+            return True
+        return job.metadata.uid != uid
 
 
 def orphan_scope(job: Job) -> str:

@@ -27,8 +27,8 @@ class BatchJobSettings:
     kube-controller-manager, which runs on every cluster but the embedded one (`ALL_JOBS`)."""
 
     delete_finished: bool = False
-    """Delete finished Jobs after ``spec.ttlSecondsAfterFinished``. Off by default, because
-    kube-controller-manager does that for the Jobs of any controller."""
+    """Delete finished Jobs of any controller after ``spec.ttlSecondsAfterFinished``. Off by
+    default, because kube-controller-manager does that."""
 
     workers: int = 5
     """Number of workers; two workers never process the same Job."""

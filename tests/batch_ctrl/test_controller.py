@@ -380,6 +380,17 @@ class TestTimeToLive:
         assert "deletionTimestamp" not in world.job()["metadata"]
         world.close()
 
+    def test_job_of_another_controller_is_deleted_like_any(self, world: BatchWorld) -> None:
+        """INV-BJ-13: as by kube-controller-manager, whose place this controller takes."""
+        world.submit(managedBy="example.com/other", ttlSecondsAfterFinished=10)
+        finished = {"type": "Complete", "status": "True", "lastTransitionTime": world.api.now()}
+        world.api.put(BATCH_JOBS, "j", status={"conditions": [finished]})
+        world.advance(9)
+        assert "j" in world.objects(BATCH_JOBS)
+        world.advance(3)
+        world.collect_garbage()
+        assert "j" not in world.objects(BATCH_JOBS)
+
 
 class TestManagedBy:
     def test_foreign_job_gets_no_write(self, world: BatchWorld) -> None:
@@ -418,6 +429,8 @@ class TestManagedBy:
         world.delete_pod("p")
         world.settle()
         assert has_finalizer(world.objects(PODS)["p"])
+        reads = [one.path for one in world.api.received if "/jobs/" in one.path]
+        assert reads == [], "a request for each pod of a large cluster"
         world.close()
 
     def test_only_the_identity_of_their_pods_is_kept(self) -> None:
