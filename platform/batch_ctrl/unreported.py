@@ -61,7 +61,7 @@ async def _any_with_finalizer(
 
 
 def _label_selector(job: Job) -> str:
-    """Return a selector of the Job's pods; empty if only their owner tells."""
+    """Return a selector of the Job's pods; empty if no label has its uid."""
     labels = job.spec.selector.match_labels if job.spec.selector is not None else {}
     for label in CONTROLLER_UID_LABELS:
         if labels.get(label) == job.metadata.uid:

@@ -381,7 +381,7 @@ class TestTimeToLive:
         world.close()
 
     def test_job_of_another_controller_is_deleted_like_any(self, world: BatchWorld) -> None:
-        """INV-BJ-13: as by kube-controller-manager, whose place this controller takes."""
+        """INV-BJ-13: as kube-controller-manager does, which does not run here."""
         world.submit(managedBy="example.com/other", ttlSecondsAfterFinished=10)
         finished = {"type": "Complete", "status": "True", "lastTransitionTime": world.api.now()}
         world.api.put(BATCH_JOBS, "j", status={"conditions": [finished]})
