@@ -44,7 +44,8 @@ from .core_types import (
 from .job_info import JobInfo
 from .known_jobs import RecentUids
 from .metrics import BatchJobMetrics
-from .orphans import OrphanPods, orphan_keys, orphan_scope
+from .orphan_index import orphan_keys, orphan_scope
+from .orphans import OrphanPods
 from .pod_info import JobTraits, parse_pod
 from .pod_writes import PodWrites
 from .settings import BatchJobSettings

@@ -25,7 +25,7 @@ from .core_types import Job, JobStatus, Pod
 from .decide import Evaluation, JobView, Plan, SyncAction
 from .job_info import JobInfo
 from .metrics import BatchJobMetrics
-from .orphans import adoptable_with_finalizer
+from .orphan_index import adoptable_with_finalizer
 from .pod_info import PodInfo
 from .pod_writes import PodWrites, WriteResult
 from .status import normalized, to_json
