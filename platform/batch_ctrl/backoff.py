@@ -29,7 +29,8 @@ class BackoffRecord:
         if last_success is None:
             if not failures:
                 return self
-            return BackoffRecord(self.failures + len(failures), max(failures))
+            latest = max(*failures, self.last_failure or 0.0)
+            return BackoffRecord(self.failures + len(failures), latest)
         later = [end for end in failures if end > last_success]
         return BackoffRecord(len(later), max(later, default=None))
 

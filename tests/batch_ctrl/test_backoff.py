@@ -30,6 +30,7 @@ def test_delay_starts_at_the_last_failure() -> None:
     [
         ([], [], BackoffRecord(3, 10.0)),
         ([], [20.0], BackoffRecord(4, 20.0)),
+        ([], [5.0], BackoffRecord(4, 10.0)),
         ([20.0], [], BackoffRecord()),
         ([20.0], [15.0, 20.0], BackoffRecord()),
         ([20.0], [15.0, 30.0, 25.0], BackoffRecord(2, 30.0)),
