@@ -17,7 +17,7 @@ WAIT = "--timeout=200s"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with kubectl."""
+    """A user of kubectl."""
 
     kubeconfig: Path
     directory: Path
