@@ -1,5 +1,6 @@
 """API servers that behaviour tests run on, each test on both; distribution of the tests."""
 
+import gc
 import logging
 import re
 import sys
@@ -20,7 +21,10 @@ _PATIENT = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile("patient", _PATIENT)
-hypothesis.settings.register_profile("steady", _PATIENT, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "steady", _PATIENT, derandomize=True, database=None, max_examples=40
+)
+hypothesis.settings.register_profile("soak", _PATIENT, max_examples=1000)
 hypothesis.settings.load_profile("patient")
 
 
@@ -38,6 +42,11 @@ def servers(request: pytest.FixtureRequest) -> ServerFactory:
         return EmbeddedServerFactory()
     started: ServerFactory = request.getfixturevalue("real")
     return started
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what exists before the first test from garbage collections: it stays."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +105,12 @@ def pytest_runtest_makereport(
 _EXCLUSIVE = "realkube/test_chaos_"
 """Tests that run many processes at a time: never two of them concurrently."""
 
-_SLOWEST_FIRST = (_EXCLUSIVE, "cluster/test_recorded_", "realkube/", "cluster/", "agent/")
+_SLOWEST_FIRST = (
+    "cluster/test_recorded_scenarios", _EXCLUSIVE, "realkube/test_manifests",
+    "cluster/test_leader_election", "realkube/test_rbac", "cluster/test_recorded_",
+    "realkube/test_admission", "cli/test_shutdown", "agent/test_crash", "realkube/", "cluster/",
+    "agent/", "api/",
+)  # fmt: skip
 """Slow tests, slowest first: the tests that start last determine the end of the run."""
 
 

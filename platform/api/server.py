@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import uvicorn
 
@@ -18,7 +17,7 @@ from ..kube.client.client import Client
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock
 from ..machinery.file_watcher import FileWatcher
-from ..machinery.serving_certificate import ServingCertificate, key_pair_watcher
+from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
@@ -38,14 +37,6 @@ STORE_RETRY_INTERVAL = 1.0
 
 class CertificateFilesError(ValueError):
     """The certificate files cannot be served; the text names them and the cause."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPairFiles:
-    """Paths of PEM files: a certificate or chain, and its key."""
-
-    certificate: Path
-    key: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

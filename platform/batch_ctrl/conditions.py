@@ -83,13 +83,13 @@ def finished_condition(conditions: Iterable[Condition]) -> Condition | None:
 
 def declared_outcome(conditions: tuple[Condition, ...]) -> Outcome | None:
     """Return the end that an interim condition announces; success has priority."""
-    for kind, make in (
+    for kind, build in (
         (ConditionType.SUCCESS_CRITERIA_MET, success),
         (ConditionType.FAILURE_TARGET, failure),
     ):
         for one in conditions:
             if one.type == kind and one.status == "True":
-                return make(one.reason, one.message)
+                return build(one.reason, one.message)
     return None
 
 

@@ -233,17 +233,29 @@ class Pod(ApiStruct, frozen=True):
         owner = self.metadata.controller
         if owner is None or (owner.api_version, owner.kind) == _JOB_KIND:
             return
-        meta = self.metadata
-        identity = ObjectMeta(
-            name=meta.name,
-            namespace=meta.namespace,
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-            owner_references=(owner,),
+        reduced = self.reduced()
+        for field in ("metadata", "spec", "status"):
+            msgspec.structs.force_setattr(self, field, getattr(reduced, field))
+
+    def reduced(self) -> "Pod":
+        """Return the pod with its identity and controller only."""
+        meta, owner = self.metadata, self.metadata.controller
+        return _ReducedPod(
+            metadata=ObjectMeta(
+                name=meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+                owner_references=() if owner is None else (owner,),
+            )
         )
-        msgspec.structs.force_setattr(self, "metadata", identity)
-        msgspec.structs.force_setattr(self, "spec", PodSpec())
-        msgspec.structs.force_setattr(self, "status", PodStatus())
+
+
+class _ReducedPod(Pod, frozen=True):
+    """A pod that is not reduced again."""
+
+    def __post_init__(self) -> None:
+        """Do nothing."""
 
 
 _JOB_KIND = (BATCH_JOBS.api_version, BATCH_JOBS.kind)

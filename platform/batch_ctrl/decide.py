@@ -23,7 +23,7 @@ MAX_PODS_PER_SYNC = 500
 """Maximum number of pods that one sync creates, or deletes because they are too many."""
 
 DeletionOrder = Callable[[Iterable[PodInfo]], Sequence[PodInfo]]
-"""Sorts pods: those to be deleted first come first."""
+"""Sorts pods in the order of deletion."""
 
 
 class SyncAction(StrEnum):
@@ -74,7 +74,7 @@ class Evaluation:
     retained: dict[int, PodInfo]
     """By index, the failed pod from which the replacement takes the failure counts."""
     outcome: Outcome | None
-    """How the Job ends, unless it goes on."""
+    """How the Job ends, unless it continues."""
     deadline_in: float | None
     """Seconds until the deadline, if it has not passed."""
 

@@ -67,7 +67,7 @@ def _match_rule(rule: FailureRule, pod: Pod) -> str | None:
 
 
 def _match_exit_codes(rule: OnExitCodes, status: PodStatus) -> ContainerStatus | None:
-    """Return the first failed container that matches; main containers come before init ones."""
+    """Return the first failed container that matches; main containers precede init ones."""
     for container in (*status.container_statuses, *status.init_container_statuses):
         terminated = container.state.terminated
         if terminated is None or terminated.exit_code == 0:

@@ -123,7 +123,7 @@ class PodTracker:
             self._put(pod)
 
     def mark_deleted(self, uid: str) -> None:
-        """Record that a pod was deleted: it is terminating, or gone already."""
+        """Record that a pod was deleted: it is terminating, or does not exist any more."""
         pod = self._pods.get(uid)
         if pod is not None and not pod.terminating:
             self._deleted.add(uid)

@@ -6,6 +6,7 @@ may take effect, but not both.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -28,6 +29,8 @@ from .core_types import TRACKING_FINALIZER, Job, Pod
 from .decide import Creation, Plan
 from .job_info import JobInfo, Unconfirmed
 from .pod_info import PodInfo, parse_pod
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,6 +83,9 @@ class PodWrites:
             await self._create(owner, info, names[name], body)
 
         result = await self._batch(slow_start, list(names), create)
+        if result.succeeded:
+            fields = {"job": job.metadata.key, "pods": len(result.succeeded)}
+            log.info("pods created", extra=fields)
         errors = [error for _, error in result.failed if not is_namespace_terminating(error)]
         return WriteResult(
             succeeded=len(result.succeeded),
@@ -141,7 +147,11 @@ class PodWrites:
                 pass  # the informer will report it
             info.pods.mark_deleted(pod.uid)
 
-        return _result(await self._batch(run_concurrently, plan.delete, delete))
+        result = _result(await self._batch(run_concurrently, plan.delete, delete))
+        if result.succeeded:
+            fields = {"job": job.metadata.key, "pods": result.succeeded}
+            log.info("pods deleted", extra=fields)
+        return result
 
     # Finalizers.
 

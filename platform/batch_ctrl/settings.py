@@ -9,7 +9,7 @@ from ..machinery.metrics import WorkQueueMetrics
 from .core_types import BUILT_IN_CONTROLLER, OUR_CONTROLLER
 
 UNMANAGED = ""
-"""Stands for Jobs without ``spec.managedBy``."""
+"""Value for Jobs without ``spec.managedBy``."""
 
 OWN_JOBS = frozenset({OUR_CONTROLLER})
 """Jobs to reconcile beside kube-controller-manager."""

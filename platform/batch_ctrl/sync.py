@@ -8,6 +8,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from ..kube.errors import ConflictError, NotFoundError
 from ..kube.informer.informer import Informer
 from ..machinery.clock import Clock
@@ -94,7 +96,7 @@ class Sync:
         )
 
     def _order(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
-        """Sort pods for deletion; those that the informer has not reported yet come first."""
+        """Sort pods for deletion; first those that the informer has not reported yet."""
         namespace = self._job.metadata.namespace
         by_uid = {pod.uid: pod for pod in pods}
         known = [
@@ -200,8 +202,10 @@ class Sync:
         except NotFoundError as error:
             raise RequeueError("Job not found") from error
         self._deps.metrics.status_written(job, status)
-        self._job = written
-        self._info.keep_written(written)
+        self._job = msgspec.structs.replace(
+            job, metadata=written.metadata, status=normalized(status)
+        )
+        self._info.keep_written(self._job)
 
     def _finished(self, outcome: Outcome) -> None:
         """Record the end of the Job."""

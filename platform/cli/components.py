@@ -27,8 +27,8 @@ from .process import SHUTDOWN_TIMEOUT, on_termination, run
 
 if TYPE_CHECKING:
     from ..agent.settings import AgentSettings
-    from ..api.server import KeyPairFiles
     from ..httpserver.limits import Limits
+    from ..machinery.serving_certificate import KeyPairFiles
     from .health import Endpoint
 
 Kubeconfig = Annotated[
@@ -229,7 +229,7 @@ def _key_pair(
     Raises:
         FlagError: a file is missing, or plain HTTP would expose bearer tokens on the network.
     """
-    from ..api.server import KeyPairFiles
+    from ..machinery.serving_certificate import KeyPairFiles
 
     if bool(certificate) != bool(key):
         raise FlagError("--tls-cert-file and --tls-private-key-file require each other")

@@ -6,6 +6,7 @@ next decision does not depend on the informers.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..kube.errors import (
 from ..machinery.batches import run_concurrently, slow_start
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock
-from ..machinery.controller import RequeueError, ShardedQueue
+from ..machinery.controller import RequeueError, ShardedQueue, requeue_on_conflict
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.expectations import Expectations
 from ..machinery.priority_semaphore import PrioritySemaphore
@@ -232,16 +233,15 @@ class Executor:
     async def _patch_status(self, job: Job, patch: Mapping[str, object]) -> Job:
         version = {"resourceVersion": job.metadata.resource_version}
         try:
-            return await self._client.patch(
-                names.JOBS,
-                job.metadata.name,
-                {"metadata": version, "status": patch},
-                namespace=job.metadata.namespace,
-                subresource="status",
-                view=DefaultedJob,
-            )
-        except ConflictError as error:
-            raise RequeueError("job was modified concurrently") from error
+            with requeue_on_conflict("job"):
+                return await self._client.patch(
+                    names.JOBS,
+                    job.metadata.name,
+                    {"metadata": version, "status": patch},
+                    namespace=job.metadata.namespace,
+                    subresource="status",
+                    view=DefaultedJob,
+                )
         except NotFoundError as error:
             raise RequeueError("job not found") from error
         except (ForbiddenError, InvalidError) as error:
@@ -277,7 +277,8 @@ class Executor:
 
     async def _delete_job(self, context: SyncContext, effect: fx.DeleteJob) -> None:
         meta = context.job.metadata
-        try:
+        # NotFound: deleted by another client.
+        with suppress(NotFoundError), requeue_on_conflict("job"):
             await self._client.delete(
                 names.JOBS,
                 meta.name,
@@ -286,10 +287,6 @@ class Executor:
                 resource_version=meta.resource_version,
                 propagation="Foreground",
             )
-        except ConflictError as error:
-            raise RequeueError("job was modified concurrently") from error
-        except NotFoundError:
-            pass  # deleted by another client
 
     # The PodGroup.
 
@@ -311,17 +308,16 @@ class Executor:
 
     async def _update_podgroup(self, context: SyncContext, effect: fx.UpdatePodGroup) -> None:
         try:
-            changed = await self._client.patch(
-                names.PODGROUPS,
-                podgroups.name_of(context.job),
-                {"metadata": preconditions(effect.observed), "spec": effect.spec},
-                namespace=context.namespace,
-                view=PodGroup,
-            )
+            with requeue_on_conflict("PodGroup"):
+                changed = await self._client.patch(
+                    names.PODGROUPS,
+                    podgroups.name_of(context.job),
+                    {"metadata": preconditions(effect.observed), "spec": effect.spec},
+                    namespace=context.namespace,
+                    view=PodGroup,
+                )
         except NotFoundError as error:
             raise RequeueError("PodGroup not found") from error
-        except ConflictError as error:
-            raise RequeueError("PodGroup was modified concurrently") from error
         except ApiError as error:
             self._record_error(context, fx.Reason.PODGROUP_ERROR, error)
             raise

@@ -6,7 +6,7 @@ import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from ..machinery.controller import RequeueError
+from ..machinery.controller import RequeueError, requeue_on_conflict
 from ..model.job import Job
 from ..model.meta import ObjectMeta, preconditions
 from ..model.names import (
@@ -79,10 +79,8 @@ class PluginObjects:
         }
         if changed:
             patch = {"metadata": preconditions(existing.metadata), "data": changed}
-            try:
+            with requeue_on_conflict(desired.name):
                 await self._client.patch(desired.resource, desired.name, patch, namespace=namespace)
-            except ConflictError as error:
-                raise RequeueError(f"{desired.name} was modified concurrently") from error
         return existing.metadata.uid
 
     async def _create(self, job: Job, desired: DesiredObject) -> str:

@@ -3,6 +3,7 @@
 import base64
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -11,6 +12,8 @@ from .files import write_private
 
 CLUSTER_NAME = "batholith"
 """Name of the cluster and the context."""
+
+_dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +45,4 @@ def write(path: Path, access: ClusterAccess) -> None:
         "current-context": CLUSTER_NAME,
     }
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(path, yaml.safe_dump(document, sort_keys=False).encode())
+    write_private(path, yaml.dump(document, Dumper=_dumper, sort_keys=False).encode())

@@ -13,6 +13,7 @@ from cryptography.x509 import Certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ..kube.private_files import ensure_private_dir, read_private
+from ..machinery.serving_certificate import KeyPairFiles
 from ..machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from .files import write_private
 
@@ -32,14 +33,6 @@ _SERVER_NAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
-    """Paths of a certificate and its private key, both PEM."""
-
-    certificate: Path
-    key: Path
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pki:
     """All certificates of the embedded cluster."""
@@ -47,13 +40,13 @@ class Pki:
     ca: Path
     """CA certificate, which all clients and servers trust."""
 
-    server: KeyPair
+    server: KeyPairFiles
     """Serving certificate of the API server."""
 
-    agent: KeyPair
+    agent: KeyPairFiles
     """Serving certificate of the agent, which requires a client certificate of the same CA."""
 
-    client: KeyPair
+    client: KeyPairFiles
     """Client certificate of the API server for requests to the agent."""
 
     @property
@@ -77,9 +70,9 @@ def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
     ca = _ensure_ca(directory)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
-    def leaf(file: str, request: CertificateRequest) -> KeyPair:
+    def leaf(file: str, request: CertificateRequest) -> KeyPairFiles:
         """Return the existing certificate if it is valid, or a new one."""
-        pair = KeyPair(directory / f"{file}.crt", directory / f"{file}.key")
+        pair = KeyPairFiles(directory / f"{file}.crt", directory / f"{file}.key")
         found = _load(pair)
         if (
             found is None
@@ -106,7 +99,7 @@ def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:
 
 def _ensure_ca(directory: Path) -> CertKeyPair:
     """Return the existing CA if it is valid, or a new one."""
-    pair = KeyPair(directory / "ca.crt", directory / "ca.key")
+    pair = KeyPairFiles(directory / "ca.crt", directory / "ca.key")
     found = _load(pair)
     if found is None:
         found = create_ca("batholith-ca", now=datetime.now(UTC), validity=CA_VALIDITY)
@@ -114,7 +107,7 @@ def _ensure_ca(directory: Path) -> CertKeyPair:
     return found
 
 
-def _load(pair: KeyPair) -> CertKeyPair | None:
+def _load(pair: KeyPairFiles) -> CertKeyPair | None:
     try:
         found = CertKeyPair.from_pem(read_private(pair.certificate), read_private(pair.key))
     except (FileNotFoundError, ValueError):
@@ -130,6 +123,6 @@ def _is_fresh(certificate: Certificate) -> bool:
     return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_BEFORE
 
 
-def _write(pair: KeyPair, identity: CertKeyPair) -> None:
+def _write(pair: KeyPairFiles, identity: CertKeyPair) -> None:
     write_private(pair.key, identity.key_pem)
     write_private(pair.certificate, identity.certificate_pem)

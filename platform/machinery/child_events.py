@@ -38,7 +38,12 @@ class FinalizerTracking:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildEventHandler(Generic[Child]):
-    """Event handler of an informer of children; call it with the old and the new object."""
+    """Event handler of an informer of children; call it with the old and the new object.
+
+    A terminating child counts as deleted, since its replacement does not wait for the kubelet. If
+    it is reported for the first time, its creation is observed, too: children are expected by name,
+    so that this cannot lower the expectation of another child.
+    """
 
     owner: Resource
     """The resource that controls the children."""
@@ -62,7 +67,9 @@ class ChildEventHandler(Generic[Child]):
             if old is not None:
                 self._on_delete(old, final=True)
         elif new.metadata.deletion_timestamp is not None:
-            self._on_delete(new, final=False)  # a replacement does not wait for the kubelet
+            if old is None and (key := self._owner_key(new)) is not None:
+                self.expectations.creation_observed(key, new.metadata.name)
+            self._on_delete(new, final=False)
         elif old is None:
             self._on_add(new)
         elif old.metadata.resource_version != new.metadata.resource_version:

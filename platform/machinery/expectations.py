@@ -53,6 +53,8 @@ class Expectations:
         for child in children:
             record.pop(child, None)  # moves to the end
             record[child] = _Expectation(now)
+        if not record:
+            del self._records[key]
 
     def set_created(self, key: str, child: str, uid: str) -> bool:
         """Record the uid of a created child; return false if the child was observed before."""

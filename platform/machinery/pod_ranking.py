@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from ..model import times
@@ -197,8 +198,8 @@ def deletion_order(pods: Iterable[P], *, spread: NodeSpread | None = None) -> li
 
 
 def _rank(pod: RankedPod, spread: NodeSpread | None) -> tuple[float | str, ...]:
-    ready = is_ready(pod)
-    condition = _ready_condition(pod) if ready else None
+    condition = _ready_condition(pod)
+    ready = condition is not None and condition.status == "True"
     ready_since = condition.last_transition_time if condition is not None else None
     placement = (_deletion_cost(pod), -spread.colocated(pod)) if spread is not None else ()
     return (
@@ -229,14 +230,22 @@ def _restart_ranks(pod: RankedPod) -> tuple[int, int]:
 
 def _age_rank(timestamp: str | None, spread: NodeSpread | None) -> float:
     """Return a number that grows with the age; the lowest for a missing or malformed time."""
-    try:
-        moment = times.parse(timestamp or "")
-    except times.TimeError:
+    seconds = _epoch_seconds(timestamp or "")
+    if seconds is None:
         return -math.inf
     if spread is None:
-        return -moment.timestamp()
-    age = (spread.now - moment).total_seconds()
+        return -seconds
+    age = spread.now.timestamp() - seconds
     return math.floor(math.log2(age)) if age >= 1 else -1.0
+
+
+@lru_cache(maxsize=4096)
+def _epoch_seconds(timestamp: str) -> float | None:
+    """Return the time since the epoch; many pods have equal times."""
+    try:
+        return times.parse(timestamp).timestamp()
+    except times.TimeError:
+        return None
 
 
 def _deletion_cost(pod: RankedPod) -> int:

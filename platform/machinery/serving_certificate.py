@@ -7,6 +7,7 @@ connections.
 import hashlib
 import os
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 
 from .file_watcher import FileWatcher
@@ -14,6 +15,14 @@ from .file_watcher import FileWatcher
 
 class CertificateError(ValueError):
     """An invalid certificate or key; the text states the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPairFiles:
+    """Paths of PEM files: a certificate or chain, and its key."""
+
+    certificate: Path
+    key: Path
 
 
 class ServingCertificate:

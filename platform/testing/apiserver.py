@@ -45,6 +45,7 @@ class ApiServer:
         self,
         *,
         data_dir: Path | None = None,
+        port: int = 0,
         crds: Sequence[Json] = (),
         webhooks: Sequence[Webhook] = (),
         collect_garbage: bool = True,
@@ -54,6 +55,8 @@ class ApiServer:
         Args:
             data_dir: directory of the cluster's state, which outlives the server; by default a
                 temporary one.
+            port: port of loopback, such as that of a server that was stopped; by default a free
+                one.
             crds: custom resource definitions, established when the server is ready.
             webhooks: admission rules, called in this process.
             collect_garbage: whether the garbage collector runs.
@@ -64,6 +67,7 @@ class ApiServer:
         """Every committed change since the server was ready."""
 
         self._data_dir = data_dir
+        self._port = port
         self._crds = crds
         self._webhooks = webhooks
         self._collect_garbage = collect_garbage
@@ -329,11 +333,15 @@ class ApiServer:
             self._last_write = self._object_store.remove(store, old.parse(), old)
         return old is not None
 
+    @property
+    def newest_version(self) -> int:
+        """Resource version of the newest change, also by :meth:`put` or :meth:`remove`."""
+        written = 0 if self._last_write is None else self._last_write.entry.rv
+        return max(self._object_store.committed_rv, written)
+
     def compact(self) -> None:
         """Forget all past versions, as a compaction of etcd does: watches from them get 410."""
-        objects = self._object_store
-        written = 0 if self._last_write is None else self._last_write.entry.rv
-        newest = max(objects.committed_rv, written)
+        objects, newest = self._object_store, self.newest_version
         for store in objects.resource_stores():
             store.history.clear()
             store.oldest_version = newest
@@ -363,7 +371,7 @@ class ApiServer:
     def _settings(self, data_dir: Path, crds: Sequence[Json]) -> Settings:
         return Settings(
             data_dir=data_dir,
-            port=0,
+            port=self._port,
             crds=crds,
             webhooks=self._webhooks,
             collect_garbage=self._collect_garbage,

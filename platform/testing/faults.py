@@ -5,8 +5,8 @@ closes the connection.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, suppress
 
 from ..apiserver.errors.status import StatusError
 from ..apiserver.http.connections import (
@@ -76,10 +76,10 @@ class Fault:
 
 
 class HeldRequests(Fault):
-    """Requests that reach the server and wait there; they are carried out when released."""
+    """Requests that reach the server and wait there, before or after they are carried out."""
 
-    def __init__(self, matcher: RequestMatcher) -> None:
-        super().__init__(matcher, self._hold)
+    def __init__(self, matcher: RequestMatcher, *, carry_out: bool = False) -> None:
+        super().__init__(matcher, self._hold_response if carry_out else self._hold)
         self.held = 0
         """Requests that wait now."""
 
@@ -97,11 +97,28 @@ class HeldRequests(Fault):
         self._released.set()
 
     def lose(self) -> None:
-        """Close the connections of the held requests, which are not carried out."""
+        """Close the connections of the held requests; what waits to be carried out is not."""
         self._lost = True
         self.release()
 
     async def _hold(self, following: _Next) -> HttpResponse:
+        await self._wait_released()
+        return await following()
+
+    async def _hold_response(self, following: _Next) -> HttpResponse:
+        reply = await following()
+        if reply.stream is None:
+            await self._wait_released()
+            return reply
+        async with AsyncExitStack() as stack:
+            stream = await stack.enter_async_context(aclosing(reply.stream))
+            first = await anext(stream, b"")  # the initial state of a watch
+            await self._wait_released()
+            stack.pop_all()
+        reply.stream = _prepended(first, stream)
+        return reply
+
+    async def _wait_released(self) -> None:
         self.held += 1
         self._signal.notify()
         try:
@@ -110,7 +127,13 @@ class HeldRequests(Fault):
             self.held -= 1
         if self._lost:
             raise AbortHandlerError
-        return await following()
+
+
+async def _prepended(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
 
 
 class FaultInjector:
@@ -180,6 +203,15 @@ class FaultInjector:
     def hold(self, matcher: RequestMatcher) -> HeldRequests:
         """Hold requests until they are released."""
         held = HeldRequests(matcher)
+        self._add(held)
+        return held
+
+    def hold_response(self, matcher: RequestMatcher) -> HeldRequests:
+        """Carry requests out, and hold their responses until they are released.
+
+        A watch is carried out up to its initial events.
+        """
+        held = HeldRequests(matcher, carry_out=True)
         self._add(held)
         return held
 

@@ -193,4 +193,6 @@ def _podgroup_informer(
         return None
     if not isinstance(gang, VolcanoGang):
         return Informer(client, gang.resource, Group, namespace=namespace)
-    return given if given is not None else Informer(client, gang.resource, PodGroup)
+    if given is not None:
+        return given
+    return Informer(client, gang.resource, PodGroup, namespace=namespace)

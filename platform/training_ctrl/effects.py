@@ -26,6 +26,7 @@ class Reason:
     EXITED_WITH_CODE = "ExitedWithCode"
     SET_RESTART_POLICY = "SetPodTemplateRestartPolicy"
     SET_SCHEDULER_NAME = "SetPodTemplateSchedulerName"
+    INVALID_INDEX = "InvalidReplicaIndex"
     JOB_TERMINATED = "JobTerminated"
     POD_GROUP_DELETED = "SuccessfulDeletePodGroup"
     POD_GROUP_NOT_DELETED = "FailedDeletePodGroup"

@@ -7,12 +7,10 @@ safely, since objects have fixed names and writes have preconditions.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from ..kube.client.client import Client
 from ..kube.client.events import EventType
 from ..kube.errors import (
     AlreadyExistsError,
@@ -24,82 +22,26 @@ from ..kube.errors import (
     was_rejected,
 )
 from ..machinery.batches import run_concurrently, slow_start
-from ..machinery.consistency import ConsistencyStore
 from ..machinery.controller import RequeueError
-from ..machinery.event_recorder import Recorder
-from ..machinery.expectations import ControllerExpectations
 from ..machinery.pod_control import Json, ObjectControl, Owner, is_namespace_terminating
-from ..machinery.status_writer import StatusWriter, merge_patch
+from ..machinery.status_writer import merge_patch
 from ..model import names
 from ..model.meta import HasMeta, ObjectMeta, preconditions
 from ..model.names import Resource
 from ..model.training.types import JobStatus, TrainingJob
 from . import effects as fx
 from . import pods, restarts
-from .core_types import DependentObject, Group, Pod, Service
+from .core_types import DependentObject, Group
 from .dependents import DesiredObject, differing
 from .effects import Announcement, Plan, Reason
+from .execution import Execution, ExecutorDeps, JobMemory
 from .frameworks.base import Member
-from .metrics import TrainingMetrics
 from .restarts import RestartRecord
 from .view import View
 
 log = logging.getLogger(__name__)
 
 Job = TrainingJob[Any]
-
-
-@dataclass(slots=True, kw_only=True)
-class ExecutorDeps:
-    """Dependencies of an executor."""
-
-    client: Client
-    pods: ObjectControl[Pod]
-    services: ObjectControl[Service]
-    status_writer: StatusWriter[Job]
-    job_view: Any
-    recorder: Recorder | None
-    metrics: TrainingMetrics
-    expectations: ControllerExpectations
-    """Deletions of each job that the informers have not reported."""
-    versions: ConsistencyStore
-    """Versions that the informers must have."""
-
-
-@dataclass(slots=True, kw_only=True)
-class JobMemory:
-    """State of a job that is not in the informers; it is not needed after a restart."""
-
-    uid: str
-    unconfirmed: bool = False
-    """A write of the job ended without a response: it must be read before the next plan."""
-    warned: set[tuple[int, str, str]] = field(default_factory=set)
-    """Generation, reason and message of the warnings that were recorded."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Execution:
-    """One execution of a plan."""
-
-    key: str
-    view: View
-    memory: JobMemory
-    job: Job
-    """The job as last read or written."""
-    errors: list[Exception] = field(default_factory=list)
-    job_deleted: bool = False
-    blocked: bool = False
-    """The remaining effects must wait for something."""
-
-    @property
-    def owner(self) -> Owner:
-        """The job as the owner of what is created for it."""
-        return pods.owner(self.view.framework.kind, self.job)
-
-    @property
-    def namespace(self) -> str:
-        """The job's namespace."""
-        return self.job.metadata.namespace
 
 
 class Executor:
@@ -124,8 +66,10 @@ class Executor:
             fx.DeleteJob: self._delete_job,
         }
 
-    async def execute(self, key: str, view: View, memory: JobMemory, plan: Plan) -> None:
+    async def execute(self, key: str, view: View, memory: JobMemory, plan: Plan) -> float | None:
         """Execute *plan*: the record, the effects, then the status.
+
+        Return the seconds until the status must be written, if that was delayed.
 
         An error of one effect does not prevent the others, nor the status unless it needs the
         effects; the first is raised at the end.
@@ -150,6 +94,7 @@ class Executor:
             await self._write_status(run, plan)
         if run.errors:
             raise run.errors[0]
+        return run.requeue_after
 
     def announce(self, job: Job, view: View, announcements: Iterable[Announcement]) -> None:
         """Record the events of transitions, and count them."""
@@ -206,12 +151,29 @@ class Executor:
         patch = merge_patch(_encoded(run.job.status), _encoded(status))
         if not patch:
             return
+        if patch.keys() == {"replicaStatuses"} and not run.errors:
+            run.requeue_after = self._count_delay(run.memory)
+            if run.requeue_after is not None:
+                return
         try:
             await self._write_job(run, self._deps.status_writer.write(run.job.metadata, patch))
         except (ForbiddenError, InvalidError) as error:
             self.record(run.owner, "Warning", Reason.STATUS_REJECTED, error.message)
             raise
+        run.memory.status_written_at = self._deps.clock.monotonic()
+        if "conditions" in patch:
+            kind, newest = run.view.framework.kind.name, status.conditions[-1]
+            fields = {"job": run.key, "kind": kind, "condition": newest.type}
+            log.info("job condition", extra={**fields, "reason": newest.reason})
         self.announce(run.job, run.view, plan.transitions)
+
+    def _count_delay(self, memory: JobMemory) -> float | None:
+        """Return for how many seconds a write of counts alone must be delayed, if any."""
+        if memory.status_written_at is None:
+            return None
+        due = memory.status_written_at + self._deps.count_interval
+        delay = due - self._deps.clock.monotonic()
+        return delay if delay > 0 else None
 
     async def _write_job(self, run: Execution, write: Awaitable[Job]) -> Job:
         """Await a write of the job.
@@ -421,8 +383,6 @@ class Executor:
         gang = run.view.gang
         if gang is None:
             return
-        text = "Job has been terminated. Deleting PodGroup"
-        self.record(run.owner, "Normal", Reason.JOB_TERMINATED, text)
         try:
             deleted = await self._delete(run, gang.resource, effect.observed)
         except ApiError as error:
@@ -430,6 +390,8 @@ class Executor:
             self.record(run.owner, "Warning", Reason.POD_GROUP_NOT_DELETED, text)
             raise
         if deleted:
+            text = "Job has been terminated. Deleting PodGroup"
+            self.record(run.owner, "Normal", Reason.JOB_TERMINATED, text)
             text = f"Deleted PodGroup: {effect.observed.name}"
             self.record(run.owner, "Normal", Reason.POD_GROUP_DELETED, text)
             self._deps.metrics.deleted_podgroups.inc()

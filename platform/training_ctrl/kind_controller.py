@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from ..kube.client.client import Client
-from ..kube.client.events import EventType
 from ..kube.errors import NotFoundError
 from ..kube.informer.informer import Informer, KindSource
 from ..machinery.change_rate import ChangeRate
@@ -28,7 +27,7 @@ from ..machinery.pod_control import Child, ObjectControl, pod_control, service_c
 from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..machinery.status_writer import ApiStatusWriter
 from ..model import names
-from ..model.meta import ObjectMeta, ObjectReference
+from ..model.meta import ObjectMeta
 from ..model.names import Resource
 from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup
@@ -45,7 +44,8 @@ from .core_types import (
     Service,
 )
 from .effects import Reason, Warn
-from .executor import Executor, ExecutorDeps, JobMemory
+from .execution import ExecutorDeps, JobMemory
+from .executor import Executor
 from .frameworks.base import Framework
 from .gangs import Gang
 from .metrics import TrainingMetrics
@@ -156,10 +156,10 @@ class KindController:
     def _create_executor(self) -> None:
         client, recorder = self._shared.client, self._shared.recorder
         self._pod_control: ObjectControl[Pod] = pod_control(
-            client, Pod, recorder=_suffixed(recorder, "Pod")
+            client, Pod, recorder=recorder, reason_suffix="Pod"
         )
         self._service_control: ObjectControl[Service] = service_control(
-            client, Service, recorder=_suffixed(recorder, "Service")
+            client, Service, recorder=recorder, reason_suffix="Service"
         )
         job_view = self._framework.job_type
         self._executor = Executor(
@@ -173,6 +173,8 @@ class KindController:
                 metrics=self._shared.metrics,
                 expectations=self._expectations,
                 versions=self._versions,
+                clock=self._clock,
+                count_interval=self._shared.settings.count_interval,
             )
         )
 
@@ -304,14 +306,15 @@ class KindController:
         view = self._view(job, claimed_pods.children, claimed_services.children)
         planned = plan(view)
         try:
-            await self._executor.execute(key, view, memory, planned)
+            delayed_for = await self._executor.execute(key, view, memory, planned)
         except Exception:
             if planned.requeue_after is not None:  # must not wait for the retry
                 self._workqueue.add_after(key, planned.requeue_after)
             raise
         claimed_pods.raise_for_errors()
         claimed_services.raise_for_errors()
-        return planned.requeue_after
+        times = (delayed_for, planned.requeue_after)
+        return min((each for each in times if each is not None), default=None)
 
     async def _confirm(self, key: str, memory: JobMemory) -> None:
         """Read a job whose last write had no response; the informer must have that version."""
@@ -441,25 +444,3 @@ def _label_value(namespace: str, labels: Mapping[str, str]) -> str:
 
 def _ignore(old: object, new: object) -> None:
     """Handle no event: the next reconcile of a job reads what has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SuffixedRecorder:
-    """Records events with a suffix of their reasons, such as SuccessfulCreatePod."""
-
-    recorder: Recorder
-    suffix: str
-
-    def record(
-        self,
-        regarding: ObjectReference,
-        *,
-        type: EventType,  # noqa: A002 - the API's name
-        reason: str,
-        message: str,
-    ) -> None:
-        self.recorder.record(regarding, type=type, reason=f"{reason}{self.suffix}", message=message)
-
-
-def _suffixed(recorder: Recorder | None, suffix: str) -> Recorder | None:
-    return _SuffixedRecorder(recorder, suffix) if recorder is not None else None

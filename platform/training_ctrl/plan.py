@@ -369,6 +369,9 @@ def _object_effects(view: View, pods: Mapping[str, Mapping[int, Pod]]) -> Iterat
 
 
 def _pod_effects(view: View, replicas: _Replicas) -> Iterator[Effect]:
+    for pod in (each for group in replicas.groups for each in group.pods.unindexed):
+        text = f"Pod {pod.metadata.name} is ignored: its label replica-index is no integer"
+        yield Warn(Reason.INVALID_INDEX, text)
     deleted = [
         pod
         for group in replicas.groups

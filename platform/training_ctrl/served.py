@@ -13,6 +13,9 @@ from ..model.names import Resource
 
 log = logging.getLogger(__name__)
 
+_RETRY_INTERVAL = 1.0
+"""Seconds until the next check after one that failed."""
+
 
 class _ApiResource(ApiStruct, frozen=True):
     name: str = ""
@@ -53,14 +56,17 @@ class ServedResources:
         """Check periodically until cancelled. Without a response, the last one counts."""
         failures = FailureLog(self._client.timing)
         while True:
+            delay = self._interval
             try:
                 served = await self._check()
             except (ApiError, ConnectionLostError, DecodeError) as error:
                 level = failures.level(str(error))
                 log.log(level, "cannot check served kinds", extra={"error": str(error)})
+                delay = min(self._interval, _RETRY_INTERVAL)
             else:
+                failures.recovered()
                 self._update(served)
-            await self._clock.sleep(self._interval)
+            await self._clock.sleep(delay)
 
     def _update(self, served: frozenset[Resource]) -> None:
         if served != self._served:

@@ -34,6 +34,9 @@ class TrainingSettings:
     pods: PodSettings = field(default_factory=PodSettings)
     """Settings that pods depend on."""
 
+    count_interval: float = 1.0
+    """Minimum seconds between two writes of a job's counts; conditions are written at once."""
+
     served_interval: float = 10.0
     """Seconds between two checks of which kinds the API server has."""
 

@@ -29,6 +29,7 @@ from batholith.apiserver.verbs.patches import json_patch
 from batholith.httpserver.metrics import ListenerMetrics
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.kube.client.transport import ClientOptions
 from batholith.machinery.serving_certificate import CertificateError, ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model import crds
@@ -127,7 +128,11 @@ async def opened(
 
 def unreachable_client() -> Client:
     """Return a client of an unreachable API server."""
-    return Client(Credentials(server="http://127.0.0.1:9"), user_agent="tests")
+    return Client(
+        Credentials(server="http://127.0.0.1:9"),
+        user_agent="tests",
+        options=ClientOptions(max_read_attempts=1),
+    )
 
 
 def empty_reader(client: Client) -> InformerReader:

@@ -21,6 +21,7 @@ from batholith.agent.settings import ServingFiles
 from batholith.httpserver.metrics import ListenerMetrics
 from batholith.local import pki
 from batholith.machinery.clock import SystemClock
+from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 LINES = (
@@ -186,7 +187,7 @@ async def test_following_stops_when_the_client_disconnects(
             await ended.wait()
 
 
-async def request_log(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
+async def request_log(url: str, own: pki.Pki, pair: KeyPairFiles | None) -> tuple[int, str]:
     context = ssl.create_default_context(cafile=str(own.ca))
     if pair:
         context.load_cert_chain(pair.certificate, pair.key)

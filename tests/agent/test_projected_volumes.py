@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.agent import container, manifest
 from support.agent_cluster import AgentCluster, agent_cluster
 from support.api_servers import ServerFactory
+from support.examples import examples
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.volumes.projected import ProjectedFile, atomic_write
@@ -39,7 +40,7 @@ def visible_files(directory: Path) -> dict[str, ProjectedFile]:
     return found
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(FILES, min_size=1, max_size=4))
 def test_directory_shows_the_last_written_files(
     tmp_path_factory: pytest.TempPathFactory, versions: list[Mapping[str, ProjectedFile]]

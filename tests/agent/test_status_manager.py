@@ -6,16 +6,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.agent import container, decode_pod, manifest
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 
+from batholith.agent.pods import status_manager
 from batholith.agent.pods.status_manager import PodStatusManager
 from batholith.agent.settings import AgentSettings, ShutdownRequest, SimulationSettings
 from batholith.agent.simulated.simulator import Simulator
 from batholith.agent.state.core_types import Pod
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODS
+
+
+@pytest.fixture(autouse=True)
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_manager, "_INITIAL_BACKOFF", 0.01)
 
 
 @asynccontextmanager

@@ -19,10 +19,11 @@ from support.controller_api import ControllerApi
 from support.polling import wait_until_true
 from typer.testing import CliRunner
 
-from batholith.api.server import ApiSettings, KeyPairFiles, serve
+from batholith.api.server import ApiSettings, serve
 from batholith.cli.main import app
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials, load_credentials
+from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.testing import FakeClock
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.job import Job

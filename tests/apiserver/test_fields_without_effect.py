@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from support.enforcement_rows import (
     AGENT,
@@ -19,6 +20,8 @@ from batholith.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
 from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS, Resource
+from batholith.scheduler.state.core_types import PodSpec
+from batholith.scheduler.state.unsupported_fields import unsupported_fields
 
 Json = dict[str, Any]
 
@@ -119,8 +122,8 @@ _WINDOWS = {"hostProcess": True}
 POD_FIELDS: Mapping[str, EnforcementRow] = {
     "activeDeadlineSeconds": enforced(f"{AGENT}/state/pod_actions.py", 1),
     "affinity.nodeAffinity": enforced(f"{SCHEDULER}/plugins/predicates.py"),
-    "affinity.podAffinity": warned({"preferredDuringSchedulingIgnoredDuringExecution": [{}]}),
-    "affinity.podAntiAffinity": warned({"requiredDuringSchedulingIgnoredDuringExecution": [{}]}),
+    **{f"affinity.{kind}.{strength}DuringSchedulingIgnoredDuringExecution": warned([{}])
+        for kind in ("podAffinity", "podAntiAffinity") for strength in ("preferred", "required")},
     "automountServiceAccountToken": warned(True),
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
@@ -156,7 +159,10 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "subdomain": enforced(f"{AGENT}/state/hosts.py", "s"),
     "terminationGracePeriodSeconds": enforced(f"{AGENT}/state/core_types.py", 1),
     "tolerations": enforced(f"{SCHEDULER}/plugins/predicates.py", [{"operator": "Exists"}]),
-    "topologySpreadConstraints": warned([{"maxSkew": 1}]),
+    **{f"topologySpreadConstraints[*].{name}": data(1, "whenUnsatisfiable causes the warning")
+        for name in ("labelSelector", "matchLabelKeys", "maxSkew", "minDomains",
+            "nodeAffinityPolicy", "nodeTaintsPolicy", "topologyKey")},
+    "topologySpreadConstraints[*].whenUnsatisfiable": warned("ScheduleAnyway"),
     "securityContext.appArmorProfile": warned(_PROFILE),
     "securityContext.fsGroup": warned(1),
     "securityContext.fsGroupChangePolicy": warned("Always"),
@@ -296,6 +302,20 @@ def test_pod_fields_without_effect_are_reported(container_list: str) -> None:
         assert all(
             text.startswith(f"spec.{field_path.replace('[*]', '[0]')}") for text in warnings
         ), path
+
+
+@pytest.mark.parametrize("spec", [
+    {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}},
+    {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}},
+    {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+    {"resourceClaims": [{"name": "c"}]},
+    {"resources": {"requests": {"cpu": "1"}}},
+    {"schedulingGroup": {"podGroupName": "g"}},
+], ids=str)  # fmt: skip
+def test_field_that_the_scheduler_rejects_is_not_said_to_be_ignored(spec: Json) -> None:
+    (warning,) = field_warnings(names.PODS, {"spec": spec})
+    assert " leaves the pod unschedulable in the embedded cluster: " in warning
+    assert unsupported_fields(msgspec.convert(spec, PodSpec))
 
 
 _SIDE_CAR = "containers[*].restartPolicy"

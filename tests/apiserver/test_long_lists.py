@@ -61,6 +61,12 @@ class LoopIterations:
 
         return count
 
+    def counted_parse(self) -> Callable[[StoredObject], Json]:
+        """Count the objects of `fill`: controllers parse others, at any time."""
+        parse = StoredObject.parse
+        counted = self.counted(parse)
+        return lambda entry: (counted if entry.name[1:].isdigit() else parse)(entry)
+
     @contextmanager
     def assert_at_most(self, limit: int, *, of: int) -> Iterator[None]:
         """Check that no iteration has more than *limit* calls, of at least *of* in total."""
@@ -112,8 +118,6 @@ async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
         ("", METADATA),
         ("?fieldSelector=type=none", {}),
         ("?fieldSelector=type=none", TABLE),
-        (f"?{STREAM}&timeoutSeconds=1", TABLE),
-        (f"?{STREAM}&timeoutSeconds=1&fieldSelector=type=none", {}),
         ("?dryRun=All", {}),
     ],
 )
@@ -126,13 +130,32 @@ async def test_reads_of_many_objects_yield_to_the_event_loop(
 ) -> None:
     await fill(server, SECRETS)
     monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
-    monkeypatch.setattr(StoredObject, "parse", iterations.counted(StoredObject.parse))
+    monkeypatch.setattr(StoredObject, "parse", iterations.counted_parse())
     if headers:  # stored bytes are sent unchanged, many at a time
         monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
     with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         method = "DELETE" if "dryRun" in query else "GET"
         response = await server.request(method, SECRETS + query, headers=headers)
     assert response.status == 200
+
+
+@pytest.mark.parametrize(("query", "headers"), [("", TABLE), ("&fieldSelector=type=none", {})])
+async def test_streams_of_many_objects_yield_to_the_event_loop(
+    server: EmbeddedServer,
+    iterations: LoopIterations,
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    headers: dict[str, str],
+) -> None:
+    await fill(server, SECRETS)
+    monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
+    monkeypatch.setattr(StoredObject, "parse", iterations.counted_parse())
+    if headers:
+        monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
+    with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
+        async with server.watch(f"{SECRETS}?{STREAM}{query}", headers=headers) as stream:
+            while (await stream.next())["type"] != "BOOKMARK":
+                pass
 
 
 async def test_deletions_of_many_objects_yield_to_the_event_loop(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.polling import DEFAULT_TIMEOUT
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
@@ -74,7 +75,7 @@ def state(entries: list[StoredObject]) -> dict[str, tuple[str, int]]:
     return {each.name: (each.labels.get("tier", ""), each.rv) for each in entries}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(STEPS)
 def test_history_replays_and_every_watcher_ends_at_the_listed_state(
     steps: list[tuple[str, str, bool]],

@@ -12,8 +12,9 @@ from support.embedded_apiserver import PODS, RawResponse, Server, embedded_serve
 Json = dict[str, Any]
 ValidationResult = tuple[Any, ...]
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
-TABLE: dict[str, dict[str, list[Json]]] = yaml.safe_load(
-    (Path(__file__).parents[1] / "data" / "valid-and-invalid-pods.yaml").read_text()
+TABLE: dict[str, dict[str, list[Json]]] = yaml.load(
+    (Path(__file__).parents[1] / "data" / "valid-and-invalid-pods.yaml").read_text(),
+    Loader=yaml.CSafeLoader,
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.kinds import go_types
@@ -84,7 +85,12 @@ def test_every_well_typed_object_gets_a_validation_result(
     resource = info.resource
     name = go_types.message_name(resource.api_version, resource.kind)
 
-    @settings(deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        deadline=None,
+        max_examples=examples(2),
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(message(name), message(name))
     def compare(one: dict[str, Any], other: dict[str, Any]) -> None:
         objects = []
@@ -107,7 +113,7 @@ def test_every_well_typed_object_gets_a_validation_result(
     compare()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.datetimes())
 def test_every_time_has_an_age(moment: Any) -> None:
     assert age(f"{moment.isoformat(timespec='seconds')}Z", NOW)

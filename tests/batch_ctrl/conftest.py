@@ -9,9 +9,9 @@ from support.batch_world import BatchWorld
 @pytest.fixture
 def world() -> Iterator[BatchWorld]:
     """A cluster whose changes are audited."""
-    made = BatchWorld()
+    cluster = BatchWorld()
     try:
-        yield made
-        assert made.violations == []
+        yield cluster
+        assert cluster.violations == []
     finally:
-        made.close()
+        cluster.close()

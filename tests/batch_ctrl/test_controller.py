@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 from support.batch_audit import has_finalizer, uncounted
 from support.batch_world import SETTINGS, TRACKING, BatchWorld
+from support.inmemory_api import InMemoryClient
 
+from batholith.batch_ctrl.controller import BatchJobController, JobWriters
+from batholith.batch_ctrl.core_types import Job, Pod
 from batholith.batch_ctrl.settings import BatchJobSettings
+from batholith.machinery.recording import RecordingControl, RecordingStatusWriter
 from batholith.model.names import BATCH_JOBS, PODS
 
 Object = dict[str, Any]
@@ -410,6 +414,32 @@ class TestManagedBy:
         assert has_finalizer(world.objects(PODS)["p"])
         world.close()
 
+    def test_only_the_identity_of_their_pods_is_kept(self) -> None:
+        """INV-BJ-12: they are not read, and cost little memory."""
+        world = BatchWorld(BatchJobSettings())
+        world.submit("ours", managedBy="batholith.io/job-controller")
+        world.submit("theirs")
+        for job in ("ours", "theirs"):
+            meta = world.job(job)["metadata"]
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": meta["uid"]}
+            world.api.put(
+                PODS,
+                f"of-{job}",
+                metadata={
+                    "labels": {"batch.kubernetes.io/controller-uid": meta["uid"]},
+                    "ownerReferences": [{**owner, "controller": True}],
+                },
+            )
+        world.settle()
+        assert world.controller is not None
+        kept = {pod.metadata.name: bool(pod.metadata.labels) for pod in world.controller._pods}
+        assert kept == {"of-ours": True, "of-theirs": False}
+        world.start_pod("of-theirs")
+        world.end_pod("of-theirs")
+        world.settle()
+        assert world.status("theirs") == {}
+        world.close()
+
 
 class TestOrphans:
     def test_pods_of_a_deleted_job_are_released(self, world: BatchWorld) -> None:
@@ -580,6 +610,30 @@ def test_rejected_creations_stop_at_the_first_batch(world: BatchWorld) -> None:
     assert len(world.active()) == 100
 
 
+class _DryWorld(BatchWorld):
+    """A cluster whose controller records what it would write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded_pods = RecordingControl(view=Pod)
+        self.recorded_status = RecordingStatusWriter(view=Job)
+
+    def make_controller(self, client: InMemoryClient) -> BatchJobController:
+        writers = JobWriters(pods=self.recorded_pods, status=self.recorded_status)
+        return BatchJobController(client, settings=self.settings, clock=self.clock, writers=writers)
+
+
+def test_dry_run_sends_no_write() -> None:
+    world = _DryWorld()
+    world.submit(parallelism=2, completions=5)
+    world.settle()
+    assert world.controller_writes == 0
+    assert len(world.recorded_pods.creates) == 2
+    ((job, patch),) = world.recorded_status.patches
+    assert job.name == "j" and patch["active"] == 2
+    world.close()
+
+
 def test_controller_keeps_nothing_of_finished_jobs(world: BatchWorld) -> None:
     world.submit()
     world.settle()
@@ -589,25 +643,60 @@ def test_controller_keeps_nothing_of_finished_jobs(world: BatchWorld) -> None:
     assert world.controller.statistics() == {"jobs": 0, "queued": 0}
 
 
-def test_kill_between_any_two_requests_counts_each_pod_once() -> None:
+KILLED: dict[str, tuple[Object, Object]] = {
+    "nonindexed": (
+        {"parallelism": 3, "completions": 3},
+        {"succeeded": 3, "failed": 1, "end": "Complete"},
+    ),
+    "indexed": (
+        {"parallelism": 3, "completions": 3, "completionMode": "Indexed"},
+        {"succeeded": 3, "failed": 1, "end": "Complete"},
+    ),
+    "per index": (
+        {
+            "parallelism": 3,
+            "completions": 3,
+            "completionMode": "Indexed",
+            "backoffLimitPerIndex": 0,
+        },
+        {"succeeded": 2, "failed": 1, "end": "Failed"},
+    ),
+    "failing": (
+        {"parallelism": 3, "completions": 4, "backoffLimit": 0},
+        {"succeeded": 2, "failed": 1, "end": "Failed"},
+    ),
+    "suspended": (
+        {"parallelism": 4, "completions": 4},
+        {"succeeded": 4, "failed": 1, "end": "Complete"},
+    ),
+}
+"""Spec, and status at the end, of a Job of whose first pods two succeed and one fails."""
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_kill_between_any_two_requests_counts_each_pod_once(kind: str) -> None:
     """INV-BJ-1, INV-BJ-2, INV-BJ-5: for each number of requests before the controller is killed."""
+    spec, expected = KILLED[kind]
     for limit in range(1, 14):
         world = BatchWorld()
-        world.submit(parallelism=3, completions=3, backoffLimit=6)
+        world.submit(**spec)
         world.settle()
-        first, second, third = world.active()
+        first, second, third, *_ = world.active()
         world.end_pod(first)
         world.end_pod(second)
         world.end_pod(third, code=1)
+        world.edit(suspend=kind == "suspended")
         _kill_after(world, limit)
+        world.settle()
+        world.edit(suspend=False)
         world.advance(15)
         world.settle()
         _end_all(world)
         world.advance(700)
         world.settle()
-        status = world.status()
-        assert (status["succeeded"], status["failed"]) == (3, 1), f"killed after {limit}"
-        assert world.condition("Complete") and world.violations == []
+        found = {name: world.status().get(name, 0) for name in ("succeeded", "failed")}
+        assert found | {"end": expected["end"]} == expected, f"killed after {limit}"
+        assert world.condition(expected["end"]) and world.violations == []
         world.close()
 
 

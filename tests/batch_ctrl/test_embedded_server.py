@@ -72,7 +72,7 @@ async def _end(api: ApiServer, phase: str = "Succeeded", *, number: int = 1) -> 
 
     await wait_for(lambda: len(unfinished()) >= number)
     for name in unfinished():
-        await api.set_pod_phase(name, phase)
+        api.put(PODS, name, status={"phase": phase})
 
 
 async def test_job_runs_to_completion() -> None:
@@ -96,7 +96,7 @@ async def test_failed_job_ends_with_its_pods_released() -> None:
     async with _cluster() as api:
         api.put(BATCH_JOBS, "j", **_job(completions=3, parallelism=3, backoffLimit=0))
         await wait_for(lambda: len(_pods(api)) == 3)
-        await api.set_pod_phase(_pods(api)[0]["metadata"]["name"], "Failed")
+        api.put(PODS, _pods(api)[0]["metadata"]["name"], status={"phase": "Failed"})
         await wait_for(lambda: "Failed" in _conditions(api))
         assert _conditions(api) == ["FailureTarget", "Failed"]
         assert _status(api)["failed"] == 3 and len(_pods(api)) == 1

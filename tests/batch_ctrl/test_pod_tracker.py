@@ -97,7 +97,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def _remove(self, uid: str) -> None:
         self.tracker.remove(uid)
         for known in (self.model, self.own, self.created):
-            known.pop(uid, None)  # type: ignore[attr-defined]
+            known.pop(uid, None)
 
     @rule(version=st.integers(0, 9))
     def informer_synced(self, version: int) -> None:
@@ -179,8 +179,8 @@ def sorted_uids(found: object) -> list[str]:
     return sorted(pod.uid for pod in found)  # type: ignore[attr-defined]
 
 
-class TestTracker(TrackerMachine.TestCase):  # type: ignore[misc]
-    settings = stateful_settings(steps=25, examples=60)
+class TestTracker(TrackerMachine.TestCase):  # type: ignore[valid-type,misc]
+    settings = stateful_settings(steps=25, histories=60)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(0, 4))))

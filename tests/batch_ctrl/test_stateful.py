@@ -6,7 +6,6 @@ controller is idle.
 
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.batch_audit import is_finished, is_foreign
@@ -35,7 +34,7 @@ class _World(BatchWorld):
                 info.pods.validate()
 
 
-class BatchMachine(ControllerMachine):
+class BatchMachine(ControllerMachine[_World]):
     """A Job controller under everything that may happen to it."""
 
     def __init__(self) -> None:
@@ -75,6 +74,7 @@ class BatchMachine(ControllerMachine):
         self._settle_or_advance(None)
         assert self._unfinished() == []
         assert self.world.violations == []
+        assert self.world.controller is not None
         assert self.world.controller.statistics()["jobs"] == 0
 
     def _unfinished(self) -> list[str]:
@@ -251,16 +251,7 @@ def _has_not_ended(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") not in ENDED
 
 
-class TestStateful(BatchMachine.TestCase):  # type: ignore[misc]
+class TestStateful(BatchMachine.TestCase):  # type: ignore[valid-type,misc]
     """INV-BJ-1 to INV-BJ-5, INV-BJ-8, INV-BJ-9, INV-BJ-11, INV-BJ-12."""
 
-    settings = stateful_settings(steps=30, examples=40)
-
-
-class LongMachine(BatchMachine):
-    """The same, in many long histories."""
-
-
-@pytest.mark.soak
-class TestLongHistories(LongMachine.TestCase):  # type: ignore[misc]
-    settings = stateful_settings(steps=80, examples=1500)
+    settings = stateful_settings(steps=30, histories=40)

@@ -46,15 +46,27 @@ def arguments(name: str, config: Path, directory: Path) -> list[str]:
     }[name]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    "name",
-    ["apiserver", "controllers", "scheduler", "simulated agent", "agent", "ending agent", "api"],
+    ("name", "number"),
+    [
+        ("apiserver", signal.SIGTERM),
+        ("controllers", signal.SIGTERM),
+        ("scheduler", signal.SIGTERM),
+        ("simulated agent", signal.SIGTERM),
+        ("agent", signal.SIGTERM),
+        ("ending agent", signal.SIGTERM),
+        ("api", signal.SIGTERM),
+        ("controllers", signal.SIGINT),
+        ("api", signal.SIGINT),
+    ],
 )
-async def test_every_component_stops_gracefully_on_sigterm(
+async def test_every_component_stops_gracefully(
     server: EmbeddedServer, tmp_path: Path, name: str, number: int
 ) -> None:
-    """Quirk O3: exit code 0. After the shutdown timeout of nine seconds it would be 1."""
+    """Quirk O3: exit code 0. After the shutdown timeout of nine seconds it would be 1.
+
+    One function handles both signals for all of them.
+    """
     async with component(*arguments(name, server.kubeconfig, tmp_path)) as one:
         await one.wait_ready()
         assert await one.stop(number) == 0, one.text

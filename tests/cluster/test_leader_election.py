@@ -27,8 +27,8 @@ SLOW_ELECTION = (
 )
 """Waiting for the Lease to expire, or for the next retry, would exceed the test's timeout."""
 FAST_ELECTION = (
-    "--leader-elect-lease-duration=12s",
-    "--leader-elect-renew-deadline=9s",
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=5s",
     "--leader-elect-retry-period=500ms",
 )
 """The Lease runs out soon enough, and not because the machine is busy."""

@@ -1,18 +1,19 @@
-"""The shell against a small server: what it writes, and that it survives what servers do."""
+"""The job controller against the API server: its writes, and faults of the server."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import NAMESPACE, ControllerApi
 from support.jobs import task
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
 from batholith.job_ctrl.controller import JobController
+from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
@@ -30,14 +31,18 @@ from batholith.model.names import (
     SERVICES,
     Resource,
 )
+from batholith.testing import RecordedRequest, RequestMatcher
+from batholith.testing.apiserver import phase_of
+from batholith.testing.faults import MESSAGE
 
 SETTINGS = JobSettings(status_delay=0.05)
+PLUGINS = Registry.load()
 
 
 class DyingClient(Client):
     """A client whose process is killed after its last write, before it receives the response."""
 
-    def __init__(self, api: FakeApi, *, writes: int) -> None:
+    def __init__(self, api: ControllerApi, *, writes: int) -> None:
         super().__init__(api.credentials, user_agent="test")
         self.writes_left = writes
         self.killed = asyncio.Event()
@@ -57,8 +62,9 @@ class DyingClient(Client):
 class ControllerHarness:
     """The server, and the actions of user, scheduler and kubelet."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: ControllerApi) -> None:
         self.api = api
+        self.wait_until = api.wait_until
         self.recorder = FakeRecorder()
 
     @asynccontextmanager
@@ -71,7 +77,9 @@ class ControllerHarness:
     ) -> AsyncIterator[JobController]:
         """A controller at work."""
         async with client or Client(self.api.credentials, user_agent="test") as client:
-            created = JobController(client, settings=settings, recorder=self.recorder, clock=clock)
+            created = JobController(
+                client, settings=settings, recorder=self.recorder, clock=clock, plugins=PLUGINS
+            )
             async with running(created):
                 yield created
 
@@ -100,7 +108,10 @@ class ControllerHarness:
             self.api.put(PODS, name, status={"phase": phase})
 
     def objects_by_name(self, resource: Resource) -> dict[str, Any]:
-        return {key.partition("/")[2]: obj for key, obj in self.api.objects(resource).items()}
+        """The objects of namespace d."""
+        stored = self.api.objects(resource).values()
+        own = [obj for obj in stored if obj["metadata"]["namespace"] == NAMESPACE]
+        return {obj["metadata"]["name"]: obj for obj in own}
 
     @property
     def status(self) -> dict[str, Any]:
@@ -121,52 +132,64 @@ class ControllerHarness:
     def phases(self) -> list[str]:
         """The phases of the job, in order."""
         seen: list[str] = []
-        for prefix, _, obj in self.api.states:
-            phase = obj.get("status", {}).get("state", {}).get("phase")
-            if prefix == JOBS.path() and phase and (not seen or seen[-1] != phase):
+        for phase in map(phase_of, self.changes_of(JOBS)):
+            if phase and (not seen or seen[-1] != phase):
                 seen.append(phase)
         return seen
 
     def pod_creations(self) -> Counter[tuple[str, str]]:
         """Number of creations of each pod, by name and version of the job."""
+        created = [pod["metadata"] for pod in self.changes_of(PODS, "ADDED")]
         return Counter(
-            (
-                obj["metadata"]["name"],
-                obj["metadata"]["annotations"]["volcano.sh/job-version"],
-            )
-            for prefix, change, obj in self.api.states
-            if prefix == PODS.path() and change == "ADDED"
+            (pod["name"], pod["annotations"]["volcano.sh/job-version"]) for pod in created
         )
 
+    def changes_of(self, resource: Resource, *types: str) -> Iterator[dict[str, Any]]:
+        """The object after each change, or after those of *types*."""
+        for change in self.api.changes:
+            if change.resource == resource and (not types or change.type in types):
+                yield change.object
+
+    def disturb(self, status: int | None) -> None:
+        """Refuse the next request that is no watch, or lose it if there is no *status*."""
+        if status is None:
+            self.api.faults.lose_request(RequestMatcher(where=is_no_watch))
+        else:
+            self.api.fail(status)
+
     async def wait_phase(self, phase: str) -> None:
-        await wait_for(lambda: self.phase == phase, f"{phase}, but {self.status}")
+        await self.wait_until(lambda: self.phase == phase)
 
     async def wait_pods(self, number: int) -> None:
-        await wait_for(lambda: len(self.objects_by_name(PODS)) == number, f"{number} pods")
+        await self.wait_until(lambda: len(self.objects_by_name(PODS)) == number)
 
     async def run_job(self) -> None:
         """Run the job."""
-        await wait_for(lambda: self.objects_by_name(PODGROUPS), "a PodGroup")
+        await self.wait_until(lambda: self.objects_by_name(PODGROUPS))
         self.admit()
         await self.wait_pods(2)
         self.report_pods("Running")
         await self.wait_phase("Running")
 
 
+def is_no_watch(request: RecordedRequest) -> bool:
+    return request.verb != "watch"
+
+
+def is_of_plugins(request: RecordedRequest) -> bool:
+    return "j-svc" in request.path or "j-ssh" in request.path
+
+
 @pytest.fixture
 async def harness() -> AsyncIterator[ControllerHarness]:
-    async with FakeApi() as api:
+    async with ControllerApi(JOBS, PODGROUPS, COMMANDS) as api:
         yield ControllerHarness(api)
-
-
-def writes_of(harness: ControllerHarness, method: str, path: str) -> int:
-    return sum(seen.method == method and path in seen.path for seen in harness.api.received)
 
 
 async def test_a_job_that_runs_through_costs_few_writes(harness: ControllerHarness) -> None:
     async with harness.controller(clock=FakeClock()):  # so that all happens within `count_delay`
         harness.submit(task(replicas=20))
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await harness.wait_pods(20)
         for name in harness.objects_by_name(PODS):
@@ -175,11 +198,11 @@ async def test_a_job_that_runs_through_costs_few_writes(harness: ControllerHarne
         await harness.wait_phase("Running")
         harness.report_pods("Succeeded")
         await harness.wait_phase("Completed")
-        await wait_for(lambda: not harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: not harness.objects_by_name(PODGROUPS))
     assert harness.phases() == ["Pending", "Running", "Completed"]
     assert harness.status["succeeded"] == 20
-    assert writes_of(harness, "PATCH", "/jobs/j/status") <= 5
-    assert writes_of(harness, "POST", "/pods") == 20
+    assert harness.api.count("PATCH", path="/jobs/j/status") <= 5
+    assert harness.api.count("POST", path="/pods") == 20
     assert set(harness.pod_creations().values()) == {1}
 
 
@@ -191,18 +214,18 @@ async def test_in_a_crowd_numbers_go_along_with_the_next_phase(
     settings = JobSettings(status_delay=0.0, max_status_delay=1000.0)
     async with harness.controller(settings=settings):
         harness.submit()
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await harness.wait_pods(2)
         if crowd:
             await asyncio.sleep(0.1)  # a controller that does not wait would write them by now
             assert "pending" not in harness.status
         else:
-            await wait_for(lambda: harness.status.get("pending") == 2)
+            await harness.wait_until(lambda: harness.status.get("pending") == 2)
         harness.report_pods("Running")
         await harness.wait_phase("Running")
-        await wait_for(lambda: crowd or harness.status.get("running") == 2)
-    writes = writes_of(harness, "PATCH", "/jobs/j/status")
+        await harness.wait_until(lambda: crowd or harness.status.get("running") == 2)
+    writes = harness.api.count("PATCH", path="/jobs/j/status")
     assert writes == 2 if crowd else writes >= 3
 
 
@@ -213,16 +236,16 @@ async def test_commands_are_executed_in_order_and_then_deleted(harness: Controll
         await harness.run_job()
         harness.command("AbortJob", "c1")
         await harness.wait_phase("Aborted")
-        await wait_for(lambda: not harness.objects_by_name(COMMANDS))
+        await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
         assert harness.objects_by_name(PODS) == {}
         harness.command("ResumeJob", "c2")
         harness.command("DanceJob", "c3")
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await harness.wait_pods(2)
         harness.report_pods("Running")
         await harness.wait_phase("Running")
-        await wait_for(lambda: not harness.objects_by_name(COMMANDS))
+        await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
     assert harness.phases() == [
         "Pending", "Running", "Aborting", "Aborted", "Restarting", "Pending", "Running",
     ]  # fmt: skip
@@ -249,10 +272,10 @@ async def test_quirk_g4_plugin_objects_are_deleted_with_the_pods_and_keys_are_ke
         assert scaled["config"] != keys["config"]
         harness.report_pods("Succeeded")
         await harness.wait_phase("Completed")
-        await wait_for(
+        await harness.wait_until(
             lambda: not harness.objects_by_name(SECRETS) and not harness.objects_by_name(SERVICES)
         )
-        await wait_for(lambda: "controlledResources" not in harness.status)
+        await harness.wait_until(lambda: "controlledResources" not in harness.status)
     assert [event[3:] for event in harness.recorder.events if event[3] == "PluginError"]
 
 
@@ -275,11 +298,10 @@ async def test_quirk_g6_synced_plugin_objects_are_not_requested_again(
     harness.submit(plugins={"svc": [], "ssh": []})
     async with harness.controller():
         await harness.run_job()
-        before = sum("j-svc" in seen.path or "j-ssh" in seen.path for seen in harness.api.received)
+        before = harness.api.count(where=is_of_plugins)
         harness.report_pods("Succeeded", "j-t-0")
-        await wait_for(lambda: harness.status.get("succeeded") == 1)
-        after = sum("j-svc" in seen.path or "j-ssh" in seen.path for seen in harness.api.received)
-    assert after == before
+        await harness.wait_until(lambda: harness.status.get("succeeded") == 1)
+    assert harness.api.count(where=is_of_plugins) == before
 
 
 async def test_quirk_8_rejected_pods_cause_events_with_the_server_s_message(
@@ -287,13 +309,13 @@ async def test_quirk_8_rejected_pods_cause_events_with_the_server_s_message(
 ) -> None:
     harness.submit()
     async with harness.controller():
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
-        harness.api.inject_fault(403, times=3, method="POST", path="/pods")
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        harness.api.fail(403, "POST", "/pods", count=3)
         harness.admit()
         await harness.wait_pods(2)
     message = [event[3:] for event in harness.recorder.events if event[3] == "FailedCreate"]
     assert message
-    assert set(message) == {("FailedCreate", "as planned")}
+    assert set(message) == {("FailedCreate", MESSAGE)}
 
 
 async def test_quirk_14_job_waits_for_a_missing_pvc_without_limit(
@@ -303,15 +325,15 @@ async def test_quirk_14_job_waits_for_a_missing_pvc_without_limit(
     async with harness.controller(settings=JobSettings(pvc_recheck_interval=0.001)):
 
         def asked() -> int:
-            return sum("/persistentvolumeclaims/data" in seen.path for seen in harness.api.received)
+            return harness.api.count("get", PERSISTENTVOLUMECLAIMS, name="data")
 
-        await wait_for(lambda: asked() > 20)
+        await harness.wait_until(lambda: asked() > 20)
         assert harness.phase == "Pending"
-        await wait_for(lambda: harness.state.get("reason") == "PVCError")
+        await harness.wait_until(lambda: harness.state.get("reason") == "PVCError")
         assert 'PersistentVolumeClaim "data" not found' in harness.state["message"]
         harness.api.put(PERSISTENTVOLUMECLAIMS, "data")
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
-        await wait_for(lambda: not harness.state)
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: not harness.state)
     assert {event[3] for event in harness.recorder.events} == {"PVCError"}
 
 
@@ -323,11 +345,11 @@ async def test_quirks_14_and_15_rejected_podgroup_is_retried_until_it_is_created
     harness.submit()
     async with harness.controller(clock=clock):
         for refusals in (20, 40):
-            harness.api.inject_fault(403, times=refusals, method="POST", path="/podgroups")
+            fault = harness.api.fail(403, "POST", "/podgroups", count=refusals)
             while not harness.objects_by_name(PODGROUPS):
                 await clock.advance(100)
             assert harness.phase == "Pending"
-            assert not harness.api._injected_faults[-1].times
+            assert not fault.pending
             harness.api.remove(PODGROUPS, "j-uid-j")
     assert harness.phases() == ["Pending"]
 
@@ -344,9 +366,9 @@ async def test_quirk_17_a_job_of_an_unknown_plugin_makes_nothing_and_can_be_ende
         await harness.wait_phase("Pending")
         harness.command("TerminateJob", "c3")
         await harness.wait_phase("Terminated")
-        await wait_for(lambda: not harness.objects_by_name(COMMANDS))
+        await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
     for resource in (PODS, PODGROUPS, SERVICES, CONFIGMAPS):
-        assert harness.objects_by_name(resource) == {}
+        assert harness.api.count("create", resource) == 0
     message = [event[4] for event in harness.recorder.events if event[3] == "PluginError"]
     assert message
     assert all("'nosuch' is not installed" in text for text in message)
@@ -358,10 +380,10 @@ async def test_quirk_20_a_restart_that_cannot_be_written_is_counted_once(
     harness.submit()
     async with harness.controller():
         await harness.run_job()
-        harness.api.inject_fault(500, times=3, method="PATCH", path="/jobs/j/status")
+        harness.api.fail(500, "PATCH", "/jobs/j/status", count=3)
         harness.command("RestartJob")
-        await wait_for(lambda: "Restarting" in harness.phases())
-        await wait_for(lambda: not harness.objects_by_name(COMMANDS))
+        await harness.wait_until(lambda: "Restarting" in harness.phases())
+        await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
     assert harness.phases()[:3] == ["Pending", "Running", "Restarting"]
     assert harness.status["version"] == 1
 
@@ -378,7 +400,7 @@ async def test_quirk_32_pods_are_members_of_the_synced_podgroup(
     harness.api.put(PODGROUPS, "j", metadata=legacy, status={"phase": "Running"})
     harness.submit()
     async with harness.controller():
-        await wait_for(lambda: "j-uid-j" in harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: "j-uid-j" in harness.objects_by_name(PODGROUPS))
         assert harness.objects_by_name(PODS) == {}
         await harness.run_job()
     notes = [pod["metadata"]["annotations"] for pod in harness.objects_by_name(PODS).values()]
@@ -391,20 +413,19 @@ async def test_quirk_33_a_kill_is_one_call_a_pod_and_never_too_many_at_a_time(
     harness.submit(task(replicas=30))
     settings = JobSettings(status_delay=0.05, max_writes_in_flight=7)
     async with harness.controller(settings=settings):
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await harness.wait_pods(30)
-        harness.api.inject_fault("hang", times=30, method="DELETE", path="/pods/")
+        held = harness.api.faults.hold(RequestMatcher("delete", PODS, count=None))
         harness.command("AbortJob")
-        await wait_for(lambda: writes_of(harness, "DELETE", "/pods/") == 7)
+        await harness.wait_until(lambda: harness.api.count("DELETE", path="/pods/") == 7)
         assert harness.phase == "Aborting"
         assert len(harness.objects_by_name(PODS)) == 30
-        assert writes_of(harness, "DELETE", "/pods/") == 7
-        harness.api._injected_faults.clear()
-        harness.api._hanging_requests.set()
+        assert harness.api.count("DELETE", path="/pods/") == 7
+        held.lose()
         await harness.wait_phase("Aborted")
-    assert writes_of(harness, "DELETE", "/pods/") == 30 + 7
-    assert writes_of(harness, "PATCH", "/pods/") == 0
+    assert harness.api.count("DELETE", path="/pods/") == 30 + 7
+    assert harness.api.count("PATCH", path="/pods/") == 0
 
 
 async def test_object_of_another_owner_is_neither_changed_nor_deleted(
@@ -417,10 +438,12 @@ async def test_object_of_another_owner_is_neither_changed_nor_deleted(
         await wait_for(lambda: any(event[3] == "PluginError" for event in harness.recorder.events))
         assert harness.objects_by_name(PODGROUPS) == {}
         message = 'ConfigMap "j-svc" already exists and is not controlled by this job'
-        await wait_for(lambda: harness.state == {"reason": "PluginError", "message": message})
+        await harness.wait_until(
+            lambda: harness.state == {"reason": "PluginError", "message": message}
+        )
         harness.api.remove(CONFIGMAPS, "j-svc")
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
-        await wait_for(lambda: not harness.state)
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: not harness.state)
 
 
 async def test_quirk_26_foreign_pod_of_the_same_name_blocks_the_job_with_an_event(
@@ -429,11 +452,13 @@ async def test_quirk_26_foreign_pod_of_the_same_name_blocks_the_job_with_an_even
     harness.api.put(PODS, "j-t-1")
     harness.submit()
     async with harness.controller():
-        await wait_for(lambda: harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await wait_for(lambda: any(event[3] == "FailedCreate" for event in harness.recorder.events))
         message = 'pod "j-t-1" already exists and is not controlled by this job'
-        await wait_for(lambda: harness.state == {"reason": "FailedCreate", "message": message})
+        await harness.wait_until(
+            lambda: harness.state == {"reason": "FailedCreate", "message": message}
+        )
         harness.api.remove(PODS, "j-t-1")
         await harness.wait_pods(2)
 
@@ -443,14 +468,16 @@ async def test_conflicts_errors_and_lost_connections_only_delay(
 ) -> None:
     harness.submit(policies=[{"action": "RestartJob", "event": "PodFailed"}])
     async with harness.controller():
-        for fault in (409, 500, "drop", 409, "drop"):
-            harness.api.inject_fault(fault, watch=False)
+        for status in (409, 500, None, 409, None):
+            harness.disturb(status)
         await harness.run_job()
-        for fault in ("drop", 409, 500):
-            harness.api.inject_fault(fault, watch=False)
+        for status in (None, 409, 500):
+            harness.disturb(status)
         harness.report_pods("Failed", "j-t-0")
-        await wait_for(lambda: "Restarting" in harness.phases())
-        await wait_for(lambda: harness.phase == "Pending" and harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: "Restarting" in harness.phases())
+        await harness.wait_until(
+            lambda: harness.phase == "Pending" and harness.objects_by_name(PODGROUPS)
+        )
         await harness.run_job()
     assert harness.phases() == ["Pending", "Running", "Restarting", "Pending", "Running"]
     assert harness.pod_creations() == Counter(
@@ -467,10 +494,12 @@ async def test_a_delete_that_meets_a_conflict_is_tried_again(
     harness.submit()
     async with harness.controller():
         await harness.run_job()
-        harness.api.inject_fault(409, method="DELETE", path=f"/{kind}/")
+        harness.api.fail(409, "DELETE", f"/{kind}/")
         harness.command("RestartJob")
-        await wait_for(lambda: not harness.objects_by_name(COMMANDS))
-        await wait_for(lambda: harness.phase == "Pending" and harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
+        await harness.wait_until(
+            lambda: harness.phase == "Pending" and harness.objects_by_name(PODGROUPS)
+        )
         await harness.run_job()
     assert harness.phases() == ["Pending", "Running", "Restarting", "Pending", "Running"]
     assert set(harness.pod_creations().values()) == {1}
@@ -482,25 +511,20 @@ async def test_quirk_g7_object_deleted_during_the_sync_is_created_again(
     harness.submit(plugins={"svc": [], "ssh": []})
     async with harness.controller():
         await harness.run_job()
-        for number in range(20):
+        for _ in range(20):
             harness.api.remove(SERVICES, "j")
-            harness.api.delete_if_present(CONFIGMAPS, "j-svc")
-            await wait_for(
-                lambda: harness.objects_by_name(SERVICES).keys() == {"j"}, f"the Service {number}"
-            )
-        await wait_for(lambda: "j-svc" in harness.objects_by_name(CONFIGMAPS))
+            harness.api.remove(CONFIGMAPS, "j-svc")
+            await harness.wait_until(lambda: harness.objects_by_name(SERVICES).keys() == {"j"})
+        await harness.wait_until(lambda: "j-svc" in harness.objects_by_name(CONFIGMAPS))
         labels = harness.objects_by_name(SERVICES)["j"]["metadata"]["labels"]
         assert labels == {"volcano.sh/job-name": "j"}
         harness.command("AbortJob")
         await harness.wait_phase("Aborted")
-        await wait_for(lambda: not harness.objects_by_name(SERVICES))
-        await wait_for(lambda: not harness.objects_by_name(COMMANDS))
-    assert (
-        harness.objects_by_name(SERVICES)
-        == harness.objects_by_name(CONFIGMAPS)
-        == harness.objects_by_name(SECRETS)
-        == {}
-    )
+        await harness.wait_until(lambda: not harness.objects_by_name(SERVICES))
+        await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
+    assert "j-svc" not in harness.objects_by_name(CONFIGMAPS)
+    assert not harness.objects_by_name(SERVICES)
+    assert not harness.objects_by_name(SECRETS)
 
 
 async def test_objects_of_plugins_go_though_a_delete_meets_a_conflict(
@@ -510,10 +534,10 @@ async def test_objects_of_plugins_go_though_a_delete_meets_a_conflict(
     async with harness.controller():
         await harness.run_job()
         assert harness.objects_by_name(SERVICES)
-        harness.api.inject_fault(409, method="DELETE", path="/services/")
+        harness.api.fail(409, "DELETE", "/services/")
         harness.report_pods("Succeeded")
         await harness.wait_phase("Completed")
-        await wait_for(lambda: not harness.objects_by_name(SERVICES))
+        await harness.wait_until(lambda: not harness.objects_by_name(SERVICES))
 
 
 async def test_quirk_25_recreated_job_of_the_same_name_is_another_job(
@@ -528,7 +552,7 @@ async def test_quirk_25_recreated_job_of_the_same_name_is_another_job(
         harness.api.put(
             JOBS, "j", metadata={"name": "j", "uid": "uid-2", "generation": 1}, spec=old
         )
-        await wait_for(lambda: "j-uid-2" in harness.objects_by_name(PODGROUPS))
+        await harness.wait_until(lambda: "j-uid-2" in harness.objects_by_name(PODGROUPS))
         harness.api.put(PODGROUPS, "j-uid-2", status={"phase": "Inqueue"})
         for name in ("j-t-0", "j-t-1"):
             harness.api.remove(PODS, name)
@@ -548,13 +572,14 @@ async def test_quirk_25_recreated_job_of_the_same_name_is_another_job(
 
 
 @asynccontextmanager
-async def acting_in_background(act: Callable[[], None]) -> AsyncIterator[None]:
-    """Call *act* repeatedly, as scheduler and kubelet would."""
+async def acting_in_background(api: ControllerApi, act: Callable[[], None]) -> AsyncIterator[None]:
+    """Call *act* after each change, as scheduler and kubelet would."""
 
     async def loop() -> None:
         while True:
+            seen = len(api.changes)
             act()
-            await asyncio.sleep(0.002)
+            await api.wait_until(lambda: len(api.changes) > seen)  # noqa: B023 - at this point
 
     task = asyncio.create_task(loop())
     try:
@@ -566,10 +591,10 @@ async def acting_in_background(act: Callable[[], None]) -> AsyncIterator[None]:
 
 def start_all(harness: ControllerHarness) -> None:
     """Admit every gang, run every pod."""
-    if any("status" not in group for group in harness.objects_by_name(PODGROUPS).values()):
+    if any(not phase_of(group) for group in harness.objects_by_name(PODGROUPS).values()):
         harness.admit()
     for name, pod in harness.objects_by_name(PODS).items():
-        if "status" not in pod:
+        if phase_of(pod) == "Pending":
             harness.report_pods("Running", name)
 
 
@@ -590,12 +615,12 @@ async def test_a_controller_may_die_at_any_write(harness: ControllerHarness, wri
     """INV-LC-4, and no pod has two creations for one version."""
     harness.submit(policies=[{"action": "RestartJob", "event": "PodFailed"}])
     mortal = DyingClient(harness.api, writes=writes)
-    async with acting_in_background(lambda: fail_once(harness)):
+    async with acting_in_background(harness.api, lambda: fail_once(harness)):
         async with harness.controller(mortal):
             await mortal.killed.wait()
         async with harness.controller():
             await harness.wait_phase("Completed")
-            await wait_for(lambda: not harness.objects_by_name(PODGROUPS))
+            await harness.wait_until(lambda: not harness.objects_by_name(PODGROUPS))
     assert harness.phases() == [
         "Pending", "Running", "Restarting", "Pending", "Running", "Completed",
     ]  # fmt: skip
@@ -615,10 +640,10 @@ async def test_command_takes_effect_once_if_the_controller_stops_at_any_write(
         await harness.run_job()
     harness.command("RestartJob")
     mortal = DyingClient(harness.api, writes=writes)
-    async with acting_in_background(lambda: start_all(harness)):
+    async with acting_in_background(harness.api, lambda: start_all(harness)):
         async with harness.controller(mortal):
             await mortal.killed.wait()
         async with harness.controller():
-            await wait_for(lambda: not harness.objects_by_name(COMMANDS))
-            await wait_for(lambda: harness.phases().count("Running") == 2)
+            await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
+            await harness.wait_until(lambda: harness.phases().count("Running") == 2)
     assert (harness.status["version"], harness.status["retryCount"]) == (1, 1)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.job_simulator import JobSimulator
 from support.jobs import job, job_view, pod_info, task
 
@@ -665,7 +666,7 @@ def cause_event(world: JobSimulator, what: str, which: int) -> None:
         world.send_command(what)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(POLICIES, EVENTS)
 def test_any_life_keeps_the_rules(
     policies: list[dict[str, object]], events: list[tuple[str, int, int]]

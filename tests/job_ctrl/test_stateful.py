@@ -32,21 +32,21 @@ PACE = st.sampled_from([None, None, None, 0, 1, 3, 6, 12, 25, 60])
 """After a step: wait until all is quiet, or run a number of loop iterations."""
 
 
-def _some(*phases: str, terminating: bool | None = None) -> Callable[[Any], bool]:
+def _some(*phases: str, terminating: bool | None = None) -> Callable[["JobMachine"], bool]:
     """There is a pod to pick."""
     return lambda machine: machine._pick(0, *phases, terminating=terminating) is not None
 
 
-def _has_jobs(machine: Any) -> bool:
+def _has_jobs(machine: "JobMachine") -> bool:
     return bool(machine.world.objects_by_key(JOBS))
 
 
-def _has_unfinished_jobs(machine: Any) -> bool:
+def _has_unfinished_jobs(machine: "JobMachine") -> bool:
     """There is a job that is not over."""
     return machine._unfinished_job(0) is not None
 
 
-def _has_group(machine: Any) -> bool:
+def _has_group(machine: "JobMachine") -> bool:
     return machine._job_with_podgroup(0) is not None
 
 
@@ -386,4 +386,4 @@ def _decide_must_be_pure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestJobMachine = JobMachine.TestCase
-TestJobMachine.settings = stateful_settings(steps=30, examples=15)
+TestJobMachine.settings = stateful_settings(steps=30, histories=20)

@@ -1,13 +1,14 @@
 """Client, informer and events against an API server, over TLS."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
-from support.api_servers import ServerFactory
+from support.api_servers import RealServerFactory, ServerFactory
 from support.embedded_apiserver import Server
 from support.polling import wait_for
 from support.realkube import free_ports
@@ -45,6 +46,27 @@ def config_map(name: str, **data: str) -> Map:
 async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as server:
         yield server
+
+
+async def test_apply_creates_a_missing_object_and_owns_its_fields(
+    real: RealServerFactory, tmp_path: Path
+) -> None:
+    """On the real server only: the embedded one does not support server-side apply."""
+    name = f"applied-{uuid.uuid4().hex[:8]}"
+    async with real.start(tmp_path) as server, server.client() as client:
+
+        async def apply(kind: PatchType, **data: str) -> Map:
+            body = config_map(name, **data)
+            return await client.patch(
+                CONFIGMAPS, name, body, namespace="default", kind=kind, view=Map
+            )
+
+        created = await apply(PatchType.apply("one"), k="v", more="x")
+        assert created.data == {"k": "v", "more": "x"}
+        assert (await apply(PatchType.apply("one"), k="v")).data == {"k": "v"}
+        with pytest.raises(ConflictError):
+            await apply(PatchType.apply("other"), k="w")
+        assert (await apply(PatchType.apply("other", force=True), k="w")).data == {"k": "w"}
 
 
 async def test_every_verb_works_and_raises_documented_errors(server: Server) -> None:

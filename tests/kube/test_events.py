@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from support.controller_api import ControllerApi, Json
+from support.examples import examples
 from support.polling import wait_for
 
 from batholith.kube.client.client import Client, ClientOptions
@@ -285,7 +286,7 @@ def _fact(name: str, message: str) -> RecordedEvent:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     stream=st.lists(
         st.tuples(

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from batholith.kube.errors import ConnectionLostError
 from batholith.kube.http.http1 import MAX_HEAD_SIZE, READ_BUFFER_LIMIT, Connection, Exchange
@@ -376,7 +377,7 @@ def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return b"".join(chunks), raw + b"0\r\n\r\n"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(bodies=st.lists(chunked_bodies(), min_size=1, max_size=3), data=st.data())
 def test_chunked_body_is_reassembled_from_any_segments(
     bodies: list[tuple[bytes, bytes]], data: st.DataObject
@@ -398,7 +399,7 @@ def test_chunked_body_is_reassembled_from_any_segments(
     asyncio.run(check())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(noise=st.binary(max_size=200), at=st.integers(0, len(CHUNKS)))
 def test_random_bytes_give_a_response_or_connection_lost(noise: bytes, at: int) -> None:
     async def check() -> None:

@@ -1,30 +1,35 @@
-"""Informer against a server with a watch history that can expire."""
+"""The informer against the API server: broken watches, expired versions, faults."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from support.fake_apiserver import FakeApi
+from support.controller_api import NAMESPACE
+from support.examples import examples
 from support.loop_time import LoopTime
 from support.polling import wait_for
+from support.watched_pods import PodsApi, impatient_client, is_watch_list
 
+from batholith.apiserver.verbs import reads
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
 from batholith.kube.informer.informer import EventHandler, Informer
 from batholith.kube.informer.reflector import InformerOptions, Reflector
-from batholith.kube.informer.relist import Relist
+from batholith.kube.informer.relist import YIELD_EVERY, Relist
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.supervision import TASK_RESTARTS
 from batholith.kube.timing import Timing
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import NODES, PODS
+from batholith.model.names import NAMESPACES, NODES, PODS
+from batholith.testing import RequestMatcher
 
 
 class Spec(ApiStruct, frozen=True):
@@ -42,7 +47,7 @@ ObservedEvents = tuple[Pod | None, Pod | None]
 class InformerFollower:
     """A running informer and the events that its handler received."""
 
-    def __init__(self, api: FakeApi, client: Client, delays: list[float], **options: Any) -> None:
+    def __init__(self, api: PodsApi, client: Client, delays: list[float], **options: Any) -> None:
         self.api = api
         self.delays = delays
         self.events: list[ObservedEvents] = []
@@ -69,36 +74,24 @@ class InformerFollower:
         ]
 
     async def wait_caught_up(self) -> None:
-        """Wait until the informer has the server's latest version, helped by bookmarks."""
-
-        def same() -> bool:
-            self.api.send_bookmarks()
-            return self.informer.resource_version == str(self.api.version)
-
-        await wait_for(same)
+        """Wait until the informer has the server's latest version of the pods."""
+        await wait_for(self.is_caught_up)
         self.check()
+
+    def is_caught_up(self) -> bool:
+        return int(self.informer.resource_version or -1) >= self.api.pods_version
 
     def check(self) -> None:
         """The store equals the server's (INV-INF-1), and indexes and counts agree with it."""
         here = {pod.metadata.key: pod.metadata.resource_version for pod in self.informer}
-        there = self.api.objects(PODS).items()
-        assert here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
+        assert here == self.api.pod_versions()
         self.informer.validate()
 
 
 @asynccontextmanager
-async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[InformerFollower]:
+async def running_informer(api: PodsApi, **options: Any) -> AsyncIterator[InformerFollower]:
     delays: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        delays.append(seconds)
-        await asyncio.sleep(0.001)
-
-    timing = Timing(sleep=sleep, random=lambda: 0.0)
-    client = Client(
-        api.credentials, user_agent="t", options=ClientOptions(timing=timing, max_read_attempts=1)
-    )
-    async with client:
+    async with impatient_client(api, delays) as client:
         follower = InformerFollower(api, client, delays, **options)
         task = asyncio.create_task(follower.informer.run())
         try:
@@ -110,16 +103,17 @@ async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[Inform
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as api:
+async def api() -> AsyncIterator[PodsApi]:
+    async with PodsApi() as api:
         yield api
 
 
 @pytest.mark.parametrize("streams_lists", [True, False])
 async def test_list_and_watch_update_store_indexes_and_handler(
-    api: FakeApi, streams_lists: bool
+    api: PodsApi, streams_lists: bool
 ) -> None:
-    api.supports_watch_list = streams_lists
+    if not streams_lists:
+        api.faults.reject_watch_lists()
     api.put(PODS, "a", spec={"nodeName": "n1"}, metadata={"labels": {"app": "x"}})
     api.put(PODS, "b")
     async with running_informer(api) as follower:
@@ -140,34 +134,66 @@ async def test_list_and_watch_update_store_indexes_and_handler(
         assert len(informer) == 2
         assert "d/a" in informer
         assert informer.get("d/b") is None
-    assert api.count("GET") == (0 if streams_lists else 1)
+    assert api.count("list", PODS) == (0 if streams_lists else 1)
 
 
-async def test_watch_list_that_never_ends_falls_back_to_pages(api: FakeApi) -> None:
-    api.hang_lists = True
+async def test_transform_determines_what_is_kept(api: PodsApi) -> None:
+    """INV-INF-1: of the initial list and of updates; indexes and handlers see the result."""
+
+    def without_labels(pod: Pod) -> Pod:
+        meta = msgspec.structs.replace(pod.metadata, labels={})
+        return msgspec.structs.replace(pod, metadata=meta) if pod.spec.node_name else pod
+
+    api.put(PODS, "a", spec={"nodeName": "n"}, metadata={"labels": {"app": "x"}})
+    api.put(PODS, "b", metadata={"labels": {"app": "x"}})
+    async with Client(api.credentials, user_agent="t") as client:
+        informer = Informer(
+            client,
+            PODS,
+            Pod,
+            indexes={"app": lambda pod: pod.metadata.labels.values()},
+            transform=without_labels,
+        )
+        events: list[Pod | None] = []
+        informer.add_event_handler(lambda old, new: events.append(new))
+        task = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        assert [pod.metadata.name for pod in informer.by_index("app", "x")] == ["b"]
+        api.put(PODS, "b", spec={"nodeName": "n"})
+        await wait_for(lambda: len(events) == 3)
+        assert list(informer.by_index("app", "x")) == []
+        assert [bool(pod and pod.metadata.labels) for pod in events] == [False, True, False]
+        informer.validate()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_watch_list_that_never_ends_falls_back_to_pages(api: PodsApi) -> None:
+    api.faults.hold(RequestMatcher("watch", where=is_watch_list, count=None))
     for number in range(7):
         api.put(PODS, f"p{number}")
     async with running_informer(api, watch_list_timeout=0.05, page_size=3) as follower:
         await follower.informer.wait_synced()
         follower.check()
-    assert api.count("GET") == 3
+    assert api.count("list", PODS) == 3
 
 
-async def test_object_recreated_with_another_uid_is_a_delete_and_an_add(api: FakeApi) -> None:
+async def test_object_recreated_with_another_uid_is_a_delete_and_an_add(api: PodsApi) -> None:
     first = api.put(PODS, "a")["metadata"]["uid"]
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         api.drop_watches()
         api.remove(PODS, "a")
         second = api.put(PODS, "a")["metadata"]["uid"]
-        api.forget_history()
+        api.compact()
         await follower.wait_caught_up()
         assert follower.event_summary == [("add", "d/a"), ("delete", "d/a"), ("add", "d/a")]
         uids = [(new or old or Pod()).metadata.uid for old, new in follower.events]
         assert uids == [first, first, second]
 
 
-async def test_relist_delivers_only_differences(api: FakeApi) -> None:
+async def test_relist_delivers_only_differences(api: PodsApi) -> None:
     """INV-INF-3: what was deleted during the disconnect is delivered as deleted."""
     for name in ("same", "changes", "removed"):
         api.put(PODS, name)
@@ -178,7 +204,7 @@ async def test_relist_delivers_only_differences(api: FakeApi) -> None:
         api.put(PODS, "changes", x=1)
         api.remove(PODS, "removed")
         api.put(PODS, "added")
-        api.forget_history()
+        api.compact()
         await follower.wait_caught_up()
         assert sorted(follower.event_summary) == [
             ("add", "d/added"),
@@ -188,30 +214,33 @@ async def test_relist_delivers_only_differences(api: FakeApi) -> None:
         assert follower.informer.stats().lists == 2
 
 
-async def test_ended_watch_is_resumed_from_the_last_version(api: FakeApi) -> None:
+async def test_ended_watch_is_resumed_from_the_last_version(api: PodsApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         for end in (api.end_watches, api.drop_watches):
             api.put(PODS, "a", x=end.__name__)
-            await wait_for(lambda: follower.informer.resource_version == str(api.version))
-            version = api.version
+            await follower.wait_caught_up()
+            version = follower.informer.resource_version
             end()
             api.put(PODS, "a", y=end.__name__)
-            await wait_for(lambda: follower.informer.resource_version == str(api.version))
-            assert api.received[-1].query["resourceVersion"] == str(version)
+            await follower.wait_caught_up()
+            assert api.faults.requests[-1].query["resourceVersion"] == version
         assert follower.informer.stats().lists == 1
         assert [logged for logged, _ in follower.event_summary] == ["add"] + ["update"] * 4
 
 
-async def test_bookmark_advances_the_resource_version(api: FakeApi) -> None:
+async def test_bookmark_advances_the_resource_version(
+    api: PodsApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "BOOKMARK_INTERVAL", 0.01)
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
         for number in range(5):
             api.put(NODES, "n", x=number)  # another kind: no event here, but versions pass
-        await follower.wait_caught_up()
-        api.forget_history()
+        await wait_for(lambda: int(follower.informer.resource_version) >= api.newest_version)
+        api.compact()
         api.end_watches()
         api.put(PODS, "b")
         await follower.wait_caught_up()
@@ -219,38 +248,39 @@ async def test_bookmark_advances_the_resource_version(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "headers", "times", "lists"),
-    [(500, {}, 1, 2), (410, {}, 1, 2), (429, {}, 3, 1), (429, {"Retry_After": "7"}, 3, 1)],
+    ("status", "retry_after", "times", "lists"),
+    [(500, None, 1, 2), (410, None, 1, 2), (429, None, 3, 1), (429, 7, 3, 1)],
 )
 async def test_only_errors_that_invalidate_the_version_cause_a_relist(
-    api: FakeApi, fault: int, headers: dict[str, Any], times: int, lists: int
+    api: PodsApi, status: int, retry_after: int | None, times: int, lists: int
 ) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
-        api.inject_fault(fault, times=times, watch=True, **headers)
+        refused = RequestMatcher("watch", PODS, count=times)
+        api.faults.error(refused, status, retry_after=retry_after)
         api.end_watches()
-        await wait_for(lambda: follower.informer.stats().failures >= 1 and api.watches)
+        await wait_for(lambda: follower.informer.stats().failures >= 1 and api.watches(PODS))
         api.put(PODS, "a", x=1)
         await follower.wait_caught_up()
         assert follower.informer.stats().lists == lists
         assert follower.event_summary == [("add", "d/a"), ("update", "d/a")]
-        if headers:
-            assert set(follower.delays) == {7.0}
+        if retry_after:
+            assert follower.delays.count(float(retry_after)) == times
 
 
-async def test_backoff_between_failures_doubles(api: FakeApi) -> None:
-    api.inject_fault("drop", times=99)
+async def test_backoff_between_failures_doubles(api: PodsApi) -> None:
+    api.faults.lose_request(RequestMatcher(count=99))
     async with running_informer(api) as follower:
         await wait_for(lambda: len(follower.delays) >= 5)
         assert follower.delays[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
 
 
 async def test_outage_is_logged_at_start_and_end(
-    api: FakeApi, caplog: pytest.LogCaptureFixture
+    api: PodsApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "batholith.kube.informer.reflector")
-    api.inject_fault("drop", times=20)
+    api.faults.lose_request(RequestMatcher(count=20))
     async with running_informer(api) as follower:
         api.put(PODS, "a")
         await follower.wait_caught_up()
@@ -266,7 +296,7 @@ async def test_outage_is_logged_at_start_and_end(
 
 
 async def test_unreachable_server_is_retried_with_short_backoff() -> None:
-    api = FakeApi()
+    api = PodsApi()
     delays: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -285,7 +315,7 @@ async def test_unreachable_server_is_retried_with_short_backoff() -> None:
     assert follower.informer.stale_seconds > 0
 
 
-async def test_very_short_watches_are_retried_with_backoff(api: FakeApi) -> None:
+async def test_very_short_watches_are_retried_with_backoff(api: PodsApi) -> None:
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
 
@@ -299,14 +329,14 @@ async def test_very_short_watches_are_retried_with_backoff(api: FakeApi) -> None
 
 
 async def test_watch_without_data_is_resumed_after_the_idle_timeout(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: PodsApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put(PODS, "a")
     time = LoopTime(monkeypatch)
-    async with running_informer(api, idle_timeout=1000) as follower:
+    async with running_informer(api, idle_timeout=50) as follower:
         await follower.wait_caught_up()
         for watches in (2, 3):
-            time.advance(1001)
+            time.advance(51)  # no bookmark is due yet
             await wait_for(lambda: follower.informer.stats().watches == watches)  # noqa: B023
             await follower.wait_caught_up()
         api.put(PODS, "a", x=1)
@@ -314,21 +344,21 @@ async def test_watch_without_data_is_resumed_after_the_idle_timeout(
         assert follower.informer.stats().lists == 1
 
 
-async def test_truncated_event_is_delivered_after_resuming(api: FakeApi) -> None:
+async def test_truncated_event_is_delivered_after_resuming(api: PodsApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
-        api.break_watch_after = 40
+        api.watches(PODS)[0].abort_after(40)
         api.put(PODS, "a", x="y" * 100)
         await follower.wait_caught_up()
         assert follower.event_summary == [("add", "d/a"), ("update", "d/a")]
 
 
-async def test_malformed_event_causes_a_relist(api: FakeApi) -> None:
+async def test_malformed_event_causes_a_relist(api: PodsApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
-        api.send_line(b"<html>proxy error</html>\n")
+        api.watches(PODS)[0].send(b"<html>proxy error</html>\n")
         await wait_for(lambda: follower.informer.stats().lists == 2)
         await follower.wait_caught_up()
         assert follower.event_summary == [("add", "d/a")]
@@ -336,9 +366,10 @@ async def test_malformed_event_causes_a_relist(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("streams_lists", [True, False])
 async def test_undecodable_object_is_skipped_and_counted(
-    api: FakeApi, streams_lists: bool, caplog: pytest.LogCaptureFixture
+    api: PodsApi, streams_lists: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.supports_watch_list = streams_lists
+    if not streams_lists:
+        api.faults.reject_watch_lists()
     api.put(PODS, "bad", spec={"nodeName": 7})
     api.put(PODS, "invalid", spec={"nodeName": "n"})
     async with running_informer(api) as follower:
@@ -349,9 +380,9 @@ async def test_undecodable_object_is_skipped_and_counted(
         await wait_for(lambda: "d/good" in follower.informer)
         assert follower.informer.stats().undecodable == 2
         api.drop_watches()
-        api.forget_history()
+        api.compact()
         api.put(PODS, "later")
-        api.forget_history()
+        api.compact()
         await wait_for(lambda: "d/later" in follower.informer)
         former = follower.informer.get("d/invalid")
         assert former is not None
@@ -362,7 +393,7 @@ async def test_undecodable_object_is_skipped_and_counted(
 
 
 async def test_failing_handler_does_not_affect_other_handlers(
-    api: FakeApi, caplog: pytest.LogCaptureFixture
+    api: PodsApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     def bad(old: Pod | None, new: Pod | None) -> None:
         raise RuntimeError("a bug")
@@ -382,7 +413,7 @@ async def test_failing_handler_does_not_affect_other_handlers(
     assert logged[0].levelno == logging.ERROR
 
 
-async def test_late_handler_receives_initial_replay(api: FakeApi) -> None:
+async def test_late_handler_receives_initial_replay(api: PodsApi) -> None:
     api.put(PODS, "a")
     api.put(PODS, "b")
     async with running_informer(api) as follower:
@@ -399,45 +430,35 @@ async def test_late_handler_receives_initial_replay(api: FakeApi) -> None:
         assert len(received) == 3
 
 
-async def test_cancelled_informer_closes_its_watch(api: FakeApi) -> None:
+async def test_cancelled_informer_closes_its_watch(api: PodsApi) -> None:
     async with running_informer(api) as follower:
         await follower.informer.wait_synced()
-        assert api.watches == 1
-
-    def noticed() -> bool:
-        api.put(PODS, "a")  # the server notices when it writes, perhaps not the first time
-        return api.watches == 0
-
-    await wait_for(noticed)
+        assert len(api.watches(PODS)) == 1
+    await api.wait_until(lambda: not api.watches(PODS))
 
 
-async def test_unchanged_objects_are_not_redelivered(api: FakeApi) -> None:
+async def test_unchanged_objects_are_not_redelivered(api: PodsApi) -> None:
     """INV-INF-5: a repetition of the same version reaches no handler."""
     obj = api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
         for _ in range(3):
-            version = obj["metadata"]["resourceVersion"]
-            uid = obj["metadata"]["uid"]
-            api.send_line(
-                b'{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"d",'
-                b'"uid":"%s","resourceVersion":"%s"}}}\n' % (uid.encode(), version.encode())
-            )
+            api.watches(PODS)[0].send_event("MODIFIED", obj)
         api.put(PODS, "b")
         await follower.wait_caught_up()
         assert follower.event_summary == [("add", "d/a"), ("add", "d/b")]
 
 
-async def test_large_list_yields_to_other_tasks(api: FakeApi) -> None:
-    for number in range(3000):
+async def test_large_list_yields_to_other_tasks(api: PodsApi) -> None:
+    for number in range(1000):
         api.put(PODS, f"p{number}")
-    api.supports_watch_list = False
+    api.faults.reject_watch_lists()
     yields = 0
 
     async def other() -> None:
         nonlocal yields
         while True:
-            yields += api.count("GET")
+            yields += 0 < len(follower.events) < 1000
             await asyncio.sleep(0)
 
     async with running_informer(api, page_size=5000) as follower:
@@ -445,11 +466,11 @@ async def test_large_list_yields_to_other_tasks(api: FakeApi) -> None:
         await follower.informer.wait_synced()
         task.cancel()
         follower.check()
-        assert api.count("GET") == 1
-        assert yields >= 2 * (3000 // 200)
+        assert api.count("list", PODS) == 1
+        assert yields >= 1000 // YIELD_EVERY - 1
 
 
-async def test_shared_informer_runs_until_the_last_runner_ends(api: FakeApi) -> None:
+async def test_shared_informer_runs_until_the_last_runner_ends(api: PodsApi) -> None:
     api.put(PODS, "a")
     async with running_informer(api) as follower:
         await follower.wait_caught_up()
@@ -466,7 +487,7 @@ async def test_shared_informer_runs_until_the_last_runner_ends(api: FakeApi) -> 
     assert "d/c" not in follower.informer
 
 
-async def test_informer_run_again_resumes_from_its_version(api: FakeApi) -> None:
+async def test_informer_run_again_resumes_from_its_version(api: PodsApi) -> None:
     api.put(PODS, "a")
     async with Client(api.credentials, user_agent="t") as client:
         informer = Informer(client, PODS, Pod)
@@ -479,7 +500,7 @@ async def test_informer_run_again_resumes_from_its_version(api: FakeApi) -> None
             api.put(PODS, "b")
 
 
-async def test_metrics_report_informer_counts(api: FakeApi) -> None:
+async def test_metrics_report_informer_counts(api: PodsApi) -> None:
     registry = CollectorRegistry()
     api.put(PODS, "a")
     options = ClientOptions(metrics=ClientMetrics(registry))
@@ -497,6 +518,9 @@ async def test_metrics_report_informer_counts(api: FakeApi) -> None:
 
 # Random histories.
 
+Example = Callable[[InformerFollower], Awaitable[None]]
+RunExample = Callable[[Example], None]
+
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 STEPS = st.one_of(
     st.tuples(st.just("put"), NAMES),
@@ -506,8 +530,8 @@ STEPS = st.one_of(
     st.tuples(st.just("end"), NAMES),
     st.tuples(st.just("forget"), NAMES),
     st.tuples(st.just("cut"), NAMES),
-    st.tuples(st.sampled_from(["refuse-500", "refuse-429", "refuse-drop", "refuse-410"]), NAMES),
-    st.tuples(st.just("toggle"), NAMES),
+    st.tuples(st.sampled_from(["refuse-500", "refuse-429", "refuse-410", "lose"]), NAMES),
+    st.tuples(st.just("reject watch lists"), NAMES),
     st.tuples(st.just("breathe"), NAMES),
     st.tuples(st.just("wait"), NAMES),
 )
@@ -518,17 +542,17 @@ async def apply_step(follower: InformerFollower, step: str, name: str) -> None:
     plain: dict[str, Callable[[], object]] = {
         "drop": api.drop_watches,
         "end": api.end_watches,
-        "forget": api.forget_history,
-        "cut": lambda: setattr(api, "break_watch_after", 30),
-        "toggle": lambda: setattr(api, "supports_watch_list", not api.supports_watch_list),
-        "put": lambda: api.put(PODS, name, spec={"nodeName": f"n{api.version % 3}"}),
-        "remove": lambda: api.delete_if_present(PODS, name),
+        "forget": api.compact,
+        "cut": lambda: api.drop_watches(after=30),
+        "reject watch lists": api.faults.reject_watch_lists,
+        "put": lambda: api.put(PODS, name, spec={"nodeName": f"n{api.newest_version % 3}"}),
+        "remove": lambda: api.remove(PODS, name),
+        "lose": lambda: api.faults.lose_request(RequestMatcher()),
     }
     if step in plain:
         plain[step]()
     elif step.startswith("refuse"):
-        action = step.removeprefix("refuse-")
-        api.inject_fault(int(action) if action.isdigit() else action)
+        api.faults.error(RequestMatcher(), int(step.removeprefix("refuse-")))
     elif step == "breathe":
         await asyncio.sleep(0.001)
     else:
@@ -538,9 +562,9 @@ async def apply_step(follower: InformerFollower, step: str, name: str) -> None:
 def check_event_history(follower: InformerFollower) -> None:
     """INV-INF-2 and INV-INF-3, object by object."""
     there: dict[str, list[str]] = {}
-    for _, change, obj in follower.api.states:
-        if change != "DELETED":
-            meta = obj["metadata"]
+    for change in follower.api.changes:
+        if change.type != "DELETED":
+            meta = change.object["metadata"]
             there.setdefault(meta["uid"], []).append(meta["resourceVersion"])
     last: dict[str, Pod] = {}
     observed: dict[str, list[str]] = {}
@@ -559,64 +583,85 @@ def check_event_history(follower: InformerFollower) -> None:
         assert all(version in rest for version in versions), "not a subsequence of the states"
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.fixture(scope="module")
+def run_example() -> Iterator[RunExample]:
+    """Runs each example on the same server, without pods and faults."""
+    with asyncio.Runner() as runner:
+        api = PodsApi()
+        runner.run(api.__aenter__())
+
+        async def run(example: Example) -> None:
+            api.faults.clear()
+            for key in api.pod_versions():
+                api.remove(PODS, key.removeprefix(f"{NAMESPACE}/"))
+            await api.get(NAMESPACES, NAMESPACE)  # after the removals are committed
+            api.changes.clear()
+            async with running_informer(api) as follower:
+                await example(follower)
+
+        yield lambda example: runner.run(run(example))
+        runner.run(api.__aexit__(None, None, None))
+
+
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=40))
-def test_store_and_events_stay_consistent_under_random_faults(steps: list[tuple[str, str]]) -> None:
+def test_store_and_events_stay_consistent_under_random_faults(
+    run_example: RunExample, steps: list[tuple[str, str]]
+) -> None:
     """INV-INF-1, INV-INF-2, INV-INF-3 under random writes, drops, refusals and lost history."""
 
-    async def run() -> None:
-        async with FakeApi() as api, running_informer(api) as follower:
-            for step, name in steps:
-                await apply_step(follower, step, name)
-            await follower.wait_caught_up()
-            check_event_history(follower)
+    async def run(follower: InformerFollower) -> None:
+        for step, name in steps:
+            await apply_step(follower, step, name)
+        await follower.wait_caught_up()
+        check_event_history(follower)
 
-    asyncio.run(run())
+    run_example(run)
 
 
 WRITES = st.lists(st.tuples(st.sampled_from(["put", "remove"]), NAMES), max_size=8)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=WRITES, gap=WRITES, after=WRITES)
 def test_disconnect_and_relist_at_any_point_are_equivalent_to_none(
-    before: list[tuple[str, str]], gap: list[tuple[str, str]], after: list[tuple[str, str]]
+    run_example: RunExample,
+    before: list[tuple[str, str]],
+    gap: list[tuple[str, str]],
+    after: list[tuple[str, str]],
 ) -> None:
     """INV-INF-4: the same store and keys, except for objects added and deleted in the gap."""
 
-    async def run() -> None:
-        async with FakeApi() as api, running_informer(api) as follower:
-            for name in "ab":
-                api.put(PODS, name)
-            await follower.wait_caught_up()
-            follower.events.clear()
-            api.states.clear()
-            for step, name in before:
-                await apply_step(follower, step, name)
-            await follower.wait_caught_up()
-            touched = {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
-            known = set(api.objects(PODS))
-            api.states.clear()
-            api.drop_watches()
-            for step, name in gap:  # no await, so no reconnect in between
-                await apply_step(follower, step, name)
-            api.forget_history()
-            gap_keys = {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
-            touched |= gap_keys & (known | set(api.objects(PODS)))
-            await follower.wait_caught_up()
-            api.states.clear()
-            for step, name in after:
-                await apply_step(follower, step, name)
-            await follower.wait_caught_up()
-            touched |= {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
-            assert {key for _, key in follower.event_summary} == touched
+    async def run(follower: InformerFollower) -> None:
+        api = follower.api
+        for name in "ab":
+            api.put(PODS, name)
+        await follower.wait_caught_up()
+        follower.events.clear()
+        api.changed.clear()
+        for step, name in before:
+            await apply_step(follower, step, name)
+        await follower.wait_caught_up()
+        touched, known = set(api.changed), set(api.pod_versions())
+        api.changed.clear()
+        api.drop_watches()
+        for step, name in gap:  # no await, so no reconnect in between
+            await apply_step(follower, step, name)
+        api.compact()
+        touched |= api.changed & (known | set(api.pod_versions()))
+        await follower.wait_caught_up()
+        api.changed.clear()
+        for step, name in after:
+            await apply_step(follower, step, name)
+        await follower.wait_caught_up()
+        assert {key for _, key in follower.event_summary} == touched | api.changed
 
-    asyncio.run(run())
+    run_example(run)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
 async def test_reflector_is_restarted_after_an_unexpected_error(
-    api: FakeApi, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    api: PodsApi, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [error]
     async with running_informer(api) as follower:
@@ -638,7 +683,7 @@ async def test_reflector_is_restarted_after_an_unexpected_error(
 
 
 async def test_cancelled_error_of_a_handler_does_not_affect_others(
-    api: FakeApi,
+    api: PodsApi,
 ) -> None:
     def handler(old: Pod | None, new: Pod | None) -> None:
         raise asyncio.CancelledError
@@ -653,7 +698,7 @@ async def test_cancelled_error_of_a_handler_does_not_affect_others(
 
 
 async def test_background_relist_is_restarted_after_a_cancelled_error(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: PodsApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [asyncio.CancelledError()]
     async with running_informer(api) as follower:
@@ -671,7 +716,7 @@ async def test_background_relist_is_restarted_after_a_cancelled_error(
         monkeypatch.setattr(Reflector, "_watch_list", failing)
         api.remove(PODS, "a")
         api.put(PODS, "b")
-        api.forget_history()
+        api.compact()
         api.drop_watches()
         await follower.wait_caught_up()
         assert not errors

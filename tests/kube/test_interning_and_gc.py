@@ -136,11 +136,11 @@ def test_gc_stays_disabled_until_the_last_block_ends() -> None:
 
 def test_frozen_objects_are_not_collected() -> None:
     before = gc.get_threshold()
+    gc.unfreeze()  # what was frozen after the collection of the tests
     try:
         gc.set_threshold(700, 10, 10)  # the default, which another test may have changed
         freeze_heap()
         assert gc.get_freeze_count() > 1000
         assert gc.get_threshold() > (700, 10, 10)
     finally:
-        gc.unfreeze()
         gc.set_threshold(*before)

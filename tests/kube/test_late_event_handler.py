@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
@@ -144,7 +145,7 @@ CHANGES = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(before=st.sets(st.integers(0, 9)), changes=st.lists(CHANGES, max_size=40))
 async def test_every_handler_receives_a_consistent_history(
     before: set[int], changes: list[tuple[str, int]]

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from batholith.kube.informer import relist
 from batholith.kube.informer.relist import Relist
@@ -321,7 +322,7 @@ class RelistModel:
             last[uid] = position
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), writes=WRITES, first=st.sampled_from([0, 100]))
 def test_list_and_changes_converge_to_the_server_state(
     data: st.DataObject, writes: list[tuple[str, str]], first: int
@@ -346,7 +347,7 @@ FOREIGN = st.dictionaries(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(data=st.data(), writes=WRITES, held=FOREIGN)
 def test_any_previous_store_converges_to_the_server_state(
     data: st.DataObject, writes: list[tuple[str, str]], held: State

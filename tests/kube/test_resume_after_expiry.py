@@ -1,25 +1,27 @@
 """After an expired version the watch resumes at once, and a relist delivers missed changes."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from support.api_servers import ServerFactory
-from support.fake_apiserver import FakeApi
 from support.fault_proxy import ErrorResponse, HttpProxy
 from support.polling import wait_for
+from support.watched_pods import PodsApi, impatient_client
 
-from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.client import Client
 from batholith.kube.informer.informer import Informer
 from batholith.kube.informer.reflector import InformerOptions
-from batholith.kube.timing import Timing
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS, PODS
+from batholith.testing import HeldRequests, RecordedRequest, RequestMatcher
 
 
 class Pod(ApiStruct, frozen=True):
@@ -46,22 +48,15 @@ class InformerFollower:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
 
-    def matches(self, api: FakeApi) -> bool:
+    def matches(self, api: PodsApi) -> bool:
         """Return whether the store equals the server's and no relist is due."""
         here = {pod.metadata.key: pod.metadata.resource_version for pod in self.informer}
-        there = api.objects(PODS).items()
-        complete = self.informer.resource_version != ""
-        return complete and here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
+        return self.informer.resource_version != "" and here == api.pod_versions()
 
 
 @asynccontextmanager
-async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[InformerFollower]:
-    async def sleep(seconds: float) -> None:
-        await asyncio.sleep(0.001)
-
-    timing = Timing(sleep=sleep, random=lambda: 0.0)
-    client_options = ClientOptions(timing=timing, max_read_attempts=1)
-    async with Client(api.credentials, user_agent="t", options=client_options) as client:
+async def running_informer(api: PodsApi, **options: Any) -> AsyncIterator[InformerFollower]:
+    async with impatient_client(api, []) as client:
         follower = InformerFollower(Informer(client, PODS, Pod, options=InformerOptions(**options)))
         follower.informer.add_event_handler(follower.on_event)
         follower.start()
@@ -74,27 +69,33 @@ async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[Inform
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as api:
+async def api() -> AsyncIterator[PodsApi]:
+    async with PodsApi() as api:
         yield api
 
 
-async def expire_resource_version(api: FakeApi) -> None:
-    """Expire the version with missed changes, and hold lists back."""
-    api.lists.clear()
+async def expire_resource_version(api: PodsApi) -> HeldRequests:
+    """Expire the version with missed changes, and hold the outdated response to the relist."""
+    held = api.hold_lists()
     api.drop_watches()
     api.put(PODS, "changes", x=1)
     api.remove(PODS, "removed")
     api.put(PODS, "missed")
-    api.forget_history()
+    api.compact()
+    await held.wait_held()
+    return held
 
 
-def watches_from(api: FakeApi, version: int) -> bool:
-    """Return whether a watch from *version* was requested."""
-    return any(seen.query.get("resourceVersion") == str(version) for seen in api.received)
+def watches_from(api: PodsApi, version: int) -> bool:
+    """Return whether a watch from *version*, or a later one, was requested."""
+    return api.count("watch", PODS, where=lambda seen: int(_version_of(seen) or 0) >= version) > 0
 
 
-def three(api: FakeApi) -> None:
+def _version_of(request: RecordedRequest) -> str:
+    return request.query.get("resourceVersion", "")
+
+
+def three(api: PodsApi) -> None:
     for name in ("changes", "removed", "same"):
         api.put(PODS, name)
 
@@ -102,20 +103,24 @@ def three(api: FakeApi) -> None:
 @pytest.mark.parametrize("says_oldest", [True, False])
 @pytest.mark.parametrize("streams_lists", [True, False])
 async def test_new_changes_are_delivered_during_a_relist(
-    api: FakeApi, streams_lists: bool, says_oldest: bool
+    api: PodsApi, streams_lists: bool, says_oldest: bool
 ) -> None:
     three(api)
-    api.supports_watch_list, api.reports_oldest_version = streams_lists, says_oldest
+    if not streams_lists:
+        api.faults.reject_watch_lists()
     async with running_informer(api) as follower:
-        await expire_resource_version(api)
-        await wait_for(lambda: watches_from(api, api.version))
+        if not says_oldest:
+            refused = RequestMatcher("watch", PODS, where=lambda seen: _version_of(seen) != "")
+            api.faults.error(refused, 410, message="too old resource version")
+        held = await expire_resource_version(api)
+        await wait_for(lambda: watches_from(api, api.pods_version))
         api.put(PODS, "fresh")
         await wait_for(lambda: "d/fresh" in follower.informer)
         assert follower.events == [("add", "fresh")]
         assert follower.informer.synced
         assert follower.informer.resource_version == ""
         assert follower.informer.stale_seconds > 0
-        api.lists.set()
+        held.release()
         await wait_for(lambda: follower.matches(api))
         changes = [("delete", "removed"), ("update", "changes"), ("add", "missed")]
         assert follower.events[1:] == changes
@@ -124,28 +129,27 @@ async def test_new_changes_are_delivered_during_a_relist(
         assert follower.informer.stats().lists == 2
 
 
-async def test_watch_resumes_from_the_oldest_version_of_the_server(api: FakeApi) -> None:
+async def test_watch_resumes_from_the_oldest_version_of_the_server(api: PodsApi) -> None:
     """The error states the oldest version, as of a server that has just started."""
     three(api)
     async with running_informer(api) as follower:
-        await expire_resource_version(api)
+        held = await expire_resource_version(api)
         api.put(PODS, "since")
         api.remove(PODS, "same")
         await wait_for(lambda: len(follower.events) == 2)
         assert follower.events == [("add", "since"), ("delete", "same")]
-        assert api.count("GET") == 0
-        api.lists.set()
+        assert api.count("list", PODS) == 0
+        held.release()
         await wait_for(lambda: follower.matches(api))
 
 
-async def test_failed_relist_is_retried_while_the_watch_continues(api: FakeApi) -> None:
+async def test_failed_relist_is_retried_while_the_watch_continues(api: PodsApi) -> None:
     three(api)
     async with running_informer(api) as follower:
-        await expire_resource_version(api)
+        held = await expire_resource_version(api)
         api.put(PODS, "fresh")
         await wait_for(lambda: "d/fresh" in follower.informer)
-        api.break_watch_after = 30
-        api.lists.set()
+        held.lose()
         await wait_for(lambda: follower.matches(api))
         assert sorted(follower.events) == [
             ("add", "fresh"),
@@ -154,39 +158,38 @@ async def test_failed_relist_is_retried_while_the_watch_continues(api: FakeApi) 
             ("update", "changes"),
         ]
         assert follower.informer.stats().lists == 2
-        followed = [seen for seen in api.received if "resourceVersion" in seen.query]
-        assert len(followed) == 2  # that which was refused, and the one since
+        # The watch that was refused, and the current one.
+        assert api.count("watch", PODS, where=lambda seen: _version_of(seen) != "") == 2
 
 
-async def test_failed_watch_is_resumed_while_the_relist_continues(api: FakeApi) -> None:
+async def test_failed_watch_is_resumed_while_the_relist_continues(api: PodsApi) -> None:
     three(api)
-    api.supports_watch_list = False
+    api.faults.reject_watch_lists()
     async with running_informer(api) as follower:
-        await expire_resource_version(api)
-        await wait_for(lambda: api.count("GET") == 2)
-        await wait_for(lambda: api.watches == 1)
+        held = await expire_resource_version(api)
+        await wait_for(lambda: api.watches(PODS))
         api.put(PODS, "one")
         await wait_for(lambda: "d/one" in follower.informer)
         api.drop_watches()
         api.put(PODS, "two")
         await wait_for(lambda: "d/two" in follower.informer)
-        api.lists.set()
+        held.release()
         await wait_for(lambda: follower.matches(api))
-        assert api.count("GET") == 2  # the initial list and the relist
+        assert api.count("list", PODS) == 2  # the initial list and the relist
         assert follower.informer.stats().lists == 2
 
 
-async def test_second_expiry_during_a_relist_restarts_it(api: FakeApi) -> None:
+async def test_second_expiry_during_a_relist_restarts_it(api: PodsApi) -> None:
     three(api)
     async with running_informer(api) as follower:
-        await expire_resource_version(api)
+        held = await expire_resource_version(api)
         api.put(PODS, "one")
         await wait_for(lambda: "d/one" in follower.informer)
         api.drop_watches()
         api.remove(PODS, "one")
         api.put(PODS, "two")
-        api.forget_history()
-        api.lists.set()
+        api.compact()
+        held.release()
         await wait_for(lambda: follower.matches(api))
         assert ("delete", "one") in follower.events
         assert ("add", "two") in follower.events
@@ -194,26 +197,25 @@ async def test_second_expiry_during_a_relist_restarts_it(api: FakeApi) -> None:
 
 
 async def test_ordered_informer_delivers_missed_changes_before_new_ones(
-    api: FakeApi,
+    api: PodsApi,
 ) -> None:
     three(api)
     async with running_informer(api, ordered=True) as follower:
-        await expire_resource_version(api)
-        await wait_for(lambda: api.watches == 1)
+        held = await expire_resource_version(api)
         api.put(PODS, "fresh")
-        api.lists.set()
+        held.release()
         await wait_for(lambda: follower.matches(api))
         assert [name for what, name in follower.events if what == "add"] == ["missed", "fresh"]
 
 
-async def test_informer_stopped_during_a_relist_relists_on_next_run(api: FakeApi) -> None:
+async def test_informer_stopped_during_a_relist_relists_on_next_run(api: PodsApi) -> None:
     three(api)
     async with running_informer(api) as follower:
-        await expire_resource_version(api)
+        held = await expire_resource_version(api)
         api.put(PODS, "fresh")
         await wait_for(lambda: "d/fresh" in follower.informer)
         await follower.stop()
-        api.lists.set()
+        held.release()
         api.remove(PODS, "fresh")
         follower.start()
         await wait_for(lambda: follower.matches(api))
@@ -221,24 +223,26 @@ async def test_informer_stopped_during_a_relist_relists_on_next_run(api: FakeApi
         assert ("delete", "fresh") in follower.events
 
 
-async def test_state_of_a_restored_server_is_accepted(api: FakeApi) -> None:
-    """Its versions are lower than the known ones, and stored objects are missing."""
-    three(api)
-    api.put(PODS, "missed")
-    async with running_informer(api) as follower:
-        api.drop_watches()
-        for key, obj in api.objects(PODS).items():
-            meta = {**obj["metadata"], "resourceVersion": "7"}
-            api.objects(PODS)[key] = {**obj, "metadata": meta}
-        del api.objects(PODS)["d/removed"]
-        api.history.clear()
-        api.version = 50
-        api.inject_fault(504, watch=True)  # error for a version that the server has not reached
-        await wait_for(lambda: follower.matches(api))
-        assert follower.events[0] == ("delete", "removed")
-        api.put(PODS, "same", x=1)
-        await wait_for(lambda: follower.matches(api))
-        assert follower.events[-1] == ("update", "same")
+async def test_state_of_a_restored_server_is_accepted(tmp_path: Path) -> None:
+    """Its versions are lower than the known ones, and objects created since do not exist."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    async with PodsApi(data_dir=data) as api:
+        three(api)
+    shutil.copytree(data, backup)
+    async with AsyncExitStack() as stack:
+        async with PodsApi(data_dir=data) as api:
+            port = urlsplit(api.url).port
+            api.put(PODS, "since")
+            for number in range(100):  # more than the server itself writes at its start
+                api.put(PODS, "changes", x=number)
+            follower = await stack.enter_async_context(running_informer(api))
+        async with PodsApi(data_dir=backup, port=port) as restored:
+            assert restored.newest_version < api.newest_version
+            await wait_for(lambda: follower.matches(restored))
+            assert follower.events == [("delete", "since"), ("update", "changes")]
+            restored.put(PODS, "same", x=1)
+            await wait_for(lambda: follower.matches(restored))
+            assert follower.events[2:] == [("update", "same")]
 
 
 async def test_changes_during_rejected_reads_are_delivered_once(

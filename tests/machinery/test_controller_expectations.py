@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.examples import examples
 
 from batholith.machinery.expectations import (
     TTL,
@@ -124,7 +125,9 @@ class ReplicaMachine(RuleBasedStateMachine):
 
 
 TestReplicaMachine = ReplicaMachine.TestCase
-TestReplicaMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestReplicaMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from batholith.machinery import cron
 from batholith.machinery.cron import ScheduleError, TimeZoneProblem
@@ -443,7 +444,7 @@ INSTANTS = st.builds(
 ) | st.datetimes(datetime(1985, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SCHEDULES, ZONES, INSTANTS)
 @example("0 0 * * *", ZoneInfo("America/St_Johns"), at("2010-11-06T00:00:00+00:00"))
 @example("* * * * *", ZoneInfo("Pacific/Apia"), at("2011-12-30T09:00:00+00:00"))
@@ -460,7 +461,7 @@ def test_times_are_those_of_the_slow_reference(
             return
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SCHEDULES, ZONES, INSTANTS, st.integers(0, 3 * 86400))
 def test_missed_times_are_those_of_the_slow_reference(
     schedule: str, zone: tzinfo, since: datetime, seconds: int

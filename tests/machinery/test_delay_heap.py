@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.examples import examples
 
 from batholith.machinery.delay_heap import DelayHeap
 from batholith.machinery.testing import FakeClock
@@ -45,7 +46,9 @@ class DelayMachine(RuleBasedStateMachine):
 
 
 TestDelayMachine = DelayMachine.TestCase
-TestDelayMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDelayMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 
 
 def test_inv_dq_2_due_time_moves_forward_and_never_back() -> None:

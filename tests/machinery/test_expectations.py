@@ -6,6 +6,7 @@ INV-EX-4 and INV-EX-6 also concern the callers: see the tests of the job control
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.examples import examples
 
 from batholith.machinery.expectations import TTL, Expectations
 from batholith.machinery.testing import FakeClock
@@ -76,7 +77,9 @@ class ControllerMachine(RuleBasedStateMachine):
 
 
 TestControllerMachine = ControllerMachine.TestCase
-TestControllerMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestControllerMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 
 
 def test_inv_ex_3_lost_notification_blocks_for_five_minutes() -> None:
@@ -174,3 +177,9 @@ def test_deleted_key_expects_nothing() -> None:
     expected.expect("job", ["a"])
     expected.delete("job")
     assert not expected.pending("job")
+
+
+def test_expecting_no_child_leaves_no_record() -> None:
+    expected = Expectations(FakeClock())
+    expected.expect("job", [])
+    assert "job" not in expected and len(expected) == 0

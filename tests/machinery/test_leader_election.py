@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from support.examples import examples
 from support.lease_simulation import LeaseSimulation, SimulatedCandidate
 
 from batholith.kube.client.events import EventType
@@ -540,7 +541,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
 TestElectionMachine = ElectionMachine.TestCase
 TestElectionMachine.settings = hypothesis_settings(
-    max_examples=10, stateful_step_count=30, deadline=None
+    max_examples=examples(10), stateful_step_count=30, deadline=None
 )
 
 

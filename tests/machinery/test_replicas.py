@@ -12,6 +12,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.children import LABELS, OWNER, Anything, Json, Pod
+from support.examples import examples
 
 from batholith.kube.errors import (
     AlreadyExistsError,
@@ -271,7 +272,7 @@ ACTIONS = st.sampled_from(
 STEPS = st.lists(st.tuples(ACTIONS, st.integers(0, 9), FATES), min_size=5, max_size=25)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(desired=st.integers(1, MAX_DESIRED), steps=STEPS)
 async def test_replicas_in_random_histories(
     desired: int, steps: list[tuple[str, int, list[str]]]

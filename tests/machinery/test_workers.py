@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.polling import wait_for
 
 from batholith.kube.errors import ConnectionLostError, ForbiddenError, ServerError
@@ -259,7 +260,7 @@ async def test_one_key_is_never_reconciled_concurrently() -> None:
 
 
 @given(posts=st.lists(st.sampled_from(["ns/a", "ns/b", "ns/c", "ns/d"]), max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_inv_sh_1_items_of_a_key_are_processed_in_order_by_one_worker(posts: list[str]) -> None:
     """INV-SH-1 and INV-VC-2, with every third attempt failing before the item is popped."""
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.examples import examples
 
 from batholith.machinery.testing import FakeClock, run_ready_tasks
 from batholith.machinery.workqueue import WorkQueue
@@ -88,7 +89,9 @@ class WorkQueueMachine(RuleBasedStateMachine):
 
 
 TestWorkQueueMachine = WorkQueueMachine.TestCase
-TestWorkQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWorkQueueMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 
 
 def test_inv_wq_4_key_added_in_processing_is_returned_again() -> None:
@@ -117,7 +120,7 @@ def test_done_of_a_queued_key_does_not_duplicate_it() -> None:
     plan=st.lists(st.tuples(KEYS, st.integers(0, 3)), max_size=30),
     workers=st.integers(1, 4),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_inv_wq_9_last_add_is_followed_by_a_complete_sync(
     plan: list[tuple[str, int]], workers: int
 ) -> None:

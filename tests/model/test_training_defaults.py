@@ -74,7 +74,8 @@ def replica_specs(draw: st.DrawFn, kind: str, replica_type: str) -> Json:
 
 
 @given(jobs())
-def test_inv_tj_14_defaults_are_idempotent_and_keep_a_valid_job_valid(job: Json) -> None:
+def test_defaults_are_idempotent_and_keep_a_valid_job_valid(job: Json) -> None:
+    """INV-TJ-14."""
     framework = BY_KIND[job["kind"]]
     given_job = decoded(job)
     complete = framework.default(given_job)

@@ -7,21 +7,19 @@ from hypothesis.stateful import precondition, rule
 from support.podgroup_stateful import DAEMONSETS, SIZE, STATEFULSETS, PodGroupWorld
 from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
 
-from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
+from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, Resource
 
 KEYS = st.sampled_from(["d/p1", "d/p2", "d/p3", "e/p1", "e/p2"])
 NAMESPACES = st.sampled_from(["d", "d", "e"])
 WHICH = st.integers(0, 7)
 
 
-def _has_pods(machine: Any) -> bool:
+def _has_pods(machine: "PodGroupMachine") -> bool:
     return bool(machine.world.objects_by_key(PODS))
 
 
-class PodGroupMachine(ControllerMachine):
+class PodGroupMachine(ControllerMachine[PodGroupWorld]):
     """The PodGroup controller under random operations and faults."""
-
-    world: PodGroupWorld
 
     def __init__(self) -> None:
         super().__init__(PodGroupWorld())
@@ -35,7 +33,7 @@ class PodGroupMachine(ControllerMachine):
     @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]),
           size=st.integers(0, 3),
           pace=PACE)  # fmt: skip
-    def make_or_change_a_set(self, space: str, kind: Any, size: int, pace: int | None) -> None:
+    def make_or_change_a_set(self, space: str, kind: Resource, size: int, pace: int | None) -> None:
         notes = {SIZE: str(size), "volcano.sh/preemptable": "true"}
         self.world.put(kind, f"{space}/w", metadata={"annotations": notes}, spec={"replicas": 2})
         self._settle_or_advance(pace)
@@ -57,13 +55,13 @@ class PodGroupMachine(ControllerMachine):
         self._settle_or_advance(pace)
 
     @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), pace=PACE)
-    def delete_a_set(self, space: str, kind: Any, pace: int | None) -> None:
+    def delete_a_set(self, space: str, kind: Resource, pace: int | None) -> None:
         if f"{space}/w" in self.world.objects_by_key(kind):
             self.world.api.force_delete(kind, f"{space}/w")
         self._settle_or_advance(pace)
 
     @rule(key=KEYS, kind=st.sampled_from([None, STATEFULSETS, STATEFULSETS, DAEMONSETS]), pace=PACE)
-    def make_a_pod(self, key: str, kind: Any, pace: int | None) -> None:
+    def make_a_pod(self, key: str, kind: Resource, pace: int | None) -> None:
         if key not in self.world.objects_by_key(PODS):
             self.world.pod(key, kind)
         self._settle_or_advance(pace)

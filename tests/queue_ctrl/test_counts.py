@@ -5,6 +5,7 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.examples import examples
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
@@ -60,7 +61,9 @@ class CountsMachine(RuleBasedStateMachine):
 
 
 TestCountsMachine = CountsMachine.TestCase
-TestCountsMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestCountsMachine.settings = settings(
+    max_examples=examples(50), stateful_step_count=30, deadline=None
+)
 
 
 def test_event_without_a_count_change_adds_no_queue() -> None:

@@ -16,10 +16,8 @@ ACTIONS = st.sampled_from(
 WHICH = st.integers(0, 7)
 
 
-class QueueMachine(ControllerMachine):
+class QueueMachine(ControllerMachine[QueueWorld]):
     """The queue controller under random operations and faults."""
-
-    world: QueueWorld
 
     def __init__(self) -> None:
         super().__init__(QueueWorld())

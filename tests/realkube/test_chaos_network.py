@@ -5,7 +5,7 @@ and only leaders write.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -14,11 +14,13 @@ import pytest
 from support.audit_log import AuditedRequest
 from support.chaos_cluster import COMPONENTS, ChaosCluster, chaos_cluster
 from support.fault_proxy import HttpProxy, TcpProxy, random_faults
+from support.job_load import expected_jobs
 from support.replicas import Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a loaded machine
 
-CUTS: tuple[tuple[Callable[[TcpProxy], None], Callable[[TcpProxy], None]], ...] = (
+Cut = tuple[Callable[[TcpProxy], None], Callable[[TcpProxy], None]]
+CUTS: tuple[Cut, ...] = (
     (TcpProxy.drop, TcpProxy.resume),
     (TcpProxy.hang, TcpProxy.drop),  # requests in flight are lost; the next one delivers them
     (lambda proxy: proxy.hang(requests=False), TcpProxy.resume),
@@ -46,13 +48,23 @@ def observing_proxy(s: ChaosCluster) -> HttpProxy:
     return HttpProxy(s.server.url, ca=s.server.ca, own=s.server.kube.pki.server)
 
 
-async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("jobs", "cuts"),
+    [
+        (40, {10: CUTS[2]}),
+        pytest.param(200, dict(zip((10, 60, 110), CUTS, strict=True)), marks=pytest.mark.soak),
+    ],
+)
+async def test_leaders_that_are_cut_off_end(
+    tmp_path: Path, jobs: int, cuts: Mapping[int, Cut]
+) -> None:
+    """Each time when a number of jobs have ended."""
     async with (
-        chaos_cluster(tmp_path) as s,
+        chaos_cluster(tmp_path, workload=expected_jobs(jobs)) as s,
         proxy_per_replica(s, lambda: TcpProxy(s.server.kube.port)) as proxies,
         s.running_replicas(),
     ):
-        for ended, (cut, then) in zip((10, 60, 110), CUTS, strict=True):
+        for ended, (cut, then) in cuts.items():
             await s.job_load.wait_finished(ended)
 
             def cut_off(replica: Replica, cut: Callable[[TcpProxy], None] = cut) -> None:
@@ -64,7 +76,7 @@ async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
                 assert last_line in replica.log_text()
                 then(proxies[replica.user])
         await s.check_jobs()
-        s.check_leaders(min_transitions=3)
+        s.check_leaders(min_transitions=len(cuts))
 
 
 def is_safe_to_repeat(request: AuditedRequest) -> bool:
@@ -111,6 +123,7 @@ async def test_some_of_all_requests_fail(tmp_path: Path) -> None:
         assert proxy.faults_injected > 200
 
 
+@pytest.mark.soak
 async def test_the_api_server_is_killed_and_comes_back(tmp_path: Path) -> None:
     async with chaos_cluster(tmp_path) as s, s.running_replicas():
         for ended in (10, 90):

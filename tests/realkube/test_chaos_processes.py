@@ -1,13 +1,15 @@
 """Three replicas of the controllers and the scheduler, of which the leaders die, stop or are ended.
 
-In all of them 200 jobs reach their expected results, no pod is created a second time, and only
+In all of them many jobs reach their expected results, no pod is created a second time, and only
 leaders write: `ChaosCluster.check` and `ChaosCluster.check_leaders`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.chaos_cluster import COMPONENTS, chaos_cluster
+from support.job_load import expected_jobs
 from support.replicas import ElectionTiming, Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a loaded machine
@@ -16,14 +18,18 @@ pytestmark = pytest.mark.timeout(900)  # for a loaded machine
 LONG = ElectionTiming(lease=120, renew=80, retry=2)
 
 
-async def test_leaders_are_killed_again_and_again(tmp_path: Path) -> None:
-    async with chaos_cluster(tmp_path) as s, s.running_replicas():
-        for ended in (10, 70, 130):
+@pytest.mark.parametrize(
+    ("jobs", "kills"), [(40, (10,)), pytest.param(200, (10, 70, 130), marks=pytest.mark.soak)]
+)
+async def test_leaders_are_killed(tmp_path: Path, jobs: int, kills: Sequence[int]) -> None:
+    """Each time when a number of jobs have ended."""
+    async with chaos_cluster(tmp_path, workload=expected_jobs(jobs)) as s, s.running_replicas():
+        for ended in kills:
             await s.job_load.wait_finished(ended)
             for replica in (await s.failed_over(Replica.kill)).values():
                 assert await replica.wait_exit() == -9
         await s.check_jobs()
-        s.check_leaders(min_transitions=3)
+        s.check_leaders(min_transitions=len(kills))
 
 
 @pytest.mark.soak

@@ -57,15 +57,17 @@ SCHEMA: Json = {
 }
 
 
-async def test_they_are_what_make_crds_makes(tmp_path: Path) -> None:
-    async with real_server(tmp_path) as real:
-        created = crd_builder.document(await crd_builder.read_schemas(real.get))
+async def test_they_are_what_make_crds_makes(real: ServerFactory, tmp_path: Path) -> None:
+    async with real.start(tmp_path) as server:
+        created = crd_builder.document(await crd_builder.read_schemas(server.get))
     assert crd_builder.encoded(created) == (crd_builder.PACKAGED / "definitions.json").read_bytes()
 
 
-async def test_the_real_server_serves_them_without_complaint(tmp_path: Path) -> None:
-    async with real_server(tmp_path, crds=crds.load()) as real:
-        for created in (await real.get(DEFINITIONS))["items"]:
+async def test_the_real_server_serves_them_without_complaint(
+    real: ServerFactory, tmp_path: Path
+) -> None:
+    async with real.start(tmp_path) as server:
+        for created in (await server.get(DEFINITIONS))["items"]:
             conditions = {one["type"]: one["status"] for one in created["status"]["conditions"]}
             assert conditions == {"NamesAccepted": "True", "Established": "True"}
 

@@ -3,7 +3,7 @@ deleted."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,19 @@ import pytest
 from support.kubectl import Kubectl, needs_kubectl
 from support.manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
 from support.polling import DEFAULT_TIMEOUT, wait_until_equal, wait_until_true
-from support.realkube import WORKLOADS, RealKubeOptions, RealServer, real_server, require_realkube
+from support.realkube import (
+    WORKLOADS,
+    RealKube,
+    RealKubeOptions,
+    RealServer,
+    real_server,
+    require_realkube,
+    server_view,
+)
 
 from batholith.model.names import COMMANDS, JOBS, PODS, QUEUES, Resource
 
-pytestmark = pytest.mark.timeout(900)  # dozens of objects by kubectl, a fresh server each
+pytestmark = pytest.mark.timeout(900)  # dozens of objects by kubectl
 
 SERVICE_MONITORS = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -69,12 +77,31 @@ class InstallSite:
         }
 
 
-@pytest.fixture
-async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[InstallSite]:
+@pytest.fixture(scope="module")
+def passive_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKube]:
+    """A server without controllers, which each test leaves behind as it likes."""
     needs_kubectl()
     require_realkube()
-    options = getattr(request, "param", RealKubeOptions())
-    async with real_server(tmp_path, options, crds=[SERVICE_MONITORS]) as server:
+    options = RealKubeOptions(crds=[SERVICE_MONITORS])
+    with RealKube(tmp_path_factory.mktemp("kube"), options) as kube:
+        kube.snapshot()
+        yield kube
+
+
+@pytest.fixture
+async def site(passive_kube: RealKube, tmp_path: Path) -> AsyncIterator[InstallSite]:
+    """A server without controllers; nothing is installed."""
+    passive_kube.restore()
+    async with server_view(passive_kube) as server:
+        yield InstallSite(server, Kubectl(server, tmp_path))
+
+
+@pytest.fixture
+async def active_site(tmp_path: Path) -> AsyncIterator[InstallSite]:
+    """A new server with the controllers that a deletion needs."""
+    needs_kubectl()
+    require_realkube()
+    async with real_server(tmp_path, ACTIVE_KINDS, crds=[SERVICE_MONITORS]) as server:
         yield InstallSite(server, Kubectl(server, tmp_path))
 
 
@@ -113,47 +140,47 @@ async def test_each_overlay_is_taken_over_the_one_before(site: InstallSite) -> N
         assert await site.versions(directory) == before
 
 
-@pytest.mark.parametrize("site", [ACTIVE_KINDS], indirect=True)
 async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs(
-    site: InstallSite,
+    active_site: InstallSite,
 ) -> None:
-    await site.kubectl("apply", "-k", str(MANIFESTS))
+    await active_site.kubectl("apply", "-k", str(MANIFESTS))
     expected = sum(
         each["spec"]["replicas"] for each in of_kind(kustomized(MANIFESTS), "Deployment").values()
     )
-    await _wait_pods(site.server, expected)
-    await _check_user_roles(site)
+    await _wait_pods(active_site.server, expected)
+    await _check_user_roles(active_site)
     # No webhook responds here; existing objects must not block the deletion.
     hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
-    await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
+    await active_site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
     for path, body in ((QUEUES.path(), _queue()), (JOBS.path("default"), _job())):
-        await wait_until_true(partial(_accepts, site.server, path, body))
-    await site.server.create(QUEUES.path(), _queue())
-    await site.server.create(JOBS.path("default"), _job())
-    await site.kubectl("apply", "-k", str(MANIFESTS))
-    result = await site.kubectl.run("delete", "-k", str(MANIFESTS), "--timeout=190s")
+        await wait_until_true(partial(_accepts, active_site.server, path, body))
+    await active_site.server.create(QUEUES.path(), _queue())
+    await active_site.server.create(JOBS.path("default"), _job())
+    await active_site.kubectl("apply", "-k", str(MANIFESTS))
+    result = await active_site.kubectl.run("delete", "-k", str(MANIFESTS), "--timeout=190s")
     if result.code:
-        terminating = await site.kubectl("get", "crd,namespace", "-o", "json")
+        terminating = await active_site.kubectl("get", "crd,namespace", "-o", "json")
         raise AssertionError(f"{result.err}\n{_conditions(terminating)}")
-    left = await site.kubectl("get", f"crd,clusterrole,clusterrolebinding,namespace,{hooks}")
+    left = await active_site.kubectl("get", f"crd,clusterrole,clusterrolebinding,namespace,{hooks}")
     assert "volcano" not in left
     assert "batholith" not in left
     assert "vcjob" not in left
 
 
-@pytest.mark.parametrize("site", [ACTIVE_KINDS], indirect=True)
 async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(
-    site: InstallSite,
+    active_site: InstallSite,
 ) -> None:
-    await site.kubectl("apply", "-k", str(MANIFESTS))
+    await active_site.kubectl("apply", "-k", str(MANIFESTS))
     for who in ("ada", "eve"):
-        await site.kubectl("create", "rolebinding", who, "--clusterrole=edit", f"--user={who}")
+        await active_site.kubectl(
+            "create", "rolebinding", who, "--clusterrole=edit", f"--user={who}"
+        )
     allowed = ("--clusterrole=batholith-queue-admin", "--user=eve")
-    await site.kubectl("create", "clusterrolebinding", "eve", *allowed)
+    await active_site.kubectl("create", "clusterrolebinding", "eve", *allowed)
 
     async def ordered(who: str, resource: Resource, *, really: bool = False) -> str:
         """Response to *who* on creating a Command for the queue or job q."""
-        result = await site.kubectl.run(
+        result = await active_site.kubectl.run(
             "create", "-f=-", f"--as={who}", *(() if really else ("--dry-run=server",)),
             stdin=json.dumps(_command(resource)),
         )  # fmt: skip

@@ -7,16 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.api_servers import RealServerFactory
 from support.embedded_apiserver import MAPS, config_map
 from support.fault_proxy import ErrorResponse, FaultKind, HttpProxy, TcpProxy, random_faults
 from support.polling import DEFAULT_TIMEOUT, wait_for, wait_until_true
-from support.realkube import RealServer, real_server
+from support.realkube import RealServer
 
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, ConnectionLostError, TooManyRequestsError
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
+
+
+@pytest.fixture
+async def server(real: RealServerFactory, tmp_path: Path) -> AsyncIterator[RealServer]:
+    async with real.start(tmp_path) as started:
+        assert isinstance(started, RealServer)
+        yield started
 
 
 @asynccontextmanager
@@ -45,9 +53,8 @@ async def exists(server: RealServer, name: str) -> bool:
     return (await server.request("GET", f"{MAPS}/{name}")).status == 200
 
 
-async def test_bytes_are_passed_on_dropped_and_held(tmp_path: Path) -> None:
+async def test_bytes_are_passed_on_dropped_and_held(server: RealServer) -> None:
     async with (
-        real_server(tmp_path) as server,
         TcpProxy(server.kube.port) as proxy,
         client_through(server, proxy.url) as client,
         client_through(server, proxy.url, timeout=SHORT_TIMEOUT) as impatient,
@@ -77,9 +84,8 @@ async def test_bytes_are_passed_on_dropped_and_held(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-async def test_a_watch_comes_through_both(tmp_path: Path) -> None:
+async def test_a_watch_comes_through_both(server: RealServer) -> None:
     async with (
-        real_server(tmp_path) as server,
         TcpProxy(server.kube.port) as plain,
         HttpProxy(plain.url, ca=server.ca, own=server.kube.pki.server) as proxy,
         client_through(server, proxy.url) as client,
@@ -96,9 +102,8 @@ async def test_a_watch_comes_through_both(tmp_path: Path) -> None:
         watching.cancel()
 
 
-async def test_requests_are_refused_lost_and_held(tmp_path: Path) -> None:
+async def test_requests_are_refused_lost_and_held(server: RealServer) -> None:
     async with (
-        real_server(tmp_path) as server,
         HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server) as proxy,
         client_through(server, proxy.url) as client,
     ):

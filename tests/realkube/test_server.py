@@ -1,6 +1,7 @@
 """The real API server that tests start: it is what it should be, and can be used again."""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from support.realkube import (
     MASTERS,
     RealKube,
     RealKubeOptions,
+    RealServer,
     real_server,
     server_view,
 )
@@ -27,52 +29,64 @@ QUEUE = {
 }
 
 
-async def test_it_is_the_version_that_the_module_names(tmp_path: Path) -> None:
-    async with real_server(tmp_path) as server:
-        assert (await server.get("/version"))["gitVersion"] == "v1.36.3"
+@pytest.fixture(scope="module")
+def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKube]:
+    """A server with two users and an audit log, for several tests."""
+    options = RealKubeOptions(users={"admin": MASTERS, "unprivileged": ()}, audit=True)
+    with RealKube(tmp_path_factory.mktemp("kube"), options) as started:
+        yield started
 
 
-async def test_several_run_at_a_time_each_with_a_store_of_its_own(tmp_path: Path) -> None:
-    async with real_server(tmp_path / "a") as one, real_server(tmp_path / "b") as other:
-        await one.create(MAPS, config_map("here"))
-        assert (await other.request("GET", f"{MAPS}/here")).status == 404
+@pytest.fixture
+async def server(kube: RealKube) -> AsyncIterator[RealServer]:
+    async with server_view(kube) as view:
+        yield view
+
+
+async def test_it_is_the_version_that_the_module_names(server: RealServer) -> None:
+    assert (await server.get("/version"))["gitVersion"] == "v1.36.3"
+
+
+async def test_several_run_at_a_time_each_with_a_store_of_its_own(
+    server: RealServer, tmp_path: Path
+) -> None:
+    async with real_server(tmp_path) as other:
+        await server.create(MAPS, config_map("here-alone"))
+        assert (await other.request("GET", f"{MAPS}/here-alone")).status == 404
 
 
 async def test_users_have_the_rights_of_their_groups_and_stand_in_the_audit_log(
-    tmp_path: Path,
+    server: RealServer,
 ) -> None:
-    options = RealKubeOptions(users={"admin": MASTERS, "unprivileged": ()}, audit=True)
-    async with real_server(tmp_path, options) as server:
-        await server.create(MAPS, config_map("here"))
-        refused = await server.request("GET", MAPS, token=server.tokens["unprivileged"])
-        assert refused.status == 403
-        result = [
-            (line["user"]["username"], line["verb"], line["responseStatus"]["code"])
-            for line in server.kube.audit()
-            if line.get("objectRef", {}).get("resource") == "configmaps"
-        ]
-        assert ("admin", "create", 201) in result
-        assert ("unprivileged", "list", 403) in result
+    await server.create(MAPS, config_map("audited"))
+    refused = await server.request("GET", MAPS, token=server.tokens["unprivileged"])
+    assert refused.status == 403
+    result = [
+        (line["user"]["username"], line["verb"], line["responseStatus"]["code"])
+        for line in server.kube.audit()
+        if line.get("objectRef", {}).get("resource") == "configmaps"
+    ]
+    assert ("admin", "create", 201) in result
+    assert ("unprivileged", "list", 403) in result
 
 
-async def test_it_comes_back_on_its_port_with_its_store(tmp_path: Path) -> None:
-    async with real_server(tmp_path) as server, server.client() as client:
-        await server.create(MAPS, config_map("here"))
+async def test_it_comes_back_on_its_port_with_its_store(server: RealServer) -> None:
+    async with server.client() as client:
+        await server.create(MAPS, config_map("kept"))
         server.kube.kill_api()
         with pytest.raises(ConnectionLostError):
             await client.get(QUEUES, "q", view=dict)
-        await asyncio.to_thread(server.kube.start_api)
-        assert (await server.get(f"{MAPS}/here"))["data"] == {"k": "v"}
+        server.kube.start_api()  # not in a thread of this test's loop, with which it would end
+        assert (await server.get(f"{MAPS}/kept"))["data"] == {"k": "v"}
 
 
-async def test_a_program_can_be_hung(tmp_path: Path) -> None:
-    async with real_server(tmp_path) as server:
-        server.kube.suspend("kube-apiserver")
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await server.get("/version")
-        server.kube.resume("kube-apiserver")
-        assert await server.get("/version")
+async def test_a_program_can_be_hung(server: RealServer) -> None:
+    server.kube.suspend("kube-apiserver")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await server.get("/version")
+    server.kube.resume("kube-apiserver")
+    assert await server.get("/version")
 
 
 async def test_one_server_serves_many_tests(tmp_path: Path) -> None:

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 from support.admission import job, queue, task
-from support.realkube import RealServer, real_server
+from support.api_servers import RealServerFactory
+from support.embedded_apiserver import Server
 from support.webhooks import serve_webhooks
 
 from batholith.admission import WEBHOOKS
-from batholith.model import crds
 from batholith.model.names import JOBS, QUEUES
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[RealServer]:
-    async with real_server(tmp_path, crds=crds.load()) as started:
+async def server(real: RealServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
+    async with real.start(tmp_path) as started:
         yield started
 
 
-async def test_they_are_asked_within_the_block_alone(server: RealServer) -> None:
+async def test_they_are_asked_within_the_block_alone(server: Server) -> None:
     lost = queue("lost", parent="nosuch")
     async with serve_webhooks(server, WEBHOOKS):
         refused = await server.request("POST", QUEUES.path(), lost)

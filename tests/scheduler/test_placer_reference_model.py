@@ -3,15 +3,16 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, reference_fits
 
-from batholith.model.pod_resources import ContainerResources, Resources
+from batholith.model.pod_resources import Resources
 from batholith.scheduler import conf
 from batholith.scheduler.framework import feasibility
 from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.state import equivalence
-from batholith.scheduler.state.core_types import Node, Pod, PodSpec, Taint, Toleration
+from batholith.scheduler.state.core_types import Container, Node, Pod, PodSpec, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, MEMORY, PODS, amounts, pod_request
 
 ORDERS = {
@@ -60,7 +61,7 @@ def _reference_placement(
     return chosen
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=5),
     count=st.integers(1, 40),
@@ -89,7 +90,7 @@ def test_batch_matches_a_naive_loop(
     assert [placements[f"g-t-{i}"] for i in range(len(placements))] == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     names=st.lists(st.integers(0, 4), min_size=1, max_size=30),
     order=st.sampled_from(["spread", "both"]),
@@ -111,7 +112,7 @@ def test_alternating_equivalence_classes_match_a_naive_loop(names: list[int], or
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     labels=st.lists(st.sampled_from(["", "a", "b"]), min_size=1, max_size=20),
     again=st.lists(st.tuples(st.integers(0, 19), st.sampled_from(["", "a", "b"])), max_size=10),
@@ -144,9 +145,9 @@ def test_feasibility_masks_follow_node_updates(
 
 
 def test_init_containers_count_by_their_maximum() -> None:
-    def container(cpu: str, *, sidecar: bool = False) -> ContainerResources:
+    def container(cpu: str, *, sidecar: bool = False) -> Container:
         resources = Resources(requests={"cpu": cpu})
-        return ContainerResources(resources=resources, restart_policy="Always" if sidecar else "")
+        return Container(resources=resources, restart_policy="Always" if sidecar else "")
 
     spec = PodSpec(
         containers=(container("1"), container("500m")),

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
@@ -249,7 +250,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_STEPS, st.integers(0, 3))
 def test_phases_and_counts_match_the_pods(steps: list[tuple[int, str]], minimum: int) -> None:
     world = GangStatusWorld(minimum)

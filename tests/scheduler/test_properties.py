@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, reference_fits
 
 from batholith.model.podgroup import PodGroup
@@ -14,7 +15,7 @@ from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, PODS
 
 ClusterObject = Node | Pod | PodGroup
-SMALL = settings(max_examples=40, deadline=None)
+SMALL = settings(max_examples=examples(40), deadline=None)
 
 
 @st.composite

@@ -46,7 +46,8 @@ def test_gang_is_scheduled_once_its_pvc_is_bound() -> None:
     world.cluster.update_pvc(None, pending)
     assert world.cluster.has_changes()
     assert world.schedule() == {}
-    assert 'persistentvolumeclaim "c" is not bound' in world.fit_message("g")
+    expected = 'spec.volumes[0].persistentVolumeClaim: persistentvolumeclaim "c" is not bound'
+    assert world.fit_message("g").startswith(expected)
     assert "WaitForFirstConsumer" in world.fit_message("g")
     world.cluster.update_pvc(pending, pvc("c"))
     assert world.cluster.has_changes()

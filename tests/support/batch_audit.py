@@ -1,4 +1,4 @@
-"""Rules that every change of a Job and its pods must keep, whatever happens to the controller."""
+"""Rules that every change of a Job and its pods must keep, also if the controller is killed."""
 
 from collections import Counter, defaultdict
 from typing import Any

@@ -96,9 +96,9 @@ def wanted(job: Object, active: int) -> int:
         return 0
     if condition(job, "FailureTarget") or condition(job, "SuccessCriteriaMet"):
         return 0
-    succeeded = status.get("succeeded", 0)
+    succeeded: int = status.get("succeeded", 0)
     if spec.get("completions") is None:
         return active if succeeded else int(spec["parallelism"])
     ended = succeeded + (indexes(job, "failedIndexes").total if "failedIndexes" in status else 0)
-    least = min(spec["completions"] - succeeded, spec["parallelism"])
-    return max(0, min(least, spec["completions"] - ended))
+    least = int(min(spec["completions"] - succeeded, spec["parallelism"]))
+    return max(0, min(least, int(spec["completions"]) - ended))

@@ -12,10 +12,10 @@ from aiohttp import web
 from support.batch_audit import BatchAudit
 from support.inmemory_api import InMemoryApi, InMemoryClient
 from support.inmemory_objects import Target, status_response
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.apiserver.kinds.strategic_merge import PatchError, strategic_merge
-from batholith.batch_ctrl.controller import BatchJobController
+from batholith.batch_ctrl.controller import BatchJobController, JobWriters
 from batholith.batch_ctrl.settings import ALL_JOBS, BatchJobSettings
 from batholith.machinery.pod_control import NameGenerator
 from batholith.model.names import BATCH_JOBS, PODS, Resource
@@ -89,7 +89,7 @@ class BatchApi(InMemoryApi):
         return bool(pod.get("spec", {}).get("nodeName")) and not ended
 
 
-class BatchWorld(ControllerWorld[BatchJobController]):
+class BatchWorld(CheckedWorld[BatchJobController]):
     """The server with at most one controller, and what others do to Jobs."""
 
     def __init__(self, settings: BatchJobSettings = SETTINGS) -> None:
@@ -98,7 +98,8 @@ class BatchWorld(ControllerWorld[BatchJobController]):
         self.random = random.Random(1)
         self.api: BatchApi = BatchApi(self.clock, self.loop)
         self.audit = BatchAudit(self.api)
-        self.api.on_change = self.audit.on_change
+        self.violations = self.audit.violations
+        self.api.on_change = self._on_change
 
     def make_controller(self, client: InMemoryClient) -> BatchJobController:
         """A new controller."""
@@ -107,18 +108,14 @@ class BatchWorld(ControllerWorld[BatchJobController]):
             settings=self.settings,
             clock=self.clock,
             recorder=self.recorder,
-            names=NameGenerator(self.random.choice),
+            writers=JobWriters(names=NameGenerator(self.random.choice)),
         )
 
+    def _on_change(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        self.audit.on_change(prefix, change, new, old)
+        self.controller_writes = self.audit.controller_writes
+
     # What there is.
-
-    @property
-    def violations(self) -> list[str]:
-        return self.audit.violations
-
-    @property
-    def controller_writes(self) -> int:
-        return self.audit.controller_writes
 
     def objects(self, resource: Resource) -> dict[str, Object]:
         """Objects of namespace d by name, in their order."""

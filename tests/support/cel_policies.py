@@ -25,7 +25,8 @@ RESOURCES: dict[str, Resource] = {
 def policies() -> list[Json]:
     """All policies and their bindings, in the order in which they are applied."""
     files = sorted(POLICY_DIR.glob("*-policies.yaml"))
-    return [each for path in files for each in yaml.safe_load_all(path.read_text())]
+    texts = [path.read_text() for path in files]
+    return [each for text in texts for each in yaml.load_all(text, Loader=yaml.CSafeLoader)]
 
 
 def path_of(kind: str, name: str = "") -> str:

@@ -14,10 +14,10 @@ _CRDS = crds.load()
 class ControllerApi(ApiServer):
     """An API server that serves these custom resources of Volcano, and has namespace d."""
 
-    def __init__(self, *resources: Resource) -> None:
+    def __init__(self, *resources: Resource, **options: Any) -> None:
         names = {f"{each.plural}.{each.group}" for each in resources}
         definitions = [each for each in _CRDS if each["metadata"]["name"] in names]
-        super().__init__(crds=definitions, collect_garbage=False)
+        super().__init__(crds=definitions, collect_garbage=False, **options)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from support.inmemory_api import InMemoryClient
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
 from batholith.batch_ctrl.cronjobs.core_types import SCHEDULED_TIME
@@ -27,15 +27,13 @@ def is_finished(job: Object) -> bool:
     return any(each["type"] in ("Complete", "Failed") for each in conditions)
 
 
-class CronJobWorld(ControllerWorld[CronJobController]):
+class CronJobWorld(CheckedWorld[CronJobController]):
     """The server with at most one CronJob controller, and what others do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.api.objects(BATCH_JOBS)
         self.api.on_change = self._on_event
-        self.controller_writes = 0
-        self.violations: list[str] = []
         self.started: dict[str, list[str]] = {}
         """Names of the Jobs created, by uid of the CronJob."""
         self.changed_at: dict[str, datetime] = {}

@@ -17,10 +17,12 @@ from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
+from batholith.kube.gc_tuning import gc_paused
 from batholith.local.apiserver import RunningServer, Settings, running
 from batholith.local.pki import Pki
 from batholith.model.admission import Webhook
 from batholith.model.names import CRDS
+from batholith.testing import templates
 
 Json = dict[str, Any]
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -116,9 +118,11 @@ class Server:
         return created
 
     @asynccontextmanager
-    async def watch(self, path: str) -> AsyncIterator["WatchStream"]:
+    async def watch(
+        self, path: str, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator["WatchStream"]:
         """A watch stream; *path* has its query."""
-        headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}", **(headers or {})}
         never = aiohttp.ClientTimeout(total=None)
         async with self.session.get(self.url + path, headers=headers, timeout=never) as response:
             try:
@@ -209,9 +213,19 @@ async def embedded_server(
     crds: Sequence[Json] = (),
     collect_garbage: bool = True,
 ) -> AsyncIterator[EmbeddedServer]:
-    """An API server for the length of the block; the same *tmp_path* again is a restart."""
+    """An API server for the length of the block; the same *tmp_path* again is a restart.
+
+    The first start copies what a new cluster has: its certificates, tokens and default objects
+    are those of all embedded clusters of this process.
+    """
+    with gc_paused():
+        filled = await templates.fill(tmp_path, crds)
     settings = Settings(
-        data_dir=tmp_path, port=0, webhooks=webhooks, crds=crds, collect_garbage=collect_garbage
+        data_dir=tmp_path,
+        port=0,
+        webhooks=webhooks,
+        crds=() if filled else crds,
+        collect_garbage=collect_garbage,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

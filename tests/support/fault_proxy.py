@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from batholith.local.pki import KeyPair
+from batholith.machinery.serving_certificate import KeyPairFiles
 
 HOST = "127.0.0.1"
 _CHUNK_SIZE = 2**16
@@ -185,7 +185,7 @@ class HttpProxy:
     can arrive long after its sender gave it up.
     """
 
-    def __init__(self, server: str, *, ca: bytes, own: KeyPair) -> None:
+    def __init__(self, server: str, *, ca: bytes, own: KeyPairFiles) -> None:
         self.fault_policy: FaultPolicy = lambda method, path: None
         self.faults_injected = 0
         """Requests that were not simply passed on."""

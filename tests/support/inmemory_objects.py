@@ -49,7 +49,6 @@ class Watcher:
     namespace: str
     selector: str
     lines: asyncio.Queue[bytes | None]
-    response: web.StreamResponse | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,6 @@ class InMemoryObjects:
     """Objects with their history, and the requests received."""
 
     def __init__(self) -> None:
-        self.reports_oldest_version = True
-        """Whether the error of an expired version names the oldest version available."""
         self.received: list[ReceivedRequest] = []
         self.version = 100
         self.stores: dict[str, dict[str, Object]] = {}
@@ -96,13 +93,6 @@ class InMemoryObjects:
 
     def remove(self, resource: Resource, name: str, *, namespace: str = "d") -> None:
         self._delete(resource.path(), f"{namespace}/{name}" if resource.namespaced else name)
-
-    def delete_if_present(self, resource: Resource, name: str) -> bool:
-        """Remove an object of namespace d if it is there; whether it was."""
-        there = f"d/{name}" in self.objects(resource)
-        if there:
-            self.remove(resource, name)
-        return there
 
     def inject_fault(
         self,
@@ -262,9 +252,7 @@ class InMemoryObjects:
                     yield _event_line("ADDED", obj)
             return
         if since < self._oldest_version:
-            text = "too old resource version"
-            if self.reports_oldest_version:
-                text += f": {since} ({self._oldest_version})"
+            text = f"too old resource version: {since} ({self._oldest_version})"
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": text}
             yield _event_line("ERROR", status)
             watcher.lines.put_nowait(None)  # the server ends such a stream after the event

@@ -3,7 +3,7 @@
 from typing import Any
 
 from support.inmemory_api import InMemoryClient
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, Resource
 from batholith.podgroup_ctrl.controller import OWNERS, PodGroupController, PodGroupSettings
@@ -16,15 +16,14 @@ DAEMONSETS = OWNERS["apps", "DaemonSet"]
 SIZE = "scheduling.volcano.sh/group-min-member"
 
 
-class PodGroupWorld(ControllerWorld[PodGroupController]):
+class PodGroupWorld(CheckedWorld[PodGroupController]):
     """The server with at most one podgroup controller, and what others do in namespaces d and e."""
 
     def __init__(self) -> None:
         super().__init__()
         self.api.on_change = self._on_event
-        self.external_changes = self.controller_writes = 0
+        self.external_changes = 0
         """Changes by others, and by controllers."""
-        self.violations: list[str] = []
 
     def make_controller(self, client: InMemoryClient) -> PodGroupController:
         """A new podgroup controller."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from support.inmemory_api import InMemoryClient
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
@@ -23,15 +23,14 @@ EDGES = {
 COUNTED = ("Pending", "Inqueue", "Running", "Unknown", "Completed")
 
 
-class QueueWorld(ControllerWorld[QueueController]):
+class QueueWorld(CheckedWorld[QueueController]):
     """The server with at most one queue controller, and what others do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.api.on_change = self._on_event
-        self.external_changes = self.controller_writes = 0
+        self.external_changes = 0
         """Changes by others, and by controllers."""
-        self.violations: list[str] = []
 
     def make_controller(self, client: InMemoryClient) -> QueueController:
         """A new queue controller."""

@@ -2,7 +2,7 @@
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
-from batholith.model.pod_resources import ContainerResources, Resources
+from batholith.model.pod_resources import Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
@@ -13,6 +13,7 @@ from batholith.scheduler.framework.podgroup_status import PodGroupReport
 from batholith.scheduler.state.cache import SchedulerCache
 from batholith.scheduler.state.core_types import (
     Affinity,
+    Container,
     Node,
     NodeSpec,
     NodeStatus,
@@ -81,9 +82,7 @@ def pod(
             node_name=node_name,
             priority=priority,
             containers=(
-                ContainerResources(
-                    resources=Resources(requests={k: v for k, v in asked.items() if v})
-                ),
+                Container(resources=Resources(requests={k: v for k, v in asked.items() if v})),
             ),
             node_selector=selector or {},
             affinity=affinity,

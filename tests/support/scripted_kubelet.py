@@ -1,6 +1,7 @@
-"""A kubelet for tests of Jobs: each pod ends as its namespace's script says."""
+"""A kubelet for tests of Jobs: each pod ends according to its namespace's script."""
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,6 +16,8 @@ from batholith.kube.informer.informer import Informer
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODS
+
+log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
@@ -49,8 +52,8 @@ class RawPod(ApiStruct, frozen=True):
 class Script:
     """How the pods of a namespace end.
 
-    An outcome is ``ok``, ``exit N`` (of the first container), ``evicted``, ``restarts N`` (the pod runs and its
-    container has restarted so often), ``run``.
+    An outcome is ``ok``, ``exit N`` (of the first container), ``evicted``, ``restarts N`` (the pod
+    runs, and its containers have restarted so often), ``run``.
     """
 
     outcomes: Sequence[str] | Mapping[str, Sequence[str]] = ("ok",)
@@ -81,7 +84,7 @@ class ScriptedKubelet:
     """Writes the status of the pods of all namespaces with a script."""
 
     def __init__(self, client: Client, scripts: Mapping[str, Script]) -> None:
-        self.pods = Informer(client, PODS, RawPod)
+        self._pods = Informer(client, PODS, RawPod)
         self._client = client
         self._scripts = scripts
         self._changed: dict[str, asyncio.Event] = {}
@@ -91,15 +94,19 @@ class ScriptedKubelet:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """At work for the length of the block; fails if a pod's task failed."""
-        self.pods.add_event_handler(self._on_pod)
-        task = asyncio.create_task(self.pods.run())
+        self._pods.add_event_handler(self._on_pod)
+        task = asyncio.create_task(self._pods.run())
         try:
-            await self.pods.wait_synced()
+            await self._pods.wait_synced()
             yield
         finally:
             for each in (task, *self._tasks):
                 each.cancel()
             await asyncio.gather(task, *self._tasks, return_exceptions=True)
+
+    def latest(self) -> list[RawPod]:
+        """Return the pods as last observed."""
+        return list(self._latest.values())
 
     def _on_pod(self, old: RawPod | None, new: RawPod | None) -> None:
         pod = new or old
@@ -169,16 +176,16 @@ class ScriptedKubelet:
                 kind=PatchType.MERGE,
             )
         except (NotFoundError, InvalidError, ConflictError):
-            self._latest.pop(meta.uid, None)  # deleted or replaced
+            log.info("pod not found", extra={"key": meta.key})
 
     async def _delete(self, pod: RawPod) -> None:
         meta = pod.metadata
         try:
             await self._client.delete(
-                PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period_seconds=0
+                PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
             )
         except (NotFoundError, ConflictError):
-            self._latest.pop(meta.uid, None)
+            log.info("pod not found", extra={"key": meta.key})
 
 
 def _now() -> str:

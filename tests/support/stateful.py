@@ -5,11 +5,13 @@ For long runs set ``BATHOLITH_STATEFUL_EXAMPLES`` and ``BATHOLITH_STATEFUL_STEPS
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.examples import examples
+from support.virtual_controller import CheckedWorld
 
 PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
 """After a step: wait until idle, or run only a limited number of iterations."""
@@ -26,24 +28,26 @@ def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., Non
     )
 
 
-def stateful_settings(*, steps: int, examples: int = 40) -> settings:
-    """Return settings for *examples* histories of *steps*: random ones under soak."""
+def stateful_settings(*, steps: int, histories: int = 40) -> settings:
+    """Return settings for *histories* of *steps*, as many as the profile allows."""
+    number = os.environ.get("BATHOLITH_STATEFUL_EXAMPLES")
     return settings(
-        max_examples=int(os.environ.get("BATHOLITH_STATEFUL_EXAMPLES", examples)),
+        max_examples=examples(histories) if number is None else int(number),
         stateful_step_count=int(os.environ.get("BATHOLITH_STATEFUL_STEPS", str(steps))),
-        derandomize="BATHOLITH_STATEFUL_EXAMPLES" not in os.environ,
+        derandomize=number is None and settings().derandomize,
         deadline=None,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
 
 
-class ControllerMachine(RuleBasedStateMachine):
+World = TypeVar("World", bound=CheckedWorld[Any])
+
+
+class ControllerMachine(RuleBasedStateMachine, Generic[World]):
     """One controller under everything that may happen to any."""
 
-    def __init__(self, world: Any) -> None:
-        """*world* is a ``support.virtual_controller.Process`` with ``writes`` and
-        ``broken``."""
+    def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
         self.no_violation = True

@@ -74,7 +74,9 @@ class TrainingHarness:
     def controller(self, **settings: Any) -> TrainingController:
         return TrainingController(
             self.client,
-            settings=TrainingSettings(**{"registry": self.registry, **settings}),
+            settings=TrainingSettings(
+                **{"registry": self.registry, "count_interval": 0.0, **settings}
+            ),
             clock=self.clock,
             recorder=self.recorder,
         )
@@ -121,6 +123,10 @@ class TrainingHarness:
 
     def pod(self, name: str) -> Json:
         return self.api.objects(PODS)[f"{NAMESPACE}/{name}"]
+
+    def uid(self, pod: str) -> str:
+        uid: str = self.pod(pod)["metadata"]["uid"]
+        return uid
 
     def env(self, pod: str) -> dict[str, str]:
         container = self.pod(pod)["spec"]["containers"][0]

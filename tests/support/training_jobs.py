@@ -76,9 +76,9 @@ def planned(given: Any, *pods: Pod, **view: Any) -> Plan:
     return plan(View(framework=_framework(given), job=given, pods=pods, **{"now": NOW, **view}))
 
 
-def after(given: Any, made: Plan) -> Any:
+def after(given: Any, result: Plan) -> Any:
     """The job once its status is written."""
-    return msgspec.structs.replace(given, status=made.status)
+    return msgspec.structs.replace(given, status=result.status)
 
 
 def with_annotations(given: Any, annotations: dict[str, str]) -> Any:
@@ -86,8 +86,8 @@ def with_annotations(given: Any, annotations: dict[str, str]) -> Any:
     return msgspec.structs.replace(given, metadata=metadata)
 
 
-def conditions(made: Plan) -> dict[str, tuple[str, str]]:
-    return {each.type: (each.status, each.reason) for each in made.status.conditions}
+def conditions(result: Plan) -> dict[str, tuple[str, str]]:
+    return {each.type: (each.status, each.reason) for each in result.status.conditions}
 
 
 def _framework(given: Any) -> Framework[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 from support.inmemory_api import InMemoryApi, InMemoryClient
 from support.training_harness import KINDS, RESOURCES, job, replica
-from support.virtual_controller import ControllerWorld
+from support.virtual_controller import CheckedWorld
 
 from batholith.model.names import PODGROUPS, PODS, SERVICES, Resource
 from batholith.training_ctrl.controller import TrainingController
@@ -17,6 +17,7 @@ from batholith.training_ctrl.settings import TrainingSettings
 Object = dict[str, Any]
 
 FINISHED = ("Succeeded", "Failed")
+_INDEX = "training.kubeflow.org/replica-index"
 LEADERS = {"PyTorchJob": "Master", "TFJob": "PS", "MPIJob": "Launcher"}
 
 
@@ -40,18 +41,19 @@ class TrainingMemoryApi(InMemoryApi):
         return await super()._handle(request)
 
 
-class TrainingWorld(ControllerWorld[TrainingController]):
+class TrainingWorld(CheckedWorld[TrainingController]):
     """The server with at most one training controller, and what others do to one job."""
 
     def __init__(self) -> None:
         super().__init__()
         self.api: TrainingMemoryApi = TrainingMemoryApi(self.clock, self.loop)
         self.api.on_change = self._on_event
-        self.external_changes = self.controller_writes = 0
+        self.external_changes = 0
         """Changes by others, and by controllers."""
-        self.violations: list[str] = []
         self.kind = "PyTorchJob"
         self.gang = False
+        self.was_suspended = False
+        """Whether a job was suspended ever: then failed pods are deleted without being counted."""
         self._admitted: set[str] = set()
         """Uids of jobs whose PodGroup was admitted once."""
         self._failed_pods: set[str] = set()
@@ -104,7 +106,7 @@ class TrainingWorld(ControllerWorld[TrainingController]):
     def submit(self, workers: int, policy: str, **run_policy: Any) -> None:
         """A user creates the job, if there is none."""
         if self.job is None:
-            types = {
+            types: Any = {
                 LEADERS[self.kind]: replica(self.kind, policy=policy),
                 "Worker": replica(self.kind, workers, policy=policy),
             }
@@ -112,6 +114,7 @@ class TrainingWorld(ControllerWorld[TrainingController]):
             self.api.put(self.resource, "j", spec=body["spec"])
 
     def edit(self, **spec: Any) -> None:
+        self.was_suspended |= "runPolicy" in spec
         if self.job is not None:
             self.api.put(self.resource, "j", spec=spec)
 
@@ -184,6 +187,8 @@ class TrainingWorld(ControllerWorld[TrainingController]):
             assert change == "MODIFIED", f"the job is {change}"
             self._check_job(new, old)
             return
+        if prefix == PODS.path() and self.api.received[-1].method == "DELETE":
+            self._check_restart(old or new)
         if change == "DELETED":
             sent = self.api.received[-1].body.get("preconditions", {})
             assert sent.get("uid") == new["metadata"]["uid"], "INV-OW-2"
@@ -211,6 +216,19 @@ class TrainingWorld(ControllerWorld[TrainingController]):
         ]
         assert len(alike) == 1, f"INV-TJ-2: {len(alike)} live pods {labels}"
         assert not self.gang or owner in self._admitted, "INV-TJ-5: a pod before its gang"
+
+    def _check_restart(self, pod: Object) -> None:
+        """INV-TJ-7: a failed pod is counted before it is deleted."""
+        current, index = self.job, pod["metadata"]["labels"].get(_INDEX, "0")
+        if current is None or _owner(pod) != current["metadata"]["uid"] or self.was_suspended:
+            return
+        finished = any(_conditions(current).get(each) == "True" for each in FINISHED)
+        if pod.get("status", {}).get("phase") != "Failed" or index != "0" or finished:
+            return
+        record = _record(current)
+        counted = pod["metadata"]["uid"] in record.get("pods", ())
+        counted |= record.get("backoffLimitExceeded", False)  # it is not created again
+        assert counted, f"INV-TJ-7: {pod['metadata']['name']} is deleted before it is counted"
 
     def _check_job(self, new: Object, old: Object) -> None:
         assert new["spec"] == old["spec"], "the spec is changed"

@@ -145,3 +145,18 @@ class ControllerWorld(Generic[C]):
         self.api.end_watches()
         self.run(self.run_until_idle())
         self.loop.close()
+
+
+class CheckedWorld(ControllerWorld[C]):
+    """A server that checks what each request of a controller changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.controller_writes = 0
+        """Changes by controllers."""
+        self.violations: list[str] = []
+        """Changes that break an invariant."""
+
+    def check_invariants(self) -> None:
+        """Check the state once the controller is idle."""
+        raise NotImplementedError

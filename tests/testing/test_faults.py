@@ -40,6 +40,11 @@ async def create(http: aiohttp.ClientSession, name: str) -> int:
         return response.status
 
 
+async def read(http: aiohttp.ClientSession, path: str) -> str:
+    async with http.get(path) as response:
+        return await response.text()
+
+
 async def test_an_error_has_status_reason_and_retry_after(
     api: ApiServer, http: aiohttp.ClientSession
 ) -> None:
@@ -183,6 +188,36 @@ async def test_held_requests_can_be_lost(api: ApiServer, http: aiohttp.ClientSes
     results = await asyncio.gather(*creating, return_exceptions=True)
     assert all(isinstance(each, aiohttp.ServerDisconnectedError) for each in results)
     assert not api.objects(CONFIGMAPS).keys() & {"default/a", "default/b"}
+
+
+async def test_a_held_response_shows_the_state_before_later_changes(
+    api: ApiServer, http: aiohttp.ClientSession
+) -> None:
+    api.put(CONFIGMAPS, "before")
+    held = api.faults.hold_response(
+        RequestMatcher(where=lambda each: each.method == "GET", count=2)
+    )
+    listing = asyncio.create_task(read(http, MAPS))
+    watch = f"{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+    watching = asyncio.create_task(read(http, f"{watch}&allowWatchBookmarks=true&timeoutSeconds=1"))
+    await held.wait_held(2)
+    assert await create(http, "after") == 201
+    held.release()
+    listed, watched = await asyncio.gather(listing, watching)
+    assert '"before"' in listed
+    assert '"after"' not in listed
+    assert watched.index('"before"') < watched.index("initial-events-end")
+    assert watched.index("initial-events-end") < watched.index('"after"')
+
+
+async def test_held_responses_can_be_lost(api: ApiServer, http: aiohttp.ClientSession) -> None:
+    held = api.faults.hold_response(RequestMatcher("create"))
+    creating = asyncio.create_task(create(http, "a"))
+    await held.wait_held()
+    held.lose()
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await creating
+    assert "default/a" in api.objects(CONFIGMAPS)
 
 
 async def test_a_request_passes_all_faults_in_order(

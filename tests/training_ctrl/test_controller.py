@@ -282,6 +282,23 @@ async def test_deleted_pods_that_fail_a_job_are_deleted_by_the_next_controller(
 # Events and metrics.
 
 
+async def test_counts_alone_are_written_once_a_second(world: TrainingHarness) -> None:
+    body = job(PYTORCH, Master=replica(PYTORCH), Worker=replica(PYTORCH, 8))
+    async with running(world.controller(count_interval=1.0)):
+        await world.create(body)
+        await wait_for(lambda: len(world.pods) == 9 and "startTime" in world.status(PYTORCH))
+        await world.phase("Running", "j-master-0")
+        await wait_for(lambda: world.is_true("Running", PYTORCH))
+        writes = world.api.writes("/status")
+        await world.phase("Running", *(f"j-worker-{index}" for index in range(8)))
+        await world.create(pytorch("other"))  # reconciled after the pods' events
+        await wait_for(lambda: world.is_true("Created", PYTORCH, "other"))
+        assert world.count(PYTORCH, "Worker", "active") == 0
+        await world.advance_until(lambda: world.count(PYTORCH, "Worker", "active") == 8)
+        written = [request for request in world.api.faults.requests if request.name == "j"]
+        assert sum(each.subresource == "status" for each in written) <= writes + 1
+
+
 async def test_invalid_job_is_reported_once(world: TrainingHarness) -> None:
     async with running(world.controller()):
         await world.create(job(PYTORCH, Master=replica(PYTORCH, 2)))

@@ -25,7 +25,9 @@ from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
 from batholith.training_ctrl.core_types import Group, GroupStatus, Pod
-from batholith.training_ctrl.gangs import VolcanoGang
+from batholith.training_ctrl.frameworks.base import Member
+from batholith.training_ctrl.gangs import SchedulerPluginsGang, VolcanoGang, gang_of
+from batholith.training_ctrl.pods import build_pod
 from batholith.training_ctrl.restarts import ANNOTATION, RestartRecord, encode
 
 TF, PYTORCH, XGB, PADDLE, JAX, MPI = (
@@ -38,26 +40,26 @@ TF, PYTORCH, XGB, PADDLE, JAX, MPI = (
 )
 
 
-def effect(made: fx.Plan, kind: type) -> Any:
-    return next((each for each in made.effects if isinstance(each, kind)), None)
+def effect(result: fx.Plan, kind: type) -> Any:
+    return next((each for each in result.effects if isinstance(each, kind)), None)
 
 
-def deleted_pods(made: fx.Plan) -> list[str]:
-    found = effect(made, fx.DeletePods)
+def deleted_pods(result: fx.Plan) -> list[str]:
+    found = effect(result, fx.DeletePods)
     return [each.metadata.name for each in found.pods] if found else []
 
 
-def created_pods(made: fx.Plan) -> list[tuple[str, int]]:
+def created_pods(result: fx.Plan) -> list[tuple[str, int]]:
     return [
         (each.replica_type, index)
-        for each in made.effects
+        for each in result.effects
         if isinstance(each, fx.CreatePods)
         for index in each.indices
     ]
 
 
-def reasons(made: fx.Plan) -> list[str]:
-    return [each.reason for each in (*made.restarts, *made.transitions) if each.reason]
+def reasons(result: fx.Plan) -> list[str]:
+    return [each.reason for each in (*result.restarts, *result.transitions) if each.reason]
 
 
 def pytorch(workers: int = 1, policy: str = "OnFailure", **run_policy: Any) -> Any:
@@ -74,13 +76,13 @@ def pytorch(workers: int = 1, policy: str = "OnFailure", **run_policy: Any) -> A
 
 def test_new_job_gets_its_pods_services_and_start_time() -> None:
     job = pytorch(2)
-    made = planned(job)
-    assert created_pods(made) == [("Master", 0), ("Worker", 0), ("Worker", 1)]
-    assert [type(each) for each in made.effects] == [fx.CreatePods] * 2 + [fx.CreateServices] * 2
-    assert conditions(made) == {"Created": ("True", "PyTorchJobCreated")}
-    assert made.status.start_time == "2026-01-01T00:00:00Z"
-    assert [each.counted for each in made.transitions] == ["created"]
-    assert made.status.replica_statuses["Worker"].selector == (
+    result = planned(job)
+    assert created_pods(result) == [("Master", 0), ("Worker", 0), ("Worker", 1)]
+    assert [type(each) for each in result.effects] == [fx.CreatePods] * 2 + [fx.CreateServices] * 2
+    assert conditions(result) == {"Created": ("True", "PyTorchJobCreated")}
+    assert result.status.start_time == "2026-01-01T00:00:00Z"
+    assert [each.counted for each in result.transitions] == ["created"]
+    assert result.status.replica_statuses["Worker"].selector == (
         "training.kubeflow.org/job-name=j,training.kubeflow.org/operator-name=pytorchjob-controller,"
         "training.kubeflow.org/replica-type=worker"
     )
@@ -98,8 +100,8 @@ def test_second_plan_of_the_same_state_is_empty() -> None:
 
 def test_replicas_that_exist_are_not_created() -> None:
     job = pytorch(3)
-    made = planned(job, pod(job, "Worker", 1))
-    assert created_pods(made) == [("Master", 0), ("Worker", 0), ("Worker", 2)]
+    result = planned(job, pod(job, "Worker", 1))
+    assert created_pods(result) == [("Master", 0), ("Worker", 0), ("Worker", 2)]
 
 
 def test_pods_out_of_range_are_deleted_and_not_counted() -> None:
@@ -109,16 +111,19 @@ def test_pods_out_of_range_are_deleted_and_not_counted() -> None:
     negative.metadata.labels["training.kubeflow.org/replica-index"] = "-1"
     unindexed = pod(job, "Worker", 0, uid="y", name="none")
     unindexed.metadata.labels["training.kubeflow.org/replica-index"] = "zero"
-    made = planned(job, *pods, negative, unindexed)
-    assert deleted_pods(made) == ["j-worker-1", "j-worker-2", "odd"]
-    assert made.status.replica_statuses["Worker"].active == 1
+    result = planned(job, *pods, negative, unindexed)
+    assert deleted_pods(result) == ["j-worker-1", "j-worker-2", "odd"]
+    assert effect(result, fx.Warn).message.startswith("Pod none is ignored")
+    assert result.status.replica_statuses["Worker"].active == 1
 
 
 def test_of_two_pods_with_an_index_one_is_kept() -> None:
     """INV-TJ-2: the pending one is deleted."""
     job = pytorch(1)
-    made = planned(job, pod(job, "Worker", 0), pod(job, "Worker", 0, "Pending", uid="2", name="b"))
-    assert deleted_pods(made) == ["b"]
+    result = planned(
+        job, pod(job, "Worker", 0), pod(job, "Worker", 0, "Pending", uid="2", name="b")
+    )
+    assert deleted_pods(result) == ["b"]
 
 
 def test_scaling_to_zero_creates_nothing() -> None:
@@ -134,12 +139,12 @@ def test_failed_pod_is_deleted_after_it_is_recorded(policy: str) -> None:
     """INV-TJ-7: the record is written first, and counts a pod once."""
     job = pytorch(1, policy)
     failed = pod(job, "Worker", 0, "Failed", code=137)
-    made = planned(job, pod(job, "Master", 0), failed)
-    assert made.record is not None and made.record.count == 1
-    assert deleted_pods(made) == ["j-worker-0"]
-    assert conditions(made)["Restarting"] == ("True", "PyTorchJobRestarting")
-    assert reasons(made) == ["PyTorchJobRestarting"]
-    recorded = with_annotations(after(job, made), {ANNOTATION: encode(made.record)})
+    result = planned(job, pod(job, "Master", 0), failed)
+    assert result.record is not None and result.record.count == 1
+    assert deleted_pods(result) == ["j-worker-0"]
+    assert conditions(result)["Restarting"] == ("True", "PyTorchJobRestarting")
+    assert reasons(result) == ["PyTorchJobRestarting"]
+    recorded = with_annotations(after(job, result), {ANNOTATION: encode(result.record)})
     again = planned(recorded, pod(job, "Master", 0), failed)
     assert again.record is None and reasons(again) == []
     assert deleted_pods(again) == ["j-worker-0"]
@@ -147,17 +152,17 @@ def test_failed_pod_is_deleted_after_it_is_recorded(policy: str) -> None:
 
 def test_program_error_fails_the_job() -> None:
     job = pytorch(1, "ExitCode")
-    made = planned(job, pod(job, "Master", 0), pod(job, "Worker", 0, "Failed", code=1))
-    assert made.effects == () and made.record is None
-    assert conditions(made)["Failed"] == ("True", "PyTorchJobFailed")
-    assert made.status.completion_time is not None
-    assert [each.counted for each in made.transitions] == ["created", "failed"]
+    result = planned(job, pod(job, "Master", 0), pod(job, "Worker", 0, "Failed", code=1))
+    assert result.effects == () and result.record is None
+    assert conditions(result)["Failed"] == ("True", "PyTorchJobFailed")
+    assert result.status.completion_time is not None
+    assert [each.counted for each in result.transitions] == ["created", "failed"]
 
 
 def test_failure_of_another_container_fails_the_job() -> None:
     job = pytorch(1, "ExitCode")
-    made = planned(job, pod(job, "Worker", 0, "Failed", code=0))
-    assert "Failed" in conditions(made)
+    result = planned(job, pod(job, "Worker", 0, "Failed", code=0))
+    assert "Failed" in conditions(result)
 
 
 def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
@@ -165,18 +170,18 @@ def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
     job = pytorch(1, "Never")
     suspended = planned(typed(PYTORCH, run_policy={"suspend": True}, Master=replica(PYTORCH)))
     resumed = after(job, suspended)
-    deletion = {
+    deletion: Any = {
         "deletionTimestamp": "2026-01-01T00:00:20Z",
         "deletionGracePeriodSeconds": 30,
     }
     old = pod(job, "Worker", 0, **deletion)
-    made = planned(resumed, pod(job, "Master", 0, **deletion), old)
-    assert "Failed" not in conditions(made) and created_pods(made) == []
-    assert conditions(made)["Suspended"] == ("False", "PyTorchJobResumed")
+    result = planned(resumed, pod(job, "Master", 0, **deletion), old)
+    assert "Failed" not in conditions(result) and created_pods(result) == []
+    assert conditions(result)["Suspended"] == ("False", "PyTorchJobResumed")
     later = pod(
         job, "Worker", 0, deletionTimestamp="2026-01-01T00:10:00Z", deletionGracePeriodSeconds=30
     )
-    lost = planned(after(job, made), pod(job, "Master", 0), later)
+    lost = planned(after(job, result), pod(job, "Master", 0), later)
     assert "Failed" in conditions(lost)
 
 
@@ -186,14 +191,14 @@ def test_lost_pod_of_an_earlier_run_is_not_counted() -> None:
 def test_backoff_limit_is_recorded_before_the_pods_are_deleted() -> None:
     job = pytorch(1, "OnFailure", backoffLimit=2, cleanPodPolicy="None")
     pods = [pod(job, "Master", 0, restarts=1), pod(job, "Worker", 0, restarts=1)]
-    made = planned(job, *pods)
-    assert made.record is not None and made.record.backoff_limit_exceeded
-    assert made.status_needs_effects
-    assert deleted_pods(made) == ["j-master-0", "j-worker-0"]
-    assert made.status.conditions[-1].message == (
+    result = planned(job, *pods)
+    assert result.record is not None and result.record.backoff_limit_exceeded
+    assert result.status_needs_effects
+    assert deleted_pods(result) == ["j-master-0", "j-worker-0"]
+    assert result.status.conditions[-1].message == (
         "Job j has failed because it has reached the specified backoff limit"
     )
-    recorded = with_annotations(job, {ANNOTATION: encode(made.record)})
+    recorded = with_annotations(job, {ANNOTATION: encode(result.record)})
     assert "Failed" in conditions(planned(recorded)), "although the pods do not exist any more"
 
 
@@ -201,12 +206,12 @@ def test_backoff_limit_is_recorded_before_the_pods_are_deleted() -> None:
 def test_restarted_pods_count_towards_the_backoff_limit(count: int, failed: bool) -> None:
     job = pytorch(1, "ExitCode", backoffLimit=3)
     annotation = encode(RestartRecord(job_uid=UID, count=count))
-    made = planned(
+    result = planned(
         with_annotations(job, {ANNOTATION: annotation}),
         pod(job, "Master", 0),
         pod(job, "Worker", 0, "Failed", code=130),
     )
-    assert ("Failed" in conditions(made)) is failed
+    assert ("Failed" in conditions(result)) is failed
 
 
 def test_deadline_counts_from_the_start() -> None:
@@ -214,8 +219,8 @@ def test_deadline_counts_from_the_start() -> None:
     job = msgspec.structs.replace(job, status=JobStatus(start_time="2026-01-01T00:00:00Z"))
     before = planned(job, now=NOW + timedelta(seconds=59))
     assert (before.requeue_after, "Failed" in conditions(before)) == (1.0, False)
-    made = planned(job, pod(job, "Master", 0), now=NOW + timedelta(seconds=60))
-    assert "Failed" in conditions(made) and deleted_pods(made) == ["j-master-0"]
+    result = planned(job, pod(job, "Master", 0), now=NOW + timedelta(seconds=60))
+    assert "Failed" in conditions(result) and deleted_pods(result) == ["j-master-0"]
 
 
 # The end.
@@ -246,10 +251,10 @@ def test_finished_job_creates_nothing(
     job = typed(kind, run_policy=run_policy, Worker=replica(kind, 3), **types)
     pods = [pod(job, "Worker", index, phase) for index, phase in enumerate(phases)]
     for gang in (None, VolcanoGang("volcano")):
-        made = planned(finished(job, condition), *pods, gang=gang)
+        result = planned(finished(job, condition), *pods, gang=gang)
         creating = (fx.CreatePods, fx.CreateServices, fx.CreatePodGroup, fx.CreateObject)
-        assert not any(isinstance(each, creating) for each in made.effects)
-        assert made.record is None
+        assert not any(isinstance(each, creating) for each in result.effects)
+        assert result.record is None
 
 
 def test_time_to_live_counts_from_the_completion() -> None:
@@ -276,13 +281,13 @@ def test_active_pods_of_a_succeeded_job_count_as_succeeded() -> None:
 def test_suspended_job_keeps_its_start_time_and_is_announced_once() -> None:
     job = pytorch(1, suspend=True)
     running = planned(pytorch(1), pod(job, "Master", 0), pod(job, "Worker", 0))
-    made = planned(
+    result = planned(
         after(job, running), pod(job, "Master", 0), services=(service(job, "Master", 0),)
     )
-    assert [type(each) for each in made.effects] == [fx.DeletePods, fx.DeleteServices]
-    assert made.status.start_time == running.status.start_time
-    assert reasons(made) == ["PyTorchJobSuspended"]
-    assert planned(after(job, made)) == fx.Plan(status=made.status)
+    assert [type(each) for each in result.effects] == [fx.DeletePods, fx.DeleteServices]
+    assert result.status.start_time == running.status.start_time
+    assert reasons(result) == ["PyTorchJobSuspended"]
+    assert planned(after(job, result)) == fx.Plan(status=result.status)
 
 
 # Gangs.
@@ -300,11 +305,11 @@ def test_pods_wait_while_the_podgroup_is_pending() -> None:
     assert [type(each) for each in planned(job, gang=gang).effects] == [fx.CreatePodGroup]
     spec = gang.spec(job, {}, {})
     for phase in ("", "Pending", "Inqueue", "Running", "Unknown", "Completed"):
-        made = planned(job, gang=gang, podgroup=group(job, phase, **spec))
+        result = planned(job, gang=gang, podgroup=group(job, phase, **spec))
         waits = phase in ("", "Pending")
-        assert bool(created_pods(made)) is not waits
-        assert (made.status.start_time is None) is waits
-        assert made.requeue_after == (10.0 if waits else None)
+        assert bool(created_pods(result)) is not waits
+        assert (result.status.start_time is None) is waits
+        assert result.requeue_after == (10.0 if waits else None)
 
 
 def test_podgroup_follows_the_job_and_keeps_its_queue() -> None:
@@ -314,11 +319,27 @@ def test_podgroup_follows_the_job_and_keeps_its_queue() -> None:
     assert update.spec == {"minMember": 4, "minResources": {"cpu": None}}
 
 
+def test_other_schedulers_get_podgroups_and_delay_nothing() -> None:
+    job, gang = pytorch(1, schedulingPolicy={"scheduleTimeoutSeconds": 9}), gang_of("Mine")
+    assert isinstance(gang, SchedulerPluginsGang)
+    result = planned(job, gang=gang)
+    assert [type(each) for each in result.effects[:2]] == [fx.CreatePodGroup, fx.CreatePods]
+    assert effect(result, fx.CreatePodGroup).spec == {
+        "minMember": 2,
+        "minResources": {},
+        "scheduleTimeoutSeconds": 9,
+    }
+    found = build_pod(BY_KIND[PYTORCH], Member(job, "Worker", 0), gang=gang)
+    assert found["spec"]["schedulerName"] == "Mine"
+    assert found["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "j"
+    assert gang_of("") is None and isinstance(gang_of("VOLCANO"), VolcanoGang)
+
+
 def test_podgroup_of_another_owner_blocks_the_pods() -> None:
     job, gang = pytorch(1), VolcanoGang("volcano")
     foreign = Group(metadata=ObjectMeta(name="j", namespace="d", uid="g"))
-    made = planned(job, gang=gang, podgroup=foreign)
-    assert [type(each) for each in made.effects] == [fx.ReportConflict]
+    result = planned(job, gang=gang, podgroup=foreign)
+    assert [type(each) for each in result.effects] == [fx.ReportConflict]
 
 
 def test_minimum_resources_are_those_of_the_most_important_pods() -> None:
@@ -378,8 +399,8 @@ def test_pytorch_without_master_needs_all_workers_unless_elastic() -> None:
 
 def test_pytorch_never_fails_with_its_message() -> None:
     job = pytorch(2, "Never")
-    made = planned(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
-    assert made.status.conditions[-1].message == (
+    result = planned(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
+    assert result.status.conditions[-1].message == (
         "PyTorchJob j is failed because 1 Worker replica(s) failed."
     )
 
@@ -395,8 +416,8 @@ def test_xgboost_succeeds_with_its_master() -> None:
 
 def test_jax_messages_have_the_namespace() -> None:
     job = typed(JAX, Worker=replica(JAX, 2))
-    made = planned(job, *(pod(job, "Worker", index, "Succeeded") for index in range(2)))
-    assert made.status.conditions[-1].message == "JAXJob d/j successfully completed."
+    result = planned(job, *(pod(job, "Worker", index, "Succeeded") for index in range(2)))
+    assert result.status.conditions[-1].message == "JAXJob d/j successfully completed."
 
 
 PODS = st.lists(
@@ -424,26 +445,26 @@ def test_conditions_over_histories_of_pods(
     slots = [(name, 0) for name in leader] + [("Worker", 0), ("Worker", 1)]
     for states in history:
         pods = [
-            pod(job, *slot, phase, code=code, **({"deletionTimestamp": END} if end else {}))
+            pod(job, *slot, phase, code=code, deletionTimestamp=END if end else None)
             for slot, (phase, code, end) in zip(slots, states, strict=False)
         ]
-        made = planned(job, *pods)
-        found = {name for name, (status, _) in conditions(made).items() if status == "True"}
+        result = planned(job, *pods)
+        found = {name for name, (status, _) in conditions(result).items() if status == "True"}
         assert not {"Succeeded", "Failed"} <= found
         assert not {"Running", "Restarting"} <= found
         if "Failed" in found:
-            assert made.status.completion_time is not None
+            assert result.status.completion_time is not None
         was_finished = {"Succeeded", "Failed"} & {
             each.type for each in job.status.conditions if each.status == "True"
         }
         assert was_finished <= found
-        job = after(job, made)
-        if made.record is not None:
-            job = with_annotations(job, {ANNOTATION: encode(made.record)})
+        job = after(job, result)
+        if result.record is not None:
+            job = with_annotations(job, {ANNOTATION: encode(result.record)})
         again = planned(job, *pods, now=NOW + timedelta(seconds=5))
         assert again.record is None and again.restarts == again.transitions == ()
         if not {"Succeeded"} & found:
-            assert again.status == made.status
+            assert again.status == result.status
 
 
 END = "2026-01-01T01:00:00Z"

@@ -19,7 +19,7 @@ def _has_pods(machine: Any) -> bool:
     return bool(machine.world.named(PODS))
 
 
-class TrainingMachine(ControllerMachine):
+class TrainingMachine(ControllerMachine[TrainingWorld]):
     """The training controller under random operations and faults."""
 
     world: TrainingWorld
@@ -32,7 +32,7 @@ class TrainingMachine(ControllerMachine):
         gang=st.booleans(),
         workers=WORKERS,
         policy=POLICIES,
-        limit=st.sampled_from([None, None, 1]),
+        limit=st.sampled_from([None, None, 2]),
         clean=st.sampled_from(["None", "Running", "All"]),
     )
     def begin(
@@ -41,7 +41,7 @@ class TrainingMachine(ControllerMachine):
         """Create a job."""
         self.world.kind, self.world.gang = kind, gang
         more = {} if limit is None else {"backoffLimit": limit}
-        self.submission = {"policy": policy, "cleanPodPolicy": clean, **more}
+        self.submission: Any = {"policy": policy, "cleanPodPolicy": clean, **more}
         self.world.submit(workers, **self.submission)
         self._settle_or_advance(None)
 
@@ -133,4 +133,4 @@ class TrainingMachine(ControllerMachine):
 
 
 TestTrainingMachine = TrainingMachine.TestCase
-TestTrainingMachine.settings = stateful_settings(steps=25, examples=30)
+TestTrainingMachine.settings = stateful_settings(steps=25, histories=30)

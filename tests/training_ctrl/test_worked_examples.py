@@ -57,11 +57,11 @@ async def test_worked_example_3_exit_code_137_restarts_and_1_fails(world: Traini
         await wait_for(lambda: len(world.pods) == 3)
         await world.phase("Running")
         await wait_for(lambda: world.is_true("Running", TF))
-        old = world.pod("j-worker-1")["metadata"]["uid"]
+        old = world.uid("j-worker-1")
         await world.phase("Failed", "j-worker-1", code=137)
         await wait_for(lambda: "Restarting" in world.conditions(TF))
         await wait_for(lambda: "j-worker-1" in world.pods)
-        await wait_for(lambda: world.pod("j-worker-1")["metadata"]["uid"] != old)
+        await wait_for(lambda: world.uid("j-worker-1") != old)
         await world.phase("Running", "j-worker-1")
         await wait_for(lambda: world.is_true("Running", TF))
         assert "Restarting" not in world.conditions(TF)

@@ -107,11 +107,15 @@ def kind_warning(resource: Resource) -> str:
 
 
 def field_warnings(resource: Resource, obj: Json) -> list[str]:
-    """Yield a warning for each field of *obj* without effect."""
+    """Return a warning for each field of *obj* that does not have its effect."""
     look = _FIELDS.get((resource.group, resource.kind))
     if look is None:
         return []
-    return [f"{path} has no effect in the embedded cluster: {why}" for path, why in look(obj)]
+    return [_field_warning(*found) for found in look(obj)]
+
+
+def _field_warning(path: str, why: str, effect: str = "has no effect") -> str:
+    return f"{path} {effect} in the embedded cluster: {why}"
 
 
 def _content(obj: Json) -> Json:
@@ -121,8 +125,8 @@ def _content(obj: Json) -> Json:
 
 # Fields of single kinds. Objects may be malformed custom objects, so types are checked.
 
-Found = Iterator[tuple[str, str]]
-"""Yields paths of fields, and why they have no effect."""
+Found = Iterator[tuple[str, str] | tuple[str, str, str]]
+"""Yields paths of fields, why they have no effect, and what they have instead, if anything."""
 
 
 def _dict(value: object) -> Json:

@@ -1,11 +1,18 @@
-"""Fields of a pod that the agent and the scheduler of the embedded cluster ignore."""
+"""Fields of a pod that do not have their effect in the embedded cluster.
+
+The agent or the scheduler ignores them, or the scheduler does not schedule pods that have them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 _SHARED_NETWORK = "pods use the network of the machine"
+_NO_EFFECT = "has no effect"
+_UNSCHEDULABLE = "leaves the pod unschedulable"
 _NODE_ONLY = "the scheduler knows the affinity to nodes only"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _OWN_NAMESPACES = "each container has its own PID and IPC namespaces, and the pod will not start"
 _NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
@@ -20,7 +27,7 @@ _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
 
 
 class UnenforcedField(NamedTuple):
-    """A field that has no effect."""
+    """A field that does not have its effect."""
 
     path: str
     reason: str
@@ -29,6 +36,9 @@ class UnenforcedField(NamedTuple):
 
     even_if_empty: bool = False
     """Whether an empty value has a meaning, too."""
+
+    effect: str = _NO_EFFECT
+    """What happens instead."""
 
 
 _DRIVERS = (
@@ -39,8 +49,14 @@ _DRIVERS = (
 )  # fmt: skip
 
 _POD = (
-    UnenforcedField("affinity.podAffinity", _NODE_ONLY),
-    UnenforcedField("affinity.podAntiAffinity", _NODE_ONLY),
+    *(
+        UnenforcedField(f"affinity.{kind}.{_REQUIRED}", _NODE_ONLY, effect=_UNSCHEDULABLE)
+        for kind in ("podAffinity", "podAntiAffinity")
+    ),
+    *(
+        UnenforcedField(f"affinity.{kind}.{_PREFERRED}", _NODE_ONLY)
+        for kind in ("podAffinity", "podAntiAffinity")
+    ),
     UnenforcedField("automountServiceAccountToken", _NO_TOKENS),
     UnenforcedField("dnsConfig", "pods resolve names as the machine does"),
     UnenforcedField("hostIPC", _OWN_NAMESPACES),
@@ -48,14 +64,24 @@ _POD = (
     UnenforcedField("hostnameOverride", "use spec.hostname"),
     UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
     UnenforcedField("readinessGates", "a pod is ready when its containers are"),
-    UnenforcedField("resourceClaims", _NO_DEVICES),
-    UnenforcedField("resources", "only those of containers are counted"),
+    UnenforcedField("resourceClaims", _NO_DEVICES, effect=_UNSCHEDULABLE),
+    UnenforcedField("resources", "only those of containers count", effect=_UNSCHEDULABLE),
     UnenforcedField("runtimeClassName", "containers are processes of the machine"),
-    UnenforcedField("schedulingGroup", "use a PodGroup of Volcano"),
+    UnenforcedField("schedulingGroup", "use a PodGroup of Volcano", effect=_UNSCHEDULABLE),
     UnenforcedField("serviceAccountName", _NO_TOKENS, ("default",)),
     UnenforcedField("setHostnameAsFQDN", "the host name of a pod is its short name"),
     UnenforcedField("shareProcessNamespace", _OWN_NAMESPACES),
-    UnenforcedField("topologySpreadConstraints", "the scheduler does not spread pods"),
+    UnenforcedField(
+        "topologySpreadConstraints[*].whenUnsatisfiable",
+        "the scheduler does not spread pods",
+        ("DoNotSchedule",),
+    ),
+    UnenforcedField(
+        "topologySpreadConstraints[*].whenUnsatisfiable",
+        "the scheduler does not spread pods; use ScheduleAnyway",
+        ("ScheduleAnyway",),
+        effect=_UNSCHEDULABLE,
+    ),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField("securityContext.fsGroup", "all users of a pod may write its volumes"),
     UnenforcedField(
@@ -91,7 +117,7 @@ _CONTAINER = (
     UnenforcedField("readinessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
     UnenforcedField("startupProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
     UnenforcedField("resizePolicy", "pods cannot be resized"),
-    UnenforcedField("resources.claims", _NO_DEVICES),
+    UnenforcedField("resources.claims", _NO_DEVICES, effect=_UNSCHEDULABLE),
     UnenforcedField("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
     UnenforcedField("restartPolicyRules", "use spec.restartPolicy"),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
@@ -136,7 +162,7 @@ class _Node:
     """Fields to check at one level of an object."""
 
     children: dict[str, "_Node"] = field(default_factory=dict)
-    unenforced_field: UnenforcedField | None = None
+    rows: list[UnenforcedField] = field(default_factory=list)
 
 
 def _tree(rows: Iterable[UnenforcedField]) -> _Node:
@@ -145,7 +171,7 @@ def _tree(rows: Iterable[UnenforcedField]) -> _Node:
         node = root
         for key in row.path.replace("[*]", ".*").split("."):
             node = node.children.setdefault(key, _Node())
-        node.unenforced_field = row
+        node.rows.append(row)
     return root
 
 
@@ -171,30 +197,30 @@ UNENFORCED_PATHS: Mapping[str, str] = {
         *_with_prefix("initContainers", _OFF_HOST),
     )
 }
-"""All fields of a pod's ``spec`` without effect; ``[*]`` is any item of a list."""
+"""All such fields of a pod's ``spec``; ``[*]`` is any item of a list."""
 
 
-def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
-    """Return the paths of fields without effect in *specs*, and the reason; each field once.
+def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str, str]]:
+    """Return the paths of such fields in *specs*, the reason and what happens instead.
 
-    Each item of *specs* is a path with its pod spec.
+    Each field is returned once. Each item of *specs* is a path with its pod spec.
     """
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for path, spec in specs:
         if not isinstance(spec, dict):
             continue
         tree = _ON_HOST_TREE if spec.get("hostNetwork") is True else _OFF_HOST_TREE
         for found, row in _walk(tree, spec, path):
-            what = row.path.replace("initContainers", "containers")
+            what = row.path.replace("initContainers", "containers"), row.effect
             if what not in seen:
                 seen.add(what)
-                yield found, row.reason
+                yield found, row.reason, row.effect
 
 
 def _walk(node: _Node, value: object, path: str) -> Iterator[tuple[str, UnenforcedField]]:
-    row = node.unenforced_field
-    if row is not None and _has_effect_requested(row, value):
-        yield path, row
+    for row in node.rows:
+        if _has_effect_requested(row, value):
+            yield path, row
     if isinstance(value, dict):
         for key, inner in node.children.items():
             if key in value:

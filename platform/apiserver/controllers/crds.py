@@ -91,7 +91,12 @@ class CrdController(Controller):
 
     async def _sync(self, entry: StoredObject) -> None:
         obj = entry.parse()
-        others = [_names(each.data) for each in self._crds.latest_entries()]
+        suffix = f".{obj['spec']['group']}"  # of the names of all definitions of the group
+        others = [
+            _names(each.data)
+            for each in self._crds.latest_entries()
+            if each.name != entry.name and each.name.endswith(suffix)
+        ]
         status = reconciled_status(obj, others, now())
         if is_established({"status": status}):
             # Clients that wait for Established use the kinds immediately.

@@ -37,10 +37,13 @@ class KubernetesServiceController(Controller):
 
     @property
     def is_synced(self) -> bool:
-        """Whether the Service exists; it is created last."""
-        return (
-            self.context.resource_store(names.SERVICES).get(SERVICE_NAMESPACE, SERVICE) is not None
-        )
+        """Whether the Service publishes the address; it is written last."""
+        services = self.context.resource_store(names.SERVICES)
+        entry = services.get(SERVICE_NAMESPACE, SERVICE)
+        if entry is None or entry.deleting:
+            return entry is not None
+        current = entry.parse()
+        return _with_content(current, self._desired[services.kind]) == current
 
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Enqueue the namespace of a change to one of these objects."""

@@ -214,8 +214,15 @@ class _WatchStream:
                 timer.cancel()
 
     def _initial_state(self) -> tuple[list[StoredObject], list[WatchEvent]]:
-        """Return the initial objects, or the changes after the requested version."""
-        options = self._options
+        """Return the initial objects, or the changes after the requested version.
+
+        Raises:
+            StatusError: 410, the version has expired, or is of a state that has been replaced.
+        """
+        options, newest = self._options, self._store.committed_rv
+        if (options.resource_version or 0) > newest:
+            # Only a restored backup can be older than a version that a client knows.
+            raise expired(f"resource version {options.resource_version} is newer than {newest}")
         if options.send_initial_events or (
             options.send_initial_events is None and not options.resource_version
         ):

@@ -51,7 +51,11 @@ class _IndexedStore(Generic[T]):
     """Objects, indexes and event handlers; the store of the reflector."""
 
     def __init__(
-        self, name: str, view: type[T], indexes: Mapping[str, Callable[[T], Iterable[str]]]
+        self,
+        name: str,
+        view: type[T],
+        indexes: Mapping[str, Callable[[T], Iterable[str]]],
+        transform: Callable[[T], T] | None,
     ) -> None:
         self.version = ""
         self.list_complete = False
@@ -61,6 +65,7 @@ class _IndexedStore(Generic[T]):
         self.added = self.updated = self.deleted = self.handler_errors = 0
         self._name = name
         self._intern = Interner(view).intern
+        self._transform = transform
         self._handlers: tuple[EventHandler[T], ...] = ()
 
     def add_event_handler(self, handler: EventHandler[T]) -> None:
@@ -112,6 +117,8 @@ class _IndexedStore(Generic[T]):
             self._replace(key, old, None)
 
     def put(self, new: T) -> None:
+        if self._transform is not None:
+            new = self._transform(new)
         key = new.metadata.key
         old = self.objects.get(key)
         if old is not None:
@@ -198,7 +205,9 @@ class KindSource(Generic[T]):
 class Informer(Generic[T]):
     """Informer of one resource, decoded as *view*, narrowed by selectors.
 
-    *indexes* maps an index name to the function that computes an object's values.
+    *indexes* maps an index name to the function that computes an object's values. *transform*
+    returns what to keep of a received object, whose name, namespace, uid and resourceVersion it
+    retains: less of objects that the controller does not need.
     """
 
     def __init__(
@@ -211,6 +220,7 @@ class Informer(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+        transform: Callable[[T], T] | None = None,
         options: InformerOptions | None = None,
     ) -> None:
         self.name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
@@ -220,7 +230,7 @@ class Informer(Generic[T]):
             label_selector=label_selector,
             field_selector=field_selector,
         )
-        self._store = _IndexedStore[T](self.name, view, indexes or {})
+        self._store = _IndexedStore[T](self.name, view, indexes or {}, transform)
         self._reflector = Reflector(client, scope, view, self._store, options or InformerOptions())
         self._timing = (options or InformerOptions()).timing or client.timing
         self._reflector_task: asyncio.Task[None] | None = None

@@ -33,6 +33,9 @@ class PendingGang:
     tasks: list[Task]
     """In task order; best-effort tasks are last."""
 
+    reason: str = NOT_ENOUGH_RESOURCES
+    """Reason of the last rejection of further pods."""
+
     fit_errors: dict[str, FitError] = field(default_factory=dict)
     """By role."""
 
@@ -134,13 +137,15 @@ def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: boo
     if count == batch_size:
         pending_gang.tasks = pending_gang.tasks[batch_size:]
     else:
-        pending_gang.fit_errors.update(statement.fit_errors)
+        diagnosis = statement.diagnosis()
+        pending_gang.reason = diagnosis.reason
+        pending_gang.fit_errors.update(diagnosis.fit_errors)
         remaining = [] if is_last else pending_gang.tasks
         pending_gang.tasks = [
             t for t in remaining if t.uid not in allocated_uids and not statement.has_failed(t)
         ]
     if not pending_gang.tasks and pending_gang.fit_errors:
         session.reject(
-            pending_gang.gang, Diagnosis(NOT_ENOUGH_RESOURCES, "", dict(pending_gang.fit_errors))
+            pending_gang.gang, Diagnosis(pending_gang.reason, "", dict(pending_gang.fit_errors))
         )
     return bool(pending_gang.tasks)

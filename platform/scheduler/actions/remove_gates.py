@@ -10,7 +10,7 @@ queue must not count there, so they have a scheduling gate until then.
 
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
-from ..plugins.extension_points import Rejection
+from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, add_amounts, sum_amounts
 
 
@@ -55,13 +55,19 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
 def _tasks_within_limits(
     session: Session, queue: QueueInfo, tasks: list[Task]
 ) -> tuple[list[Task], Rejection | None]:
-    """Return those of *tasks* that *queue* can allocate, and why it cannot allocate the first
-    of the others."""
+    """Return those of *tasks* that *queue* can allocate, and why the first of the others keeps its
+    gate.
+
+    A pod with unsupported fields keeps it: it would count in the queue without ever running.
+    """
     fitting: list[Task] = []
     rejection: Rejection | None = None
     for task in tasks:
         eq_class = task.eq_class
-        if eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
+        if eq_class.unsupported_fields:
+            message = f"{task.name}: {task.unsupported_message()}"
+            rejection = rejection or Rejection(UNSUPPORTED_FIELD, message)
+        elif eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
             add_amounts(queue.allocated, eq_class.request)
             fitting.append(task)
         elif rejection is None:

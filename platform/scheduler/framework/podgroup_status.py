@@ -189,6 +189,8 @@ def _pod_reason(task: Task, diagnosis: Diagnosis) -> str:
 
 def _pod_message(gang: Gang, task: Task, diagnosis: Diagnosis) -> str:
     """Return the message; only the pod with the fit error has numbers, which change often."""
+    if unsupported := task.unsupported_message():
+        return unsupported
     if diagnosis.message:
         return diagnosis.message
     if task.uid in diagnosis.fitting_uids:

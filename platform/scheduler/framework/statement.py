@@ -6,7 +6,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import Protocol, Self
 
-from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, UNSUPPORTED_FIELD, Rejection
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task, add_amounts
 from .placer import Placer
@@ -95,6 +95,7 @@ class Statement:
         self.fit_errors: dict[str, FitError] = {}
         self._failed: set[str | EquivalenceClass] = set()
         self._blocked: set[str] = set()
+        self._reason = NOT_ENOUGH_RESOURCES
         self._session = session
         self._gang = gang
         self._queue = queue
@@ -152,7 +153,7 @@ class Statement:
         return allocated
 
     def has_failed(self, task: Task) -> bool:
-        """Return whether *task* is blocked, or a task of its role did not fit.
+        """Return whether *task* is blocked on its own, or a task of its role did not fit.
 
         Tasks without a role are compared by equivalence class.
         """
@@ -175,7 +176,7 @@ class Statement:
     def diagnosis(self) -> Diagnosis:
         """Return why tasks did not fit, and which did; to be called before :meth:`discard`."""
         fitting = frozenset(self.allocated_uids()).union(self._fitting_uids)
-        return Diagnosis(NOT_ENOUGH_RESOURCES, "", dict(self.fit_errors), fitting)
+        return Diagnosis(self._reason, "", dict(self.fit_errors), fitting)
 
     # -- private -------------------------------------------------------------------------------
 
@@ -223,14 +224,20 @@ class Statement:
         self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
 
     def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Return the tasks that no PVC blocks; records a fit error for the others."""
-        if not any(task.pvcs for task in tasks):
+        """Return the tasks without unsupported fields that no PVC blocks.
+
+        Records a fit error for the others.
+        """
+        if not any(task.pvcs or task.eq_class.unsupported_fields for task in tasks):
             return tasks
         unblocked = []
         for task in tasks:
-            if reason := self._session.pvc_rejection(task):
+            unsupported = task.unsupported_message()
+            if unsupported:
+                self._reason = UNSUPPORTED_FIELD
+            if message := unsupported or self._session.pvc_rejection(task):
                 self._blocked.add(task.uid)
-                self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, reason))
+                self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
             else:
                 unblocked.append(task)
         return unblocked

@@ -24,6 +24,10 @@ NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 """Reason of a rejection for lack of resources."""
 
 
+UNSUPPORTED_FIELD = "UnsupportedField"
+"""Reason of a rejection for fields of pods that the scheduler does not implement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Why a plugin rejects something; shown to users."""

@@ -1,9 +1,11 @@
 """The fields of core objects that the scheduler reads; others are not decoded, which keeps decoding
 a pod at microseconds."""
 
+import msgspec
+
 from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
-from ...model.pod_resources import ContainerResources
+from ...model.pod_resources import ContainerResources, Resources
 
 Quantities = dict[str, str | int | float]
 
@@ -52,10 +54,31 @@ class NodeAffinity(ApiStruct, frozen=True):
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
+class PodAffinityTerm(ApiStruct, frozen=True):
+    """A term of pod affinity or anti-affinity; its selectors are not decoded yet."""
+
+    topology_key: str = ""
+
+
+class PodAffinity(ApiStruct, frozen=True):
+    """Required affinity or anti-affinity between pods."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+
+
 class Affinity(ApiStruct, frozen=True):
-    """``spec.affinity``, node affinity only."""
+    """``spec.affinity``, without preferences between pods."""
 
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(ApiStruct, frozen=True):
+    """A constraint on the spread of pods; its selectors are not decoded yet."""
+
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
 
 
 class PodSchedulingGate(ApiStruct, frozen=True):
@@ -71,11 +94,41 @@ class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True):
 
 
 class Volume(ApiStruct, frozen=True):
-    """A volume, if it is backed by a PVC."""
+    """A volume, if it limits the nodes of its pod."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
     ephemeral: dict[str, object] | None = None
+    aws_elastic_block_store: dict[str, object] | None = None
+    gce_persistent_disk: dict[str, object] | None = None
+    iscsi: dict[str, object] | None = None
+    rbd: dict[str, object] | None = None
+
+
+class ContainerPort(ApiStruct, frozen=True):
+    """A port of a container; without *host_port* it does not concern the scheduler."""
+
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = "TCP"
+
+
+class Container(ContainerResources, frozen=True):
+    """A container or init container."""
+
+    ports: tuple[ContainerPort, ...] = ()
+
+
+class PodResourceClaim(ApiStruct, frozen=True):
+    """A claim of devices."""
+
+    name: str = ""
+
+
+class PodSchedulingGroup(ApiStruct, frozen=True):
+    """The PodGroup of Kubernetes itself that a pod belongs to."""
+
+    pod_group_name: str = ""
 
 
 class PodSpec(ApiStruct, frozen=True):
@@ -84,14 +137,18 @@ class PodSpec(ApiStruct, frozen=True):
     scheduler_name: str = ""
     node_name: str = ""
     priority: int | None = None
-    containers: tuple[ContainerResources, ...] = ()
-    init_containers: tuple[ContainerResources, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
     overhead: Quantities = {}
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     volumes: tuple[Volume, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
 
 
 class PodStatus(ApiStruct, frozen=True):

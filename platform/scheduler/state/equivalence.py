@@ -1,17 +1,22 @@
 """Equivalence classes: pods with equal requests and node constraints.
 
 The pods of a gang mostly have one template, so filters and scores are computed for an equivalence
-class and not for a pod. Requests, node selector, affinity and tolerations count; name, environment
-and owner do not.
+class and not for a pod. Requests, node selector, affinity and tolerations count, and fields that
+are not supported; name, environment and owner do not.
 """
 
 import msgspec
 
 from .core_types import NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
+from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 
 _MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
+
+
+_Key = tuple[bytes, tuple[tuple[str, int], ...], tuple[UnsupportedField, ...]]
+"""What determines a class: constraints, request, unsupported fields."""
 
 
 class EquivalenceClass:
@@ -29,12 +34,22 @@ class EquivalenceClass:
         "request",
         "required",
         "tolerations",
+        "unsupported_fields",
     )
 
-    def __init__(self, spec: PodSpec, request: Amounts, constraints_key: bytes) -> None:
+    def __init__(
+        self,
+        spec: PodSpec,
+        request: Amounts,
+        constraints_key: bytes,
+        *,
+        unsupported: tuple[UnsupportedField, ...] = (),
+    ) -> None:
         """Keep the constraints of *spec*; *constraints_key* identifies them without the request."""
         self.request = request
         self.constraints_key = constraints_key
+        self.unsupported_fields = unsupported
+        """Fields for which the pods are unschedulable."""
         self.best_effort = all(name == "pods" or not units for name, units in request.items())
         self.tolerations: tuple[Toleration, ...] = spec.tolerations
         self.node_selector = spec.node_selector
@@ -62,7 +77,7 @@ class EquivalenceCache:
     def __init__(self) -> None:
         """Start empty."""
         self._by_spec: dict[bytes, EquivalenceClass] = {}
-        self._by_constraints: dict[tuple[bytes, tuple[tuple[str, int], ...]], EquivalenceClass] = {}
+        self._by_constraints: dict[_Key, EquivalenceClass] = {}
         self._encode = msgspec.json.Encoder().encode
 
     def get(self, spec: PodSpec) -> EquivalenceClass:
@@ -75,6 +90,11 @@ class EquivalenceCache:
                 spec.node_selector,
                 spec.affinity,
                 spec.tolerations,
+                spec.resources,
+                spec.topology_spread_constraints,
+                spec.resource_claims,
+                spec.scheduling_group,
+                tuple(exclusive_disks(spec)) if spec.volumes else (),
             )
         )
         eq_class = self._by_spec.get(key)
@@ -90,9 +110,13 @@ class EquivalenceCache:
 
     def _get_or_create(self, spec: PodSpec) -> EquivalenceClass:
         request = pod_request(spec)
-        constraints_key = self._encode((spec.node_selector, spec.affinity, spec.tolerations))
-        key = (constraints_key, tuple(sorted(request.items())))
+        affinity = spec.affinity.node_affinity if spec.affinity else None
+        constraints_key = self._encode((spec.node_selector, affinity, spec.tolerations))
+        unsupported = unsupported_fields(spec)
+        key = (constraints_key, tuple(sorted(request.items())), unsupported)
         eq_class = self._by_constraints.get(key)
         if eq_class is None:
-            eq_class = self._by_constraints[key] = EquivalenceClass(spec, request, constraints_key)
+            eq_class = self._by_constraints[key] = EquivalenceClass(
+                spec, request, constraints_key, unsupported=unsupported
+            )
         return eq_class

@@ -129,7 +129,7 @@ class Task:
         self.created = meta.creation_timestamp or ""
         self.index = _task_index(meta.name)
         self.pvcs = tuple(_pod_pvcs(pod))
-        """Names of the PVCs that it mounts, and whether each is to be owned by the pod."""
+        """The PVCs that it mounts."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
         self.uses_queue_gate = queue_gates and meta.annotations.get(names.QUEUE_GATE) == "true"
         """Whether the pod was created with a queue gate."""
@@ -159,9 +159,25 @@ class Task:
             other.node,
         )
 
+    def unsupported_message(self) -> str:
+        """Return which fields leave the pod unschedulable and why; empty if none does."""
+        return "; ".join(map(str, self.eq_class.unsupported_fields))
+
     def sort_key(self) -> tuple[float, str, str]:
         """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class MountedPVC:
+    """A PVC that a pod mounts."""
+
+    name: str
+    owned: bool
+    """Whether it is to be owned by the pod."""
+
+    path: str
+    """The field that names it: ``spec.volumes[0].persistentVolumeClaim``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,12 +498,15 @@ def task_status(pod: Pod) -> TaskStatus:
 _FINISHED_STATUSES = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
 
-def _pod_pvcs(pod: Pod) -> Iterator[tuple[str, bool]]:
-    for volume in pod.spec.volumes:
+def _pod_pvcs(pod: Pod) -> Iterator[MountedPVC]:
+    for index, volume in enumerate(pod.spec.volumes):
+        path = f"spec.volumes[{index}]"
         if volume.persistent_volume_claim is not None:
-            yield volume.persistent_volume_claim.claim_name, False
+            name = volume.persistent_volume_claim.claim_name
+            yield MountedPVC(name, owned=False, path=f"{path}.persistentVolumeClaim")
         elif volume.ephemeral is not None:
-            yield f"{pod.metadata.name}-{volume.name}", True
+            name = f"{pod.metadata.name}-{volume.name}"
+            yield MountedPVC(name, owned=True, path=f"{path}.ephemeral")
 
 
 def _task_priority(pod: Pod) -> int:

@@ -37,13 +37,13 @@ class PVCTracker:
 
     def add_task(self, task: Task) -> None:
         """Add the PVCs of *task*."""
-        for name, _ in task.pvcs:
-            self._tasks_by_pvc.setdefault(f"{task.namespace}/{name}", set()).add(task.uid)
+        for mounted in task.pvcs:
+            self._tasks_by_pvc.setdefault(f"{task.namespace}/{mounted.name}", set()).add(task.uid)
 
     def remove_task(self, task: Task) -> None:
         """Remove the PVCs of *task*."""
-        for name, _ in task.pvcs:
-            key = f"{task.namespace}/{name}"
+        for mounted in task.pvcs:
+            key = f"{task.namespace}/{mounted.name}"
             task_uids = self._tasks_by_pvc.get(key, set())
             task_uids.discard(task.uid)
             if not task_uids:
@@ -51,14 +51,19 @@ class PVCTracker:
 
     def blocking_reason(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""
-        for name, own in task.pvcs:
+        for mounted in task.pvcs:
+            name = mounted.name
             pvc = self._pvcs.get(f"{task.namespace}/{name}")
             if pvc is None:
                 return f'persistentvolumeclaim "{name}" not found'
-            if own and all(each.uid != task.uid for each in pvc.metadata.owner_references):
+            if mounted.owned and all(
+                each.uid != task.uid for each in pvc.metadata.owner_references
+            ):
                 return f'persistentvolumeclaim "{name}" was not created for pod "{task.name}"'
             if text := _blocking_reason(pvc):
                 return text
+            if not _is_bound(pvc):
+                return f"{mounted.path}: {_UNBOUND.format(name)}"
         return ""
 
 
@@ -68,10 +73,13 @@ def _blocking_reason(pvc: PersistentVolumeClaim) -> str:
         return f'persistentvolumeclaim "{name}" is being deleted'
     if pvc.status.phase == "Lost":
         return f'persistentvolumeclaim "{name}" has lost its volume "{pvc.spec.volume_name}"'
-    if pvc.status.phase != "Bound" or not pvc.spec.volume_name:
-        return _UNBOUND.format(name)
     return ""
 
 
+def _is_bound(pvc: PersistentVolumeClaim) -> bool:
+    return pvc.status.phase == "Bound" and bool(pvc.spec.volume_name)
+
+
 def _relevant_fields(pvc: PersistentVolumeClaim) -> tuple[object, ...]:
-    return pvc.metadata.uid, pvc.metadata.owner_references, _blocking_reason(pvc)
+    meta = pvc.metadata
+    return meta.uid, meta.owner_references, _blocking_reason(pvc), _is_bound(pvc)

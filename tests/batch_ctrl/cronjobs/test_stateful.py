@@ -16,7 +16,7 @@ LIMITS = st.sampled_from([None, 0, 1, 3])
 WHICH = st.integers(0, 7)
 
 
-class CronJobMachine(ControllerMachine):
+class CronJobMachine(ControllerMachine[CronJobWorld]):
     """The CronJob controller under random operations and faults."""
 
     world: CronJobWorld

@@ -1,0 +1,140 @@
+"""Pod fields that constrain scheduling and that the scheduler does not implement.
+
+A pod with such a field would be scheduled as if it did not have it, so it is unschedulable instead,
+and its condition names the field. Preferences are not rejected: ignoring one breaks no promise.
+A filter that implements a field removes its row.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .core_types import Container, PodSpec
+
+FieldPaths = Callable[[PodSpec], Iterator[str]]
+"""Yields the paths at which a pod uses a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedField:
+    """A field of one pod for which it is unschedulable."""
+
+    path: str
+    """The path of its first use: ``spec.containers[0].ports[0].hostPort``."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
+    """Return the fields of *spec* that are not implemented, each once, in the order of the table.
+
+    Called once for each equivalence class.
+    """
+    found: list[UnsupportedField] = []
+    for reason, paths in UNSUPPORTED_FIELDS.values():
+        path = next(paths(spec), None)
+        if path is not None:
+            found.append(UnsupportedField(f"spec.{path}", reason))
+    return tuple(found)
+
+
+def _containers(spec: PodSpec) -> Iterator[tuple[str, Container]]:
+    """Yield the containers that run concurrently, which include sidecars."""
+    for index, container in enumerate(spec.containers):
+        yield f"containers[{index}]", container
+    for index, container in enumerate(spec.init_containers):
+        if container.restart_policy == "Always":
+            yield f"initContainers[{index}]", container
+
+
+def _host_ports(spec: PodSpec) -> Iterator[str]:
+    for path, container in _containers(spec):
+        for index, port in enumerate(container.ports):
+            if port.host_port > 0:
+                yield f"{path}.ports[{index}].hostPort"
+
+
+def _pod_affinity(spec: PodSpec) -> Iterator[str]:
+    affinity = spec.affinity and spec.affinity.pod_affinity
+    if affinity and affinity.required_during_scheduling_ignored_during_execution:
+        yield "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
+
+
+def _pod_anti_affinity(spec: PodSpec) -> Iterator[str]:
+    affinity = spec.affinity and spec.affinity.pod_anti_affinity
+    if affinity and affinity.required_during_scheduling_ignored_during_execution:
+        yield "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
+
+
+def _topology_spread(spec: PodSpec) -> Iterator[str]:
+    for index, constraint in enumerate(spec.topology_spread_constraints):
+        if constraint.when_unsatisfiable != "ScheduleAnyway":
+            yield f"topologySpreadConstraints[{index}]"
+
+
+def _tolerations(spec: PodSpec) -> Iterator[str]:
+    for index, toleration in enumerate(spec.tolerations):
+        if toleration.operator not in ("", "Equal", "Exists"):
+            yield f"tolerations[{index}].operator"
+
+
+def _pod_resources(spec: PodSpec) -> Iterator[str]:
+    if spec.resources.requests:
+        yield "resources.requests"
+    if spec.resources.limits:
+        yield "resources.limits"
+
+
+def _resource_claims(spec: PodSpec) -> Iterator[str]:
+    if spec.resource_claims:
+        yield "resourceClaims[0]"
+
+
+def _scheduling_group(spec: PodSpec) -> Iterator[str]:
+    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
+        yield "schedulingGroup.podGroupName"
+
+
+def exclusive_disks(spec: PodSpec) -> Iterator[str]:
+    """Yield the paths of volumes that may be attached to a node once only."""
+    for index, volume in enumerate(spec.volumes):
+        disks = {
+            "awsElasticBlockStore": volume.aws_elastic_block_store,
+            "gcePersistentDisk": volume.gce_persistent_disk,
+            "iscsi": volume.iscsi,
+            "rbd": volume.rbd,
+        }
+        for name, source in disks.items():
+            if source is not None:
+                yield f"volumes[{index}].{name}"
+
+
+UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
+    "containers[*].ports[*].hostPort": ("host ports are not supported yet", _host_ports),
+    "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution": (
+        "required affinity to pods is not supported yet",
+        _pod_affinity,
+    ),
+    "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution": (
+        "required anti-affinity to pods is not supported yet",
+        _pod_anti_affinity,
+    ),
+    "topologySpreadConstraints[*].whenUnsatisfiable": (
+        "DoNotSchedule is not supported yet; use ScheduleAnyway",
+        _topology_spread,
+    ),
+    "tolerations[*].operator": ("only Equal and Exists are supported", _tolerations),
+    "resources": ("resources of a pod as a whole are not supported yet", _pod_resources),
+    "resourceClaims": ("dynamic resource allocation is not supported", _resource_claims),
+    "schedulingGroup": (
+        "PodGroups of scheduling.k8s.io are not supported; use one of Volcano",
+        _scheduling_group,
+    ),
+    "volumes[*]": (
+        "the disk must not be used twice on a node, which is not checked; use a claim",
+        exclusive_disks,
+    ),
+}
+"""By field: why it is not supported, and where a pod uses it."""

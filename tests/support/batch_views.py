@@ -1,0 +1,78 @@
+"""Inputs of the decisions about a Job."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from batholith.batch_ctrl.backoff import BackoffRecord
+from batholith.batch_ctrl.core_types import Job, PodFailurePolicy
+from batholith.batch_ctrl.decide import JobView
+from batholith.batch_ctrl.indexes import IndexSet
+from batholith.batch_ctrl.pod_info import JobTraits, PodInfo
+from batholith.batch_ctrl.pod_tracker import PodTracker
+from batholith.model.pod import PodPhase
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+START_TEXT = "2026-01-01T00:00:00Z"
+NEVER = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}}
+ON_FAILURE = {"spec": {"restartPolicy": "OnFailure"}}
+FAILED, SUCCEEDED, RUNNING = PodPhase.FAILED, PodPhase.SUCCEEDED, PodPhase.RUNNING
+PENDING = PodPhase.PENDING
+
+
+def job(status: dict[str, Any] | None = None, *, deleted: bool = False, **spec: Any) -> Job:
+    """Return a Job that has started."""
+    if spec.get("completionMode") != "Indexed" and "completions" not in spec:
+        spec["completions"] = 1
+    meta = {"name": "j", "namespace": "d", "uid": "job", "generation": 1, "resourceVersion": "1"}
+    if deleted:
+        meta["deletionTimestamp"] = START_TEXT
+    return msgspec.convert(
+        {
+            "metadata": meta,
+            "spec": {
+                "template": msgspec.Raw(msgspec.json.encode(spec.pop("template", NEVER))),
+                "selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "job"}},
+                **spec,
+            },
+            "status": {"startTime": START_TEXT, **(status or {})},
+        },
+        Job,
+    )
+
+
+def indexed(completions: int, status: dict[str, Any] | None = None, **spec: Any) -> Job:
+    """Return an Indexed Job."""
+    spec = {"parallelism": completions, **spec}
+    return job(status, completionMode="Indexed", completions=completions, **spec)
+
+
+def pod(number: int, phase: PodPhase = RUNNING, **fields: Any) -> PodInfo:
+    """Return a pod with the finalizer."""
+    given = {"uid": f"u{number}", "name": f"p{number}", "phase": phase, "finalizer": True}
+    return PodInfo(**{**given, **fields})
+
+
+def view(
+    of: Job, *pods: PodInfo, seconds: float = 0, backoff: BackoffRecord | None = None
+) -> JobView:
+    """Return the input of a sync, *seconds* after the start of the Job."""
+    traits = JobTraits.of(of)
+    tracker = PodTracker(traits)
+    for one in pods:
+        tracker.observe(one)
+    return JobView(
+        job=of,
+        traits=traits,
+        pods=tracker,
+        completed=IndexSet.parse(of.status.completed_indexes, of.completions),
+        failed_indexes=IndexSet.parse(of.status.failed_indexes or "", of.completions),
+        backoff=backoff or BackoffRecord(),
+        now=START + timedelta(seconds=seconds),
+    )
+
+
+def policy(*rules: dict[str, Any]) -> PodFailurePolicy:
+    """Return a pod failure policy."""
+    return msgspec.convert({"rules": rules}, PodFailurePolicy)
