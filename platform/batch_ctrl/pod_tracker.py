@@ -114,6 +114,11 @@ class PodTracker:
             if int(version or 0) <= synced_version:
                 self.remove(uid)
 
+    @property
+    def has_unreported(self) -> bool:
+        """Whether the informer has not reported some created pods yet; it may never do so."""
+        return bool(self._created)
+
     # Own writes.
 
     def add_created(self, pod: PodInfo) -> None:

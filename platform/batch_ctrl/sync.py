@@ -35,6 +35,11 @@ _MIN_RETRY_DELAY = 1.0
 """Minimum delay in seconds of a sync that creates a replacement."""
 
 
+_UNREPORTED_RECHECK = 3.0
+"""Seconds until the next sync of a Job with created pods that the informer has not reported. One
+that was deleted while a watch was broken is never reported."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncDeps:
     """Dependencies of syncs."""
@@ -78,6 +83,8 @@ class Sync:
         if self._info.unconfirmed:
             until = min(each.until for each in self._info.unconfirmed.values())
             self._delays.append(until - self._deps.clock.monotonic())
+        if self._info.pods.has_unreported:
+            self._delays.append(_UNREPORTED_RECHECK)
         return min(self._delays, default=None)
 
     def _view(self) -> JobView:

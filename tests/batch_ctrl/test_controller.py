@@ -626,7 +626,7 @@ class _DryWorld(BatchWorld):
 def test_dry_run_sends_no_write() -> None:
     world = _DryWorld()
     world.submit(parallelism=2, completions=5)
-    world.settle()
+    world.advance(1)  # one sync: the next one finds no pods and plans the same
     assert world.controller_writes == 0
     assert len(world.recorded_pods.creates) == 2
     ((job, patch),) = world.recorded_status.patches
