@@ -8,6 +8,7 @@ from ..plugins.extension_points import (
     JobEnqueueablePlugin,
     JobOrderPlugin,
     JobValidPlugin,
+    NodeLimitPlugin,
     QueueOrderPlugin,
     ScorePlugin,
     SessionOpenPlugin,
@@ -60,6 +61,9 @@ class Framework:
         ]
         self.filters = [
             each for each in _enabled(every, "enablePredicate") if isinstance(each, FilterPlugin)
+        ]
+        self.node_limits = [
+            each for each in _enabled(every, "enablePredicate") if isinstance(each, NodeLimitPlugin)
         ]
         self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
         self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]

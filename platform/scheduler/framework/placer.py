@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import ScorePlugin, Scores, StaticScorePlugin
+from ..plugins.extension_points import NodeLimitPlugin, ScorePlugin, Scores, StaticScorePlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import IntVector
@@ -38,6 +38,7 @@ class Placer:
         eq_class: EquivalenceClass,
         mask: FeasibilityMask,
         *,
+        limits: Sequence[NodeLimitPlugin] = (),
         scorers: Sequence[ScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
     ) -> None:
@@ -45,6 +46,7 @@ class Placer:
         self._node_matrix = node_matrix
         self._eq_class = eq_class
         self._feasible = mask.feasible
+        self._limits = limits
         self._scorers = scorers
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
@@ -88,13 +90,13 @@ class Placer:
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
         """Release pods that were allocated on *node_indexes*."""
-        self._node_matrix.release(self._request, node_indexes)
+        self._node_matrix.release(self._request, node_indexes, self._eq_class.host_ports)
 
     # -- private -------------------------------------------------------------------------------
 
     def _allocate(self, node_indexes: Sequence[int]) -> None:
         """Allocate pods whose effect on the keys is computed already."""
-        self._node_matrix.allocate(self._request, node_indexes)
+        self._node_matrix.allocate(self._request, node_indexes, self._eq_class.host_ports)
         np.subtract.at(self._capacity, node_indexes, 1)
         self._position = self._node_matrix.usage_changes.position
 
@@ -112,9 +114,18 @@ class Placer:
             self._compute_next_keys(self._stale_index, 1)
             self._stale_index = None
 
+    def _node_capacity(self, node_indexes: IntVector | None = None) -> IntVector:
+        """Return how many more pods fit on each of *node_indexes* (default: all)."""
+        capacity = self._node_matrix.capacity(self._request, node_indexes)
+        for plugin in self._limits:
+            limit = plugin.node_limit(self._eq_class, self._node_matrix, node_indexes)
+            if limit is not None:
+                np.minimum(capacity, limit, out=capacity)
+        return capacity
+
     def _rescore(self, columns: list[int]) -> None:
         node_indexes = np.array(columns, np.int64)
-        capacity = self._node_matrix.capacity(self._request, node_indexes)
+        capacity = self._node_capacity(node_indexes)
         capacity[~self._feasible[node_indexes]] = 0
         allocatable = self._node_matrix.allocatable[:, node_indexes]
         keys = self._compute_keys(
@@ -128,7 +139,7 @@ class Placer:
             self._stale_index = None if self._stale_index == node_index else self._stale_index
 
     def _rescore_all(self) -> None:
-        capacity = np.minimum(self._node_matrix.capacity(self._request), _MAX_CAPACITY)
+        capacity = np.minimum(self._node_capacity(), _MAX_CAPACITY)
         self._capacity = np.where(self._feasible, capacity, 0)
         self._keys = np.full(self._node_matrix.columns, _FULL_KEY, np.int64)
         self._next_keys = {}

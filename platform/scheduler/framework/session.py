@@ -134,6 +134,7 @@ class Session:
                 self.cache.node_matrix,
                 eq_class,
                 self._feasibility.get(eq_class),
+                limits=self._framework.node_limits,
                 scorers=self._framework.scorers,
                 static_scorers=self._framework.static_scorers,
             )
@@ -148,7 +149,9 @@ class Session:
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            text = explain(self.cache.node_matrix, self._feasibility, eq_class)
+            text = explain(
+                self.cache.node_matrix, self._feasibility, eq_class, self._framework.node_limits
+            )
             known = self._explanations[eq_class] = (position, text)
         return known[1]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
-from ..state.node_matrix import NodeInfo
+from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import IntVector, Matrix
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
@@ -126,6 +126,25 @@ class FilterPlugin(Protocol):
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Return why *node* is infeasible for pods of *eq_class*, or ``None``."""
+        ...
+
+
+@runtime_checkable
+class NodeLimitPlugin(Protocol):
+    """How many more pods a node accepts, by the pods that it has; the smallest count applies.
+
+    A pod may change the limit of its own node only.
+    """
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector | None:
+        """Return how many more pods of *eq_class* each of *node_indexes* (``None``: every column)
+        accepts, or ``None`` if there is no limit."""
+        ...
+
+    def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
+        """Return why a node that has reached its limit is infeasible."""
         ...
 
 
