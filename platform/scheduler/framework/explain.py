@@ -9,6 +9,7 @@ from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
 from ..state.resources import CPU, MEMORY, IntVector, format_amount
 from .feasibility import FEASIBLE, FeasibilityCache, FeasibilityMask
+from .plugin_calls import PluginError
 
 
 def explain(
@@ -21,6 +22,9 @@ def explain(
 
     Nodes that fit such pods count as filled with them: the message is for the pod after the last
     one that fits.
+
+    Raises:
+        PluginError: a filter or limit raised.
     """
     mask = feasibility.get(eq_class)
     nodes = len(node_matrix)
@@ -48,10 +52,14 @@ def _full_nodes(
     capacity = node_matrix.capacity(request, node_indexes)
     messages = []
     for plugin in limits:
-        limit = plugin.node_limit(eq_class, node_matrix, node_indexes)
+        try:
+            limit = plugin.node_limit(eq_class, node_matrix, node_indexes)
+            reason = plugin.node_limit_reason(eq_class)
+        except Exception as error:
+            raise PluginError(plugin, "node_limit") from error
         reached = limit <= capacity if limit is not None else np.zeros(len(capacity), np.bool_)
         if reached.any():
-            messages.append(f"{np.count_nonzero(reached)} {plugin.node_limit_reason(eq_class)}")
+            messages.append(f"{np.count_nonzero(reached)} {reason}")
             node_indexes, capacity = node_indexes[~reached], capacity[~reached]
     return messages + _insufficient_resources(node_matrix, eq_class, node_indexes, capacity)
 

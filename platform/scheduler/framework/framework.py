@@ -27,6 +27,7 @@ class Framework:
         """Create the plugins of *tiers*."""
         plugins_by_tier = [[(each, each.factory(each.arguments)) for each in t] for t in tiers]
         every = [pair for tier in plugins_by_tier for pair in tier]
+        self.plugin_names = {id(each): option.name for option, each in every}
         ordering = _enabled(every, "enableNodeOrder")
         self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
         self.queue_order = [

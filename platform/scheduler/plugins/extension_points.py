@@ -2,7 +2,8 @@
 
 A plugin is an object that is created once from its arguments (``Plugin(arguments)``). Its methods
 show which extension points it has; each Protocol documents how the results of several plugins
-are combined. Plugins do not change the scheduler cache.
+are combined. Plugins do not change the scheduler cache. A filter, limit or vote that raises leaves
+the gang in question unschedulable; an order or score that raises is skipped.
 """
 
 from collections.abc import Sequence
