@@ -8,7 +8,7 @@ A filter that implements a field removes its row.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .core_types import Container, PodSpec
+from .core_types import PodSpec
 
 FieldPaths = Callable[[PodSpec], Iterator[str]]
 """Yields the paths at which a pod uses a field."""
@@ -19,7 +19,7 @@ class UnsupportedField:
     """A field of one pod for which it is unschedulable."""
 
     path: str
-    """The path of its first use: ``spec.containers[0].ports[0].hostPort``."""
+    """The path of its first use: ``spec.topologySpreadConstraints[0]``."""
 
     reason: str
 
@@ -38,22 +38,6 @@ def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
         if path is not None:
             found.append(UnsupportedField(f"spec.{path}", reason))
     return tuple(found)
-
-
-def _containers(spec: PodSpec) -> Iterator[tuple[str, Container]]:
-    """Yield the containers that run concurrently, which include sidecars."""
-    for index, container in enumerate(spec.containers):
-        yield f"containers[{index}]", container
-    for index, container in enumerate(spec.init_containers):
-        if container.restart_policy == "Always":
-            yield f"initContainers[{index}]", container
-
-
-def _host_ports(spec: PodSpec) -> Iterator[str]:
-    for path, container in _containers(spec):
-        for index, port in enumerate(container.ports):
-            if port.host_port > 0:
-                yield f"{path}.ports[{index}].hostPort"
 
 
 def _pod_affinity(spec: PodSpec) -> Iterator[str]:
@@ -112,7 +96,6 @@ def exclusive_disks(spec: PodSpec) -> Iterator[str]:
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
-    "containers[*].ports[*].hostPort": ("host ports are not supported yet", _host_ports),
     "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution": (
         "required affinity to pods is not supported yet",
         _pod_affinity,
