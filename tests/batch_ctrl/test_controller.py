@@ -599,6 +599,26 @@ def test_request_that_never_arrived_is_repeated(world: BatchWorld) -> None:
     assert len(world.active()) == 1
 
 
+@pytest.mark.parametrize("suspended", [False, True])
+def test_created_pod_that_no_watch_reports_is_forgotten(world: BatchWorld, suspended: bool) -> None:
+    """It was deleted while the watch of pods was broken, so that no event follows."""
+    world.settle()
+    world.api.hold_watches(PODS)
+    world.submit(parallelism=1)
+    world.advance(1)
+    (name,) = world.active()
+    if suspended:
+        world.edit(suspend=True)
+        world.advance(1)
+        assert world.status()["terminating"] == 1 and world.pods() == {}
+    else:
+        world.api.force_delete(PODS, name)
+    world.api.break_watches()
+    world.settle()
+    assert world.status().get("terminating", 0) == 0
+    assert name not in world.pods() and len(world.active()) == (not suspended)
+
+
 def test_rejected_creations_stop_at_the_first_batch(world: BatchWorld) -> None:
     """INV-SS-1: the first request is rejected, and no other is sent until the retry."""
     world.api.full_namespaces.add("d")
