@@ -64,18 +64,22 @@ class Session:
 
     def job_order(self, gang: Gang) -> SortKey:
         """Return the sort key of *gang* within its queue; the smallest is first."""
-        keys = [
-            self.calls.order(plugin, "job_order", partial(plugin.job_order, gang))
-            for plugin in self._job_order
-        ]
+        plugins = self._job_order
+        try:
+            keys = [float(plugin.job_order(gang)) for plugin in plugins]
+        except Exception:  # the calls are guarded only then, since there may be many
+            order = self.calls.order
+            keys = [order(p, "job_order", partial(p.job_order, gang)) for p in plugins]
         return (*keys, gang.created, gang.key)
 
     def queue_order(self, queue: QueueInfo) -> SortKey:
         """Return the sort key of *queue*; the smallest is first."""
-        keys = [
-            self.calls.order(plugin, "queue_order", partial(plugin.queue_order, queue))
-            for plugin in self._queue_order
-        ]
+        plugins = self._queue_order
+        try:
+            keys = [float(plugin.queue_order(queue)) for plugin in plugins]
+        except Exception:
+            order = self.calls.order
+            keys = [order(p, "queue_order", partial(p.queue_order, queue)) for p in plugins]
         created = queue.object.metadata.creation_timestamp if queue.object else ""
         return (*keys, created or "", queue.name)
 
@@ -88,7 +92,7 @@ class Session:
         tasks = (gang.gated_by_queue if gated_by_queue else gang.pending_tasks).values()
         try:
             return sorted_tasks(tasks, lambda task: tuple(p.task_order(task) for p in plugins))
-        except Exception:  # the calls are guarded only then: there may be thousands
+        except Exception:
             return sorted_tasks(tasks, self._guarded_task_order)
 
     def _guarded_task_order(self, task: Task) -> tuple[float, ...]:

@@ -134,7 +134,7 @@ class FilterPlugin(Protocol):
 class NodeLimitPlugin(Protocol):
     """How many more pods a node accepts, by the pods that it has; the smallest count applies.
 
-    A pod may change the limit of its own node only.
+    A pod may change the limit of the node that it is on, and of no other.
     """
 
     def node_limit(

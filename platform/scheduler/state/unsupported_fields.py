@@ -84,15 +84,14 @@ def _scheduling_group(spec: PodSpec) -> Iterator[str]:
 def exclusive_disks(spec: PodSpec) -> Iterator[str]:
     """Yield the paths of volumes that may be attached to a node once only."""
     for index, volume in enumerate(spec.volumes):
-        disks = {
-            "awsElasticBlockStore": volume.aws_elastic_block_store,
-            "gcePersistentDisk": volume.gce_persistent_disk,
-            "iscsi": volume.iscsi,
-            "rbd": volume.rbd,
-        }
-        for name, source in disks.items():
-            if source is not None:
-                yield f"volumes[{index}].{name}"
+        if volume.aws_elastic_block_store is not None:
+            yield f"volumes[{index}].awsElasticBlockStore"
+        if volume.gce_persistent_disk is not None:
+            yield f"volumes[{index}].gcePersistentDisk"
+        if volume.iscsi is not None:
+            yield f"volumes[{index}].iscsi"
+        if volume.rbd is not None:
+            yield f"volumes[{index}].rbd"
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
