@@ -79,7 +79,7 @@ class SharedParts:
     settings: TrainingSettings
     clock: Clock
     recorder: SharedRecorder | None
-    """Each kind is a source of events of its own."""
+    """Each kind's controller is the source of its events."""
     metrics: TrainingMetrics
     pods: Informer[Pod]
     services: Informer[Service]

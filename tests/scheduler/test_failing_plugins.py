@@ -1,4 +1,4 @@
-"""A plugin that raises affects the gangs that it judges, and nothing else."""
+"""A plugin that raises affects the gangs that it is called for, and nothing else."""
 
 import logging
 from collections.abc import Mapping
