@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -53,7 +54,6 @@ THEIR_FLAGS = (f"--concurrent-job-syncs={SYNCS}",)
 RUN_FOR = "1s"
 """Duration of each pod."""
 SMALL_SHAPES, FULL_SHAPES = ("10x10", "100x1"), ("100x100", "2000x1")
-SMALL_ROUNDS, FULL_ROUNDS = 1, 2
 SETTLE = 2.0
 """Seconds after the last completion until the writes are counted."""
 
@@ -62,6 +62,7 @@ SIZES = (10, 1000, 10000)
 REPETITIONS = 100
 """Changes of one kind that are measured."""
 RECONCILE_ROUNDS = 3
+_SCATTERED = "ended, scattered"
 
 
 # Shapes.
@@ -210,7 +211,7 @@ def _managed_by(controller: str) -> str | None:
 def shapes(given: argparse.Namespace) -> None:
     """Time until all Jobs are complete, CPU and writes; the controllers alternate."""
     selected = given.shape or map(Shape.parse, FULL_SHAPES if given.full else SMALL_SHAPES)
-    rounds = given.rounds or (FULL_ROUNDS if given.full else SMALL_ROUNDS)
+    rounds = given.rounds or 1
     print(f"ours: {' '.join(OUR_FLAGS)}\n")
     print(f"theirs: --kube-api-qps=5000 --kube-api-burst=5000 {' '.join(THEIR_FLAGS)}\n")
     print(
@@ -326,18 +327,43 @@ class _MeteredClient(InMemoryClient):
         return response
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """CPU ms of syncs and of event handlers, and number of syncs."""
+
+    sync: float
+    handler: float
+    syncs: float
+
+    @property
+    def total(self) -> float:
+        """CPU ms of both."""
+        return self.sync + self.handler
+
+    def __sub__(self, earlier: "Cost") -> "Cost":
+        """Return the cost since *earlier*."""
+        return Cost(
+            sync=self.sync - earlier.sync,
+            handler=self.handler - earlier.handler,
+            syncs=self.syncs - earlier.syncs,
+        )
+
+
 class _MeteredController(BatchJobController):
     """The controller, with the CPU time of its syncs and event handlers."""
 
     def __init__(self, client: _MeteredClient, **options: Any) -> None:
-        self.syncs, self.handler_seconds = 0, 0.0
+        self._syncs, self._handler_seconds = 0, 0.0
         self._spent, self._served = Stopwatch(), client.served
         super().__init__(client, **options)
 
-    @property
-    def sync_seconds(self) -> float:
-        """CPU of the syncs, without the server's."""
-        return self._spent.seconds - self._served.seconds
+    def total(self) -> Cost:
+        """Return the cost so far, without the server's."""
+        return Cost(
+            sync=1000 * (self._spent.seconds - self._served.seconds),
+            handler=1000 * self._handler_seconds,
+            syncs=self._syncs,
+        )
 
     def create_task(self, loop: AbstractEventLoop, work: Any, **options: Any) -> Task[Any]:
         """Create a task, which is measured if a sync creates it: the task factory of the loop."""
@@ -347,7 +373,7 @@ class _MeteredController(BatchJobController):
         return await self._spent.run(work)
 
     async def _reconcile(self, key: str) -> float | None:
-        self.syncs += 1
+        self._syncs += 1
         token = _IN_SYNC.set(True)
         try:
             requeue_after: float | None = await self._spent.run(super()._reconcile(key))
@@ -358,21 +384,7 @@ class _MeteredController(BatchJobController):
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         started = time.thread_time()
         super()._on_pod(old, new)
-        self.handler_seconds += time.thread_time() - started
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Cost of a change: CPU ms and number of syncs."""
-
-    sync: float
-    handler: float
-    syncs: float
-
-    @property
-    def total(self) -> float:
-        """CPU ms of syncs and event handlers."""
-        return self.sync + self.handler
+        self._handler_seconds += time.thread_time() - started
 
 
 class _World(BatchWorld):
@@ -408,25 +420,34 @@ class _World(BatchWorld):
         self.loop.set_task_factory(self.metered.create_task)
         return self.metered
 
+    def scatter(self) -> None:
+        """End every second of the pods that run, so that no two ended indexes are neighbours."""
+        for name in self.names[REPETITIONS + 1 :: 2]:
+            self.end_pod(name)
+        self.advance(60)
+
     def cost_of(self, change: str) -> Cost:
-        """Return the cost per *change*."""
+        """Return the median cost per *change*; *scattered* pods end after :meth:`scatter`."""
         names, metered = self.names, self.metered
-        before, handled, synced = metered.sync_seconds, metered.handler_seconds, metered.syncs
         # The last pod of a Job stays: the end of the Job costs more.
         repetitions = min(REPETITIONS, len(names) - 1) if change == "ended" else REPETITIONS
+        measured = [metered.total()]
         for number in range(repetitions):
             if change == "nothing":
                 self.run(metered._reconcile("d/j"))
-                continue
-            if change == "ready":
+            elif change == "ready":
                 self.start_pod(names[-1], ready=number % 2 == 1)
+                self.advance(3)
             else:
-                self.end_pod(names[number])
-            self.advance(3)  # includes the sync after the removal of the finalizer
+                at = number if change == "ended" else -2 * number - 2
+                self.end_pod(names[at])
+                self.advance(3)  # includes the sync after the removal of the finalizer
+            measured.append(metered.total())
+        costs = [later - earlier for earlier, later in pairwise(measured)]
         return Cost(
-            sync=1000 * (metered.sync_seconds - before) / repetitions,
-            handler=1000 * (metered.handler_seconds - handled) / repetitions,
-            syncs=(metered.syncs - synced) / repetitions,
+            sync=median(one.sync for one in costs),
+            handler=median(one.handler for one in costs),
+            syncs=median(one.syncs for one in costs),
         )
 
 
@@ -442,7 +463,7 @@ def reconcile(given: argparse.Namespace) -> None:
                 for change, cost in _costs(pods, indexed=indexed).items():
                     costs.setdefault((change, pods), []).append(cost)
         for (change, pods), found in sorted(costs.items()):
-            base = costs[change, next(size for size in SIZES if (change, size) in costs)]
+            base = costs["ended" if change == _SCATTERED else change, SIZES[0]]
             ratios = [one.total / other.total for one, other in zip(found, base, strict=True)]
             cells = (
                 "Indexed" if indexed else "NonIndexed",
@@ -462,6 +483,9 @@ def _costs(pods: int, *, indexed: bool) -> dict[str, Cost]:
     try:
         found = {change: world.cost_of(change) for change in ("nothing", "ready")}
         found["ended"] = world.cost_of("ended")
+        if indexed and pods > 4 * REPETITIONS:
+            world.scatter()
+            found[_SCATTERED] = world.cost_of(_SCATTERED)
         return found
     finally:
         world.close()
@@ -482,7 +506,7 @@ def main() -> None:
     parser.add_argument(
         "--shape", action="append", type=Shape.parse, help="JOBSxPODS instead; may be repeated"
     )
-    parser.add_argument("--rounds", type=int, help="number of pairs of runs, or of reconcile")
+    parser.add_argument("--rounds", type=int, help="of each shape (1) or of reconcile (3)")
     given = parser.parse_args()
     if unknown := set(given.names) - BENCHES.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
