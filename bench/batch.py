@@ -219,15 +219,22 @@ def shapes(given: argparse.Namespace) -> None:
     )
     print("| --- | --- | ---: | ---: | --- | ---: |")
     notes = list[str]()
-    for shape in selected:
-        results: dict[str, list[RunResult]] = {OURS: [], THEIRS: []}
-        for number in range(rounds):
-            for controller in (OURS, THEIRS) if number % 2 == 0 else (THEIRS, OURS):
-                result = uvloop.run(_measure(shape, controller))
-                results[controller].append(result)
-                print(_row(shape, controller, result), flush=True)
-        notes += _notes(shape, results)
-    print("\n" + "\n".join(notes), flush=True)
+    try:
+        for shape in selected:
+            notes += _notes(shape, _alternate(shape, rounds))
+    finally:
+        print("\n" + "\n".join(notes), flush=True)
+
+
+def _alternate(shape: Shape, rounds: int) -> dict[str, list[RunResult]]:
+    """Run one shape with both controllers; each pair starts with the other one."""
+    results: dict[str, list[RunResult]] = {OURS: [], THEIRS: []}
+    for number in range(rounds):
+        for controller in (OURS, THEIRS) if number % 2 == 0 else (THEIRS, OURS):
+            result = uvloop.run(_measure(shape, controller))
+            results[controller].append(result)
+            print(_row(shape, controller, result), flush=True)
+    return results
 
 
 def _row(shape: Shape, controller: str, result: RunResult) -> str:
