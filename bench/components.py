@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -77,10 +77,15 @@ class ComponentProcess:
 class Platform:
     """A server in *directory*, and the components started on it; a context manager."""
 
-    def __init__(self, directory: Path) -> None:
-        users = dict.fromkeys((SUBMITTER, *COMPONENTS), ("system:masters",))
+    def __init__(
+        self, directory: Path, *, users: Sequence[str] = (), audit_rules: Sequence[Json] = ()
+    ) -> None:
+        """*users* besides the submitter and the components; *audit_rules* go first."""
+        groups = dict.fromkeys((SUBMITTER, *COMPONENTS, *users), ("system:masters",))
         # Durable writes measure the disk, not the server.
-        self.kube = RealKube(directory, RealKubeOptions(users=users, audit=True))
+        self.kube = RealKube(
+            directory, RealKubeOptions(users=groups, audit=True, audit_rules=audit_rules)
+        )
         self.components: dict[str, ComponentProcess] = {}
         self._directory = directory
 

@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -120,11 +120,13 @@ class Shape:
 
 
 @contextmanager
-def platform() -> Iterator[Platform]:
-    """A server in a temporary directory."""
+def platform(
+    *, users: Sequence[str] = (), audit_rules: Sequence[dict[str, Any]] = ()
+) -> Iterator[Platform]:
+    """A server in a temporary directory; see :class:`.Platform`."""
     with (
         tempfile.TemporaryDirectory(prefix="batholith-bench-") as directory,
-        Platform(Path(directory)) as target,
+        Platform(Path(directory), users=users, audit_rules=audit_rules) as target,
     ):
         yield target
 

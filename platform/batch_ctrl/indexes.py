@@ -13,14 +13,17 @@ _PIECE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 class IndexSet:
     """Set of non-negative integers, stored as disjoint intervals that do not touch.
 
-    ``add`` costs the logarithm of the number of intervals, and a move within the lists.
+    ``add`` costs the logarithm of the number of intervals, and a move within the lists. Each
+    interval keeps its text: a status with thousands of intervals is written often.
     """
 
-    __slots__ = ("_firsts", "_lasts", "_text", "total")
+    __slots__ = ("_firsts", "_lasts", "_pieces", "_text", "total")
 
     def __init__(self, indexes: Iterable[int] = ()) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+        self._pieces: list[str] = []
+        """Texts of the intervals."""
         self._text: str | None = ""
         self.total = 0
         """Number of indexes."""
@@ -50,18 +53,11 @@ class IndexSet:
             return False
         joins_left = at > 0 and self._lasts[at - 1] == index - 1
         joins_right = at < len(self._firsts) and self._firsts[at] == index + 1
-        if joins_left and joins_right:
-            self._lasts[at - 1] = self._lasts.pop(at)
-            del self._firsts[at]
-        elif joins_left:
-            self._lasts[at - 1] = index
-        elif joins_right:
-            self._firsts[at] = index
-        else:
-            self._firsts.insert(at, index)
-            self._lasts.insert(at, index)
+        start, end = at - joins_left, at + joins_right
+        first = self._firsts[start] if joins_left else index
+        last = self._lasts[at] if joins_right else index
+        self._replace(start, end, first, last)
         self.total += 1
-        self._text = None
         return True
 
     def add_range(self, first: int, last: int) -> None:
@@ -75,9 +71,14 @@ class IndexSet:
             last = max(last, self._lasts[end - 1])
             for at in range(start, end):
                 self.total -= self._lasts[at] - self._firsts[at] + 1
+        self._replace(start, end, first, last)
+        self.total += last - first + 1
+
+    def _replace(self, start: int, end: int, first: int, last: int) -> None:
+        """Replace the intervals from number *start* to *end* by one."""
         self._firsts[start:end] = [first]
         self._lasts[start:end] = [last]
-        self.total += last - first + 1
+        self._pieces[start:end] = [_format(first, last)]
         self._text = None
 
     def with_indexes(self, indexes: Iterable[int]) -> "IndexSet":
@@ -87,6 +88,7 @@ class IndexSet:
             return self
         union = IndexSet.__new__(IndexSet)
         union._firsts, union._lasts = self._firsts.copy(), self._lasts.copy()
+        union._pieces = self._pieces.copy()
         union._text, union.total = None, self.total
         for index in missing:
             union.add(index)
@@ -135,7 +137,7 @@ class IndexSet:
     def __str__(self) -> str:
         """Return the text form: runs of three or more as a range."""
         if self._text is None:
-            self._text = ",".join(map(_format, self._firsts, self._lasts))
+            self._text = ",".join(self._pieces)
         return self._text
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ UNMANAGED = ""
 """Value for Jobs without ``spec.managedBy``."""
 
 OWN_JOBS = frozenset({OUR_CONTROLLER})
-"""Jobs to reconcile where kube-controller-manager runs, too."""
+"""Jobs to reconcile in a cluster with kube-controller-manager."""
 
 ALL_JOBS = frozenset({UNMANAGED, BUILT_IN_CONTROLLER, OUR_CONTROLLER})
 """Jobs to reconcile where no other Job controller runs."""

@@ -467,7 +467,7 @@ class _Builder:
             self.client,
             settings=settings,
             clock=self._clock,
-            recorder=self.recorder.with_component("training-operator"),
+            recorder=self.recorder,
             podgroups=self._podgroups,
         )
 

@@ -36,8 +36,8 @@ CONTROLLERS_FLAGS = (
     "--gang-scheduler-name=volcano",
     "--mpi-kubectl-delivery-image=busybox",
 )
-"""Nobody else reconciles the Jobs, CronJobs and training jobs of this cluster. The init container
-with kubectl exits at once: pods cannot reach the API server."""
+"""No other controller reconciles the Jobs, CronJobs and training jobs of this cluster. The init
+container with kubectl exits at once: pods cannot reach the API server."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
 COMPONENTS = ("controllers", "scheduler", "agent", "api")

@@ -25,6 +25,14 @@ class Recorder(Protocol):
         ...
 
 
+class SharedRecorder(Recorder, Protocol):
+    """A recorder that several components use."""
+
+    def with_component(self, component: str) -> Recorder:
+        """Return a recorder whose events name *component* as their source."""
+        ...
+
+
 def object_reference(resource: Resource, meta: ObjectMeta) -> ObjectReference:
     """Return the reference to the object with *meta* for an Event."""
     return ObjectReference(

@@ -58,6 +58,7 @@ class CycleRunner:
                 queue_allocations=tuple(self._queue_allocations()),
                 scheduled=session.scheduled,
                 rejected=session.rejected,
+                plugin_failures=session.calls.failures(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 

@@ -45,6 +45,12 @@ class SchedulerMetrics:
             ("result",),
             registry=registry,
         )
+        self._plugin_errors = Counter(
+            "batholith_scheduler_plugin_errors",
+            "Calls of scheduler plugins that raised, by plugin and extension point.",
+            ("plugin", "extension_point"),
+            registry=registry,
+        )
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
         if registry is not None:
@@ -70,6 +76,9 @@ class SchedulerMetrics:
             self._attempts.labels("scheduled").inc(decision.scheduled)
         if decision.rejected:
             self._attempts.labels("unschedulable").inc(decision.rejected)
+        for failure in decision.plugin_failures:
+            labels = (failure.plugin, failure.extension_point)
+            self._plugin_errors.labels(*labels).inc(failure.count)
         self._stats = decision.stats
 
     def collect(self) -> Iterator[Metric]:

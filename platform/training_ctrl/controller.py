@@ -14,7 +14,7 @@ from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..kube.timing import Timing
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.event_recorder import Recorder
+from ..machinery.event_recorder import SharedRecorder
 from ..model import names
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
@@ -39,7 +39,7 @@ class TrainingController:
         *,
         settings: TrainingSettings | None = None,
         clock: Clock | None = None,
-        recorder: Recorder | None = None,
+        recorder: SharedRecorder | None = None,
         podgroups: Informer[PodGroup] | None = None,
         frameworks: Iterable[Framework[Any]] = FRAMEWORKS,
     ) -> None:

@@ -20,7 +20,7 @@ from ..machinery.claim import Claim, Claimer
 from ..machinery.clock import Clock
 from ..machinery.consistency import ConsistencyStore
 from ..machinery.controller import ShardedQueue, WorkerSettings, run_workers
-from ..machinery.event_recorder import Recorder
+from ..machinery.event_recorder import SharedRecorder
 from ..machinery.expectations import ControllerExpectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.pod_control import Child, ObjectControl, pod_control, service_control
@@ -78,7 +78,8 @@ class SharedParts:
     client: Client
     settings: TrainingSettings
     clock: Clock
-    recorder: Recorder | None
+    recorder: SharedRecorder | None
+    """Each kind's controller is the source of its events."""
     metrics: TrainingMetrics
     pods: Informer[Pod]
     services: Informer[Service]
@@ -154,7 +155,8 @@ class KindController:
         }
 
     def _create_executor(self) -> None:
-        client, recorder = self._shared.client, self._shared.recorder
+        client, shared = self._shared.client, self._shared.recorder
+        recorder = shared and shared.with_component(self._kind.controller_name)
         self._pod_control: ObjectControl[Pod] = pod_control(
             client, Pod, recorder=recorder, reason_suffix="Pod"
         )

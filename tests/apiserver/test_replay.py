@@ -44,6 +44,7 @@ NOT_YET = {
     109: REPLICAS,
     132: APPLY,
     133: APPLY,
+    187: "a watch from a version of the future is expired, as after a restored backup",
     239: REPLICAS,
     240: CEL,
     242: REPLICAS,

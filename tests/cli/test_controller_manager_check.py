@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.embedded_apiserver import embedded_server
+from support.components import component
+from support.embedded_apiserver import EmbeddedServer, embedded_server
 
 from batholith.cli.controller_manager_check import (
     NAME,
@@ -19,8 +21,14 @@ from batholith.kube.client.lease import LeaderElectionRecord, LeaseLock
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    async with embedded_server(tmp_path / "server") as server, server.client() as one:
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path / "server") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
+    async with server.client() as one:
         yield one
 
 
@@ -45,7 +53,9 @@ async def test_a_released_or_expired_lease_does_not_prevent_the_start(
     await ensure_not_running(client, required_by="--manage-all-jobs")
 
 
-async def test_a_renewed_lease_prevents_the_start(client: Client) -> None:
+@asynccontextmanager
+async def renewed(client: Client) -> AsyncIterator[None]:
+    """kube-controller-manager runs."""
     lock = await acquire(client, "master-0_1")
 
     async def renew() -> None:
@@ -56,9 +66,31 @@ async def test_a_renewed_lease_prevents_the_start(client: Client) -> None:
 
     renewing = asyncio.create_task(renew())
     try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.wait([renewing])
+
+
+async def test_a_renewed_lease_prevents_the_start(client: Client) -> None:
+    async with renewed(client):
         with pytest.raises(
             ControllerManagerRunningError, match=r"held by master-0_1.*--manage-all"
         ):
             await ensure_not_running(client, required_by="--manage-all-jobs")
-    finally:
-        renewing.cancel()
+
+
+@pytest.mark.process
+async def test_flags_for_all_jobs_and_cronjobs_are_refused_in_one_line(
+    server: EmbeddedServer, client: Client
+) -> None:
+    flags = ("--manage-all-jobs", "--controllers=*,batch-job-controller,batch-cronjob-controller")
+    async with (
+        renewed(client),
+        component("controllers", "--kubeconfig", str(server.kubeconfig), *flags) as one,
+    ):
+        assert await one.wait_exit() == 1
+        *_, line = one.text.splitlines()
+    assert "kube-controller-manager is running in this cluster" in line
+    assert "start without --manage-all-jobs and --controllers=batch-cronjob-controller" in line
+    assert "Traceback" not in one.text

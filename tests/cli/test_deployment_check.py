@@ -1,4 +1,4 @@
-"""Controllers and scheduler do not start while Volcano's are running."""
+"""Controllers and scheduler do not start while those of another system are running."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from batholith.cli.deployment_check import (
     CONTROLLERS,
     DEPLOYMENTS,
     SCHEDULER,
+    TRAINING_OPERATOR,
     Deployment,
     running_deployments,
 )
@@ -44,6 +45,34 @@ KINDS = (JOBS, QUEUES, PODGROUPS, COMMANDS)
 def test_deployments_of_volcanos_controllers_are_detected(changes: Json, evidence: str) -> None:
     one = msgspec.convert(deployment(**changes), Deployment)
     found = running_deployments([one], CONTROLLERS, host="node-1")
+    assert bool(found) is bool(evidence)
+    assert evidence in "".join(found)
+
+
+OPERATOR = {"image": "corp/train:7", "name": "operator", "app": "operator"}
+OPERATOR_IMAGE = "kubeflow/training-operator:v1-855e096"
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "evidence"),
+    [
+        ({"image": OPERATOR_IMAGE}, {}, f"image {OPERATOR_IMAGE}, 1 replica"),
+        ({"args": ["/manager/training-operator"]}, {}, "runs training-operator"),
+        ({}, {"control-plane": "kubeflow-training-operator"}, "label control-plane="),
+        ({}, {"app.kubernetes.io/name": "training-operator"}, "label app.kubernetes.io/name="),
+        ({"image": OPERATOR_IMAGE, "replicas": 0}, {}, ""),
+        ({}, {}, ""),
+        ({"image": "r/batholith:1"}, {"app.kubernetes.io/name": "training-operator"}, ""),
+        ({"name": "batholith-controllers"}, {"app.kubernetes.io/name": "batholith"}, ""),
+    ],
+)
+def test_deployments_of_kubeflows_training_operator_are_detected(
+    changes: Json, labels: Json, evidence: str
+) -> None:
+    body = deployment(**OPERATOR | changes)
+    body["metadata"]["labels"] |= labels
+    one = msgspec.convert(body, Deployment)
+    found = running_deployments([one], TRAINING_OPERATOR, host="node-1")
     assert bool(found) is bool(evidence)
     assert evidence in "".join(found)
 
@@ -85,6 +114,25 @@ async def test_the_error_is_one_line_with_advice(server: EmbeddedServer, role: s
     assert "Scale it to 0 first" in line
     assert "--force-beside-volcano" in line
     assert "Traceback" not in one.text
+
+
+@pytest.mark.process
+async def test_only_the_training_controller_is_refused_where_the_training_operator_runs(
+    server: EmbeddedServer,
+) -> None:
+    await install(server, deployment(**OPERATOR | {"image": OPERATOR_IMAGE}))
+    config = ["--kubeconfig", str(server.kubeconfig)]
+    enabled = [*config, "--controllers=*,training-controller"]
+    async with component("controllers", *enabled) as one:
+        assert await one.wait_exit() == 1
+        *_, line = one.text.splitlines()
+    assert "Kubeflow's training operator is running in this cluster: Deployment operator" in line
+    assert "docs/training-jobs.md" in line
+    assert "--force-beside-training-operator" in line
+    async with component("controllers", *config) as one:
+        await one.wait_ready()
+    async with component("controllers", *enabled, "--force-beside-training-operator") as one:
+        await one.wait_ready()
 
 
 @pytest.mark.process

@@ -17,7 +17,7 @@ WAIT = "--timeout=200s"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with kubectl."""
+    """A user of kubectl."""
 
     kubeconfig: Path
     directory: Path
@@ -75,12 +75,16 @@ async def indexed_job(user: User) -> None:
 
 
 async def gang(user: User) -> None:
-    await user.apply((EXAMPLES / "batch-job-gang.yaml").read_text())
+    """With more completions than the example: the later pods start one by one."""
+    example = (EXAMPLES / "batch-job-gang.yaml").read_text()
+    await user.apply(example.replace("completions: 3", "completions: 5"))
     await user.wait("--for=condition=complete", "job/together")
     uid = await user.get("{.metadata.uid}", "job/together")
     members = ("pod", "-l=job-name=together")
     annotation = r"{.items[*].metadata.annotations.scheduling\.k8s\.io/group-name}"
-    assert await user.get(annotation, *members) == " ".join([f"podgroup-{uid}"] * 3)
+    assert await user.get(annotation, *members) == " ".join([f"podgroup-{uid}"] * 5)
+    group = ("podgroup", f"podgroup-{uid}")
+    assert await user.get("{.spec.minMember}", *group) == "3"
 
 
 async def cronjob(user: User) -> None:

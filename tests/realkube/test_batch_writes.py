@@ -49,7 +49,7 @@ Its parser of schedules panics, which it reports; and it keeps no empty list tha
 
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _POD_TEMPLATE = re.compile(r"(?<=Invalid value: )\{.*\}(?=: field is immutable)", re.DOTALL)
-_ONLY_HERE = " has no effect in the embedded cluster: "
+_ONLY_HERE = " in the embedded cluster: "
 _KEPT_APART = ("creationTimestamp", "managedFields", "resourceVersion", "uid")
 
 

@@ -2,20 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from prometheus_client import CollectorRegistry
 from support.controller_api import ControllerApi
 from support.polling import wait_for
-from support.running_controller import running
+from support.running_controller import FakeRecorder, running
 
 from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES
 from batholith.scheduler.actions.registry import ACTIONS
+from batholith.scheduler.conf import DEFAULT
 from batholith.scheduler.framework.session import Session
+from batholith.scheduler.plugins.registry import PLUGINS
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.equivalence import EquivalenceClass
 from batholith.scheduler.state.events import Recheck
+from batholith.scheduler.state.node_matrix import NodeInfo
 
 
 @pytest.fixture
@@ -101,3 +105,42 @@ async def test_loop_does_not_see_or_change_the_cache_during_a_cycle_in_a_thread(
             finally:
                 action.release.set()
             await wait_for(lambda: allocated() == 1000 and "new" in cache.queues)
+
+
+class FailingFilter:
+    """A filter of another package that raises."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Ignore the arguments."""
+
+    def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
+        raise RuntimeError("a bug")
+
+
+async def test_failing_plugin_does_not_end_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PodGroup has an event, and the failure is counted."""
+    monkeypatch.setitem(PLUGINS, "acme", FailingFilter)
+    registry, recorder = CollectorRegistry(), FakeRecorder()
+
+    def failures() -> float | None:
+        labels = {"plugin": "acme", "extension_point": "filter_node"}
+        return registry.get_sample_value("batholith_scheduler_plugin_errors_total", labels)
+
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        text = DEFAULT.replace("- name: predicates", "- name: acme")
+        settings = SchedulerSettings(conf=text, registry=registry)
+        api.put(QUEUES, "default", spec={"weight": 1}, status={"state": "Open"})
+        api.put(NODES, "n", status={"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "10"}})
+        api.put(PODGROUPS, "g", spec={"minMember": 1}, status={"phase": "Inqueue"})
+        container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
+        pod = {"schedulerName": "volcano", "containers": [container]}
+        meta = {"annotations": {GROUP_NAME: "g"}}
+        api.put(PODS, "g-0", metadata=meta, spec=pod, status={"phase": "Pending"})
+        scheduler = Scheduler(client, settings=settings, recorder=recorder)
+        async with running(scheduler):
+            expected = 'plugin "acme" failed in filter_node: RuntimeError: a bug'
+            await wait_for(lambda: any(e[0] == "PodGroup" for e in recorder.events))
+            (event,) = (e for e in recorder.events if e[0] == "PodGroup")
+            assert event[1:4] == ("g", "Warning", "Unschedulable")
+            assert expected in event[4]
+            assert failures()

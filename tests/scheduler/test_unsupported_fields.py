@@ -1,4 +1,4 @@
-"""A pod with a constraint that the scheduler does not implement is not scheduled as if it had none."""
+"""A pod with a constraint that is not implemented is not scheduled as if it had none."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +17,6 @@ Json = dict[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
-_PORTS = [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]
 _AFFINITY = f"affinity.podAffinity.{REQUIRED}"
 _ANTI_AFFINITY = f"affinity.podAntiAffinity.{REQUIRED}"
 _SPREAD = "topologySpreadConstraints[*].whenUnsatisfiable"
@@ -25,15 +24,8 @@ _SPREADS = [
     {"topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"},
     {"topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"},
 ]
-_PORT = "containers[*].ports[*].hostPort"
 
 REJECTED: tuple[tuple[str, Json, str], ...] = (
-    (_PORT, {"containers": [{}, {"ports": _PORTS}]}, "spec.containers[1].ports[1].hostPort"),
-    (
-        _PORT,
-        {"initContainers": [{"ports": _PORTS, "restartPolicy": "Always"}]},
-        "spec.initContainers[0].ports[1].hostPort",
-    ),
     (_AFFINITY, {"affinity": {"podAffinity": {REQUIRED: [_TERM]}}}, f"spec.{_AFFINITY}[0]"),
     (
         _ANTI_AFFINITY,
@@ -108,8 +100,7 @@ def test_all_unsupported_fields_are_named() -> None:
         {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": _TERM}]}}},
         {"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": _TERM}]}}},
         {"topologySpreadConstraints": _SPREADS[:1]},
-        {"containers": [{"ports": _PORTS[:1]}]},
-        {"initContainers": [{"ports": _PORTS}]},
+        {"containers": [{"ports": [{"containerPort": 80}]}]},
         {"resources": {}},
         {"affinity": {"podAffinity": {REQUIRED: []}}},
         {"volumes": [{"name": "v", "csi": {"driver": "d"}}, {"name": "w", "emptyDir": {}}]},
@@ -196,9 +187,9 @@ POD_FIELDS: Mapping[str, str] = {
     f"affinity.podAffinity.{PREFERRED}": PREFERENCE,
     f"affinity.podAntiAffinity.{REQUIRED}": REJECTED_FIELD,
     f"affinity.podAntiAffinity.{PREFERRED}": PREFERENCE,
-    "containers[*].ports[*].hostIP": REJECTED_FIELD,  # with hostPort
-    "containers[*].ports[*].hostPort": REJECTED_FIELD,
-    "containers[*].ports[*].protocol": REJECTED_FIELD,  # with hostPort
+    "containers[*].ports[*].hostIP": IMPLEMENTED,
+    "containers[*].ports[*].hostPort": IMPLEMENTED,
+    "containers[*].ports[*].protocol": IMPLEMENTED,
     "containers[*].resources.claims": REJECTED_FIELD,  # they refer to resourceClaims
     "containers[*].resources.limits": IMPLEMENTED,  # the default of requests
     "containers[*].resources.requests": IMPLEMENTED,

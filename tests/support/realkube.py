@@ -133,7 +133,7 @@ class RealKube:
             self._start_on_free_ports()
             self._create_definitions(self.options.crds)
             if self.options.controllers:
-                self._start_manager()
+                self._start_configured_manager()
         except BaseException:
             self.stop()
             raise
@@ -341,13 +341,24 @@ class RealKube:
 
         self._wait_ready("kube-apiserver", are_established)
 
-    def _start_manager(self) -> None:
-        admin = self.kubeconfig_of("admin")
-        self._spawn(
+    def _start_configured_manager(self) -> None:
+        self.start_manager(self.options.controllers)
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        if "serviceaccount" in self.options.controllers:
+            self._wait_ready(
+                "kube-controller-manager", lambda: self.request_json("GET", path) == 200
+            )
+
+    def start_manager(
+        self, controllers: Sequence[str], *flags: str, user: str = "admin"
+    ) -> subprocess.Popen[bytes]:
+        """Start kube-controller-manager, under *user*; does not wait until it is ready."""
+        kubeconfig = self.kubeconfig_of(user)
+        return self._spawn(
             "kube-controller-manager",
-            f"--kubeconfig={admin}",
-            f"--authentication-kubeconfig={admin}",
-            f"--authorization-kubeconfig={admin}",
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
             "--authentication-skip-lookup=true",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
@@ -356,24 +367,21 @@ class RealKube:
             f"--root-ca-file={self.pki.ca}",
             "--kube-api-qps=5000",
             "--kube-api-burst=5000",
-            f"--controllers={','.join(self.options.controllers)}",
+            f"--controllers={','.join(controllers)}",
+            *flags,
         )
-        path = "/api/v1/namespaces/default/serviceaccounts/default"
-        if "serviceaccount" in self.options.controllers:
-            self._wait_ready(
-                "kube-controller-manager", lambda: self.request_json("GET", path) == 200
-            )
 
-    def _spawn(self, program: str, *arguments: str) -> None:
+    def _spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         parent = os.getpid()
         with (self.directory / f"{program}.log").open("ab") as log:
-            self._running[program] = subprocess.Popen(
+            process = self._running[program] = subprocess.Popen(
                 [self._assets / program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 preexec_fn=lambda: die_with_parent(parent),
             )
+        return process
 
     def _kill(self, program: str) -> None:
         process = self._running.pop(program)

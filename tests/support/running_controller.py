@@ -19,6 +19,10 @@ class FakeRecorder:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str, str]] = []
 
+    def with_component(self, component: str) -> "FakeRecorder":
+        """Return this recorder, which does not keep components."""
+        return self
+
     def record(
         self,
         regarding: ObjectReference,

@@ -14,6 +14,7 @@ from batholith.scheduler.state.cache import SchedulerCache
 from batholith.scheduler.state.core_types import (
     Affinity,
     Container,
+    ContainerPort,
     Node,
     NodeSpec,
     NodeStatus,
@@ -62,6 +63,7 @@ def pod(
     affinity: Affinity | None = None,
     tolerations: tuple[Toleration, ...] = (),
     priority: int | None = None,
+    ports: tuple[ContainerPort, ...] = (),
     extra: dict[str, Amount] | None = None,
     **requests: Amount,
 ) -> Pod:
@@ -82,7 +84,10 @@ def pod(
             node_name=node_name,
             priority=priority,
             containers=(
-                Container(resources=Resources(requests={k: v for k, v in asked.items() if v})),
+                Container(
+                    resources=Resources(requests={k: v for k, v in asked.items() if v}),
+                    ports=ports,
+                ),
             ),
             node_selector=selector or {},
             affinity=affinity,

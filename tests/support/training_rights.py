@@ -43,7 +43,7 @@ Wait = Callable[[Callable[[], Awaitable[bool]], str], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class TrainingRights:
-    """The user's part."""
+    """Creates the jobs, and changes their objects."""
 
     server: RealServer
     wait: Wait

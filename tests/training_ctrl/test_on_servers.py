@@ -22,6 +22,9 @@ from batholith.training_ctrl.settings import TrainingSettings
 
 Json = dict[str, Any]
 PYTORCH, MPI = "PyTorchJob", "MPIJob"
+REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 
 
 @dataclass
@@ -57,9 +60,12 @@ class World:
     async def expect(self, resource: Resource, *names: str, job: str = "j") -> None:
         await wait_until_equal(lambda: self.names(resource, job), [*names])
 
-    async def expect_condition(self, kind: str, condition: str, status: str = "True") -> None:
+    async def expect_condition(
+        self, kind: str, condition: str, status: str = "True", *, name: str = "j"
+    ) -> None:
         async def found() -> bool:
-            conditions = (await self.get(RESOURCES[kind])).get("status", {}).get("conditions", [])
+            job = await self.get(RESOURCES[kind], name)
+            conditions = job.get("status", {}).get("conditions", [])
             return any((each["type"], each["status"]) == (condition, status) for each in conditions)
 
         await wait_until_true(found)
@@ -94,6 +100,25 @@ async def test_writes_are_accepted_and_have_their_effect(
         await _life_of_a_job_with_a_gang(world)
         await _orphans_are_adopted_and_others_released(world)
         await _objects_of_an_mpijob_and_of_an_elastic_job(world)
+        if servers.name == "real":  # the embedded server has no roles
+            await _launcher_may_exec_in_its_workers_alone(server)
+
+
+async def _launcher_may_exec_in_its_workers_alone(server: Server) -> None:
+    """The server authorizes its account by Role and RoleBinding, which outlive the pods."""
+    exec_in = {"verb": "create", "resource": "pods", "subresource": "exec", "namespace": NAMESPACE}
+
+    async def is_allowed(**request: str) -> bool:
+        user = f"system:serviceaccount:{NAMESPACE}:m-launcher"
+        spec = {"user": user, "resourceAttributes": request}
+        body = {"kind": REVIEWS.kind, "apiVersion": REVIEWS.api_version, "spec": spec}
+        return bool((await server.create(REVIEWS.path(), body))["status"]["allowed"])
+
+    await wait_until_true(lambda: is_allowed(**exec_in, name="m-worker-0"))
+    assert await is_allowed(verb="list", resource="pods", namespace=NAMESPACE)
+    assert not await is_allowed(**exec_in, name="e-worker-0")
+    assert not await is_allowed(**exec_in)
+    assert not await is_allowed(verb="get", resource="secrets", namespace=NAMESPACE)
 
 
 async def _prepare(server: Server, *, installed: bool) -> None:
@@ -170,7 +195,9 @@ async def _objects_of_an_mpijob_and_of_an_elastic_job(world: World) -> None:
     policy = {"minReplicas": 1, "maxReplicas": 2, "metrics": [metric]}
     elastic = job(PYTORCH, "e", elasticPolicy=policy, Worker=replica(PYTORCH))
     async with running(world.controller()):
-        await world.create(job(MPI, "m", Launcher=replica(MPI), Worker=replica(MPI, 2)))
+        cleaned = {"cleanPodPolicy": "Running"}
+        types = {"Launcher": replica(MPI), "Worker": replica(MPI, 2)}
+        await world.create(job(MPI, "m", run_policy=cleaned, **types))
         await world.create(elastic)
         await world.expect(PODS, "m-launcher", "m-worker-0", "m-worker-1", job="m")
         await world.phase("Running", "m-worker-0")
@@ -197,4 +224,9 @@ async def _objects_of_an_mpijob_and_of_an_elastic_job(world: World) -> None:
         spec = {"spec": {"elasticPolicy": {"maxReplicas": 3}}}
         await world.patch(RESOURCES[PYTORCH], "e", spec)
         await wait_until_equal(limits, 3)
+        await world.phase("Running", "m-launcher")
+        await world.expect_condition(MPI, "Running", name="m")
+        await world.phase("Succeeded", "m-launcher")
+        await world.expect_condition(MPI, "Succeeded", name="m")
+        await world.expect(PODS, "m-launcher", job="m")  # the worker would not end
     assert "ErrResourceExists" not in {reason for *_, reason, _ in world.recorder.events}

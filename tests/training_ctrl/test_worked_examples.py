@@ -59,7 +59,7 @@ async def test_worked_example_3_exit_code_137_restarts_and_1_fails(world: Traini
         await wait_for(lambda: world.is_true("Running", TF))
         old = world.uid("j-worker-1")
         await world.phase("Failed", "j-worker-1", code=137)
-        await wait_for(lambda: "Restarting" in world.conditions(TF))
+        await wait_for(lambda: "TFJobRestarting" in world.reasons())
         await wait_for(lambda: "j-worker-1" in world.pods)
         await wait_for(lambda: world.uid("j-worker-1") != old)
         await world.phase("Running", "j-worker-1")
@@ -68,6 +68,13 @@ async def test_worked_example_3_exit_code_137_restarts_and_1_fails(world: Traini
         await world.phase("Failed", "j-worker-1", code=1)
         await wait_for(lambda: world.is_true("Failed", TF))
     assert "completionTime" in world.status(TF)
+    states = [
+        each["type"]
+        for change in world.api.changes
+        if change.object["kind"] == TF
+        for each in change.object.get("status", {}).get("conditions", [])[-1:]
+    ]
+    assert "Restarting" in states, "until worker 0, which runs, is counted again"
     assert world.reasons().count("TFJobRestarting") == 1
     assert world.reasons().count("ExitedWithCode") == 2
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 _SHARED_NETWORK = "pods use the network of the machine"
 _NO_EFFECT = "has no effect"
 _UNSCHEDULABLE = "leaves the pod unschedulable"
+_PLACEMENT_ONLY = "only affects on which node the pod is scheduled"
+_OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
 _NODE_ONLY = "the scheduler knows the affinity to nodes only"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -147,12 +149,8 @@ _MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
 """Fields of containers that have an effect for init containers."""
 
 _OFF_HOST = (
-    UnenforcedField(
-        "ports[*].hostPort", _SHARED_NETWORK + "; a port is open where the program opens it"
-    ),
-    UnenforcedField(
-        "ports[*].hostIP", _SHARED_NETWORK + "; a port is open where the program opens it"
-    ),
+    UnenforcedField("ports[*].hostPort", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
+    UnenforcedField("ports[*].hostIP", _OPENED_BY_PROGRAM, effect=_PLACEMENT_ONLY),
 )
 """Fields of containers that are defaults if the pod uses the host network."""
 

@@ -14,6 +14,7 @@
 import heapq
 from dataclasses import dataclass, field
 
+from ..framework.plugin_calls import PluginError
 from ..framework.session import Session, SortKey
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
@@ -51,7 +52,13 @@ def allocate(session: Session) -> None:
     while queue_heap:
         _, name = heapq.heappop(queue_heap)
         queue, heap = session.cache.queue_named(name), pending[name]
-        if name and session.overused(queue):
+        try:
+            overused = bool(name) and session.overused(queue)
+        except PluginError as error:
+            for _, _, waiting in heap:
+                session.reject_failed(waiting.gang, error)
+            continue
+        if overused:
             _reject_overused(session, queue, [waiting.gang for _, _, waiting in heap])
             continue
         if not heap:
@@ -83,7 +90,11 @@ def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> N
     """Reject gangs of an overused queue."""
     for gang in gangs:
         eq_class = session.tasks(gang)[0].eq_class
-        rejection = session.queue_rejection(queue, eq_class)
+        try:
+            rejection = session.queue_rejection(queue, eq_class)
+        except PluginError as error:
+            session.reject_failed(gang, error)
+            continue
         message = rejection.message if rejection else f'queue "{queue.name}" is overused'
         session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message))
 
@@ -98,9 +109,13 @@ def _push(
 
 def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
     """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
-    if MissingMembers(pending_gang.gang).satisfied:
-        return _allocate_extra(session, pending_gang, is_last=is_last)
-    return _allocate_minimum(session, pending_gang)
+    try:
+        if MissingMembers(pending_gang.gang).satisfied:
+            return _allocate_extra(session, pending_gang, is_last=is_last)
+        return _allocate_minimum(session, pending_gang)
+    except PluginError as error:
+        session.reject_failed(pending_gang.gang, error)
+        return False
 
 
 def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:

@@ -6,6 +6,7 @@
 3. A gang that is ready gets as many more as fit.
 """
 
+from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..state.gangs import Diagnosis, Gang
@@ -17,8 +18,11 @@ def backfill(session: Session) -> None:
         rejection = session.job_valid(gang)
         if rejection:
             session.reject(gang, Diagnosis(rejection.reason, rejection.message))
-        else:
+            continue
+        try:
             _backfill_gang(session, gang)
+        except PluginError as error:
+            session.reject_failed(gang, error)
 
 
 def _candidates(session: Session) -> list[Gang]:

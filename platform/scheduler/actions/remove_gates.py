@@ -8,6 +8,7 @@ queue must not count there, so they have a scheduling gate until then.
 3. A gang that is not ready loses the gates of its minimum at least, or none and is rejected.
 """
 
+from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
@@ -25,7 +26,10 @@ def remove_gates(session: Session) -> None:
     for gang in sorted(
         gangs, key=lambda each: (session.queue_order(queue_of(each)), session.job_order(each))
     ):
-        _remove_gates_of_gang(session, gang, queue_of(gang))
+        try:
+            _remove_gates_of_gang(session, gang, queue_of(gang))
+        except PluginError as error:
+            session.reject_failed(gang, error)
 
 
 def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> None:
@@ -38,8 +42,10 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
         return
     ungated_request = sum_amounts(session.cache.gangs[key].ungated_request for key in queue.gangs)
     add_amounts(queue.allocated, ungated_request)
-    fitting, rejection = _tasks_within_limits(session, queue, tasks)
-    add_amounts(queue.allocated, ungated_request, -1)
+    try:
+        fitting, rejection = _tasks_within_limits(session, queue, tasks)
+    finally:
+        add_amounts(queue.allocated, ungated_request, -1)
     missing = MissingMembers(gang)
     for task in (*gang.pending_tasks.values(), *gang.gated_by_queue.values()):
         if not task.gates or task.ungated:
@@ -62,16 +68,18 @@ def _tasks_within_limits(
     """
     fitting: list[Task] = []
     rejection: Rejection | None = None
-    for task in tasks:
-        eq_class = task.eq_class
-        if eq_class.unsupported_fields:
-            message = f"{task.name}: {task.unsupported_message()}"
-            rejection = rejection or Rejection(UNSUPPORTED_FIELD, message)
-        elif eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
-            add_amounts(queue.allocated, eq_class.request)
-            fitting.append(task)
-        elif rejection is None:
-            rejection = session.queue_rejection(queue, eq_class)
-    for task in fitting:
-        add_amounts(queue.allocated, task.eq_class.request, -1)
+    try:
+        for task in tasks:
+            eq_class = task.eq_class
+            if eq_class.unsupported_fields:
+                message = f"{task.name}: {task.unsupported_message()}"
+                rejection = rejection or Rejection(UNSUPPORTED_FIELD, message)
+            elif eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
+                add_amounts(queue.allocated, eq_class.request)
+                fitting.append(task)
+            elif rejection is None:
+                rejection = session.queue_rejection(queue, eq_class)
+    finally:
+        for task in fitting:
+            add_amounts(queue.allocated, task.eq_class.request, -1)
     return fitting, rejection

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
+from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
 
@@ -110,4 +111,5 @@ class Decision:
     rejected: int = 0
     """Rejections of a gang, or of the pods that it has left."""
 
+    plugin_failures: tuple[PluginFailure, ...] = ()
     stats: SchedulerStats = SchedulerStats()

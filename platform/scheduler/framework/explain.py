@@ -1,20 +1,30 @@
 """The fit error of a pod: why no node fits it, with counts."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ..plugins.extension_points import NodeLimitPlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
-from ..state.resources import CPU, MEMORY, format_amount
+from ..state.resources import CPU, MEMORY, IntVector, format_amount
 from .feasibility import FEASIBLE, FeasibilityCache, FeasibilityMask
+from .plugin_calls import PluginError
 
 
 def explain(
-    node_matrix: NodeMatrix, feasibility: FeasibilityCache, eq_class: EquivalenceClass
+    node_matrix: NodeMatrix,
+    feasibility: FeasibilityCache,
+    eq_class: EquivalenceClass,
+    limits: Sequence[NodeLimitPlugin] = (),
 ) -> str:
     """Return why no node fits one more pod of *eq_class*, with the number of nodes per reason.
 
     Nodes that fit such pods count as filled with them: the message is for the pod after the last
     one that fits.
+
+    Raises:
+        PluginError: a filter or limit raised.
     """
     mask = feasibility.get(eq_class)
     nodes = len(node_matrix)
@@ -26,19 +36,44 @@ def explain(
         for code in np.flatnonzero(counts)
         if code > FEASIBLE
     ]
-    reasons += _insufficient_resources(node_matrix, mask, eq_class)
+    reasons += _full_nodes(node_matrix, mask, eq_class, limits)
     return f"0/{nodes} nodes are unavailable: {', '.join(sorted(reasons))}."
 
 
-def _insufficient_resources(
-    node_matrix: NodeMatrix, mask: FeasibilityMask, eq_class: EquivalenceClass
+def _full_nodes(
+    node_matrix: NodeMatrix,
+    mask: FeasibilityMask,
+    eq_class: EquivalenceClass,
+    limits: Sequence[NodeLimitPlugin],
 ) -> list[str]:
-    """Count the feasible nodes by the first resource that is insufficient."""
+    """Count the feasible nodes by the first limit that is reached, or resource that is missing."""
     node_indexes = np.flatnonzero(mask.feasible)
+    request = eq_class.request_vector(node_matrix.resource_index)
+    capacity = node_matrix.capacity(request, node_indexes)
+    messages = []
+    for plugin in limits:
+        try:
+            limit = plugin.node_limit(eq_class, node_matrix, node_indexes)
+            reason = plugin.node_limit_reason(eq_class)
+        except Exception as error:
+            raise PluginError(plugin, "node_limit") from error
+        reached = limit <= capacity if limit is not None else np.zeros(len(capacity), np.bool_)
+        if reached.any():
+            messages.append(f"{np.count_nonzero(reached)} {reason}")
+            node_indexes, capacity = node_indexes[~reached], capacity[~reached]
+    return messages + _insufficient_resources(node_matrix, eq_class, node_indexes, capacity)
+
+
+def _insufficient_resources(
+    node_matrix: NodeMatrix,
+    eq_class: EquivalenceClass,
+    node_indexes: IntVector,
+    capacity: IntVector,
+) -> list[str]:
+    """Count *node_indexes* by the first resource that is insufficient."""
     if not len(node_indexes):
         return []
     request = eq_class.request_vector(node_matrix.resource_index)
-    capacity = node_matrix.capacity(request, node_indexes)
     left = node_matrix.idle[:, node_indexes] - request[:, None] * capacity
     rows = np.union1d(np.flatnonzero(request), (CPU, MEMORY))
     first = rows[(left[rows] < request[rows, None]).argmax(axis=0)]

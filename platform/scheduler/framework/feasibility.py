@@ -14,6 +14,7 @@ from ..plugins.extension_points import FilterPlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
 from ..state.resources import BoolVector, IntVector
+from .plugin_calls import PluginError
 
 FEASIBLE, NO_NODE = 0, 1
 """Codes of a :class:`FeasibilityMask` that are not reasons of a filter."""
@@ -45,7 +46,11 @@ class FeasibilityCache:
         self._masks: dict[bytes, FeasibilityMask] = {}
 
     def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
-        """Return the current mask of *eq_class*, to be read at once and not changed."""
+        """Return the current mask of *eq_class*, to be read at once and not changed.
+
+        Raises:
+            PluginError: a filter raised.
+        """
         mask = self._masks.get(eq_class.constraints_key)
         if mask is None:
             if len(self._masks) >= _MAX_ENTRIES:
@@ -53,7 +58,11 @@ class FeasibilityCache:
             mask = self._masks[eq_class.constraints_key] = FeasibilityMask(
                 np.zeros(0, np.int64), np.zeros(0, np.bool_)
             )
-        self._update(mask, eq_class)
+        try:
+            self._update(mask, eq_class)
+        except PluginError:
+            del self._masks[eq_class.constraints_key]  # not all changes are evaluated
+            raise
         return mask
 
     def _update(self, mask: FeasibilityMask, eq_class: EquivalenceClass) -> None:
@@ -78,9 +87,12 @@ class FeasibilityCache:
         if node_info is None:
             return NO_NODE
         for plugin in self._filters:
-            reason = plugin.filter_node(eq_class, node_info)
-            if reason:
-                return self._reason_code(reason)
+            try:
+                reason = plugin.filter_node(eq_class, node_info)
+                if reason:
+                    return self._reason_code(reason)
+            except Exception as error:
+                raise PluginError(plugin, "filter_node") from error
         return FEASIBLE
 
     def _reason_code(self, reason: str) -> int:

@@ -8,6 +8,7 @@ from ..plugins.extension_points import (
     JobEnqueueablePlugin,
     JobOrderPlugin,
     JobValidPlugin,
+    NodeLimitPlugin,
     QueueOrderPlugin,
     ScorePlugin,
     SessionOpenPlugin,
@@ -26,6 +27,7 @@ class Framework:
         """Create the plugins of *tiers*."""
         plugins_by_tier = [[(each, each.factory(each.arguments)) for each in t] for t in tiers]
         every = [pair for tier in plugins_by_tier for pair in tier]
+        self.plugin_names = {id(each): option.name for option, each in every}
         ordering = _enabled(every, "enableNodeOrder")
         self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
         self.queue_order = [
@@ -60,6 +62,9 @@ class Framework:
         ]
         self.filters = [
             each for each in _enabled(every, "enablePredicate") if isinstance(each, FilterPlugin)
+        ]
+        self.node_limits = [
+            each for each in _enabled(every, "enablePredicate") if isinstance(each, NodeLimitPlugin)
         ]
         self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
         self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]

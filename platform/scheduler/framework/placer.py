@@ -6,15 +6,16 @@ its score, and the scores of that node for its next pods are computed in one bat
 pods costs one scoring of all nodes and a few operations per pod.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import ScorePlugin, Scores, StaticScorePlugin
+from ..plugins.extension_points import NodeLimitPlugin, ScorePlugin, Scores, StaticScorePlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import IntVector
 from .feasibility import FeasibilityMask
+from .plugin_calls import PluginError
 
 _SCORE_RESOLUTION = 2**16
 """Scores that differ by less than one part of this are equal."""
@@ -29,6 +30,10 @@ _FULL_KEY = -1
 """Key of a full node."""
 
 
+def _ignore(error: PluginError) -> None:
+    """Do nothing."""
+
+
 class Placer:
     """Chooses nodes for pods of one equivalence class in one session."""
 
@@ -38,14 +43,25 @@ class Placer:
         eq_class: EquivalenceClass,
         mask: FeasibilityMask,
         *,
+        limits: Sequence[NodeLimitPlugin] = (),
         scorers: Sequence[ScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
+        on_score_error: Callable[[PluginError], object] = _ignore,
     ) -> None:
-        """Score all nodes."""
+        """Score all nodes.
+
+        A score that raises is skipped from then on, and *on_score_error* called.
+
+        Raises:
+            PluginError: a limit raised; so do :meth:`capacity` and :meth:`allocate`, which have
+                allocated nothing then.
+        """
         self._node_matrix = node_matrix
         self._eq_class = eq_class
         self._feasible = mask.feasible
-        self._scorers = scorers
+        self._limits = limits
+        self._scorers = tuple(scorers)
+        self._on_score_error = on_score_error
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
         self._static_scores = self._compute_static_scores(static_scorers)
@@ -82,44 +98,65 @@ class Placer:
             else:
                 self._allocate(chosen[allocated:])
                 allocated = len(chosen)
-                self._compute_next_keys(node_index, count - allocated)
+                try:
+                    self._compute_next_keys(node_index, count - allocated)
+                except PluginError:
+                    self.rollback(chosen)
+                    raise
+                keys, next_keys = self._keys, self._next_keys
         self._allocate(chosen[allocated:])
         return chosen
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
         """Release pods that were allocated on *node_indexes*."""
-        self._node_matrix.release(self._request, node_indexes)
+        self._node_matrix.release(self._request, node_indexes, self._eq_class.host_ports)
 
     # -- private -------------------------------------------------------------------------------
 
     def _allocate(self, node_indexes: Sequence[int]) -> None:
         """Allocate pods whose effect on the keys is computed already."""
-        self._node_matrix.allocate(self._request, node_indexes)
+        self._node_matrix.allocate(self._request, node_indexes, self._eq_class.host_ports)
         np.subtract.at(self._capacity, node_indexes, 1)
         self._position = self._node_matrix.usage_changes.position
 
     def _refresh(self) -> None:
         """Update the keys for changes by others than :meth:`allocate` since the last call."""
         log = self._node_matrix.usage_changes
-        if self._position != log.position:
+        position = log.position
+        if self._position != position:
             changed = log.since(self._position)
-            self._position = log.position
             if changed is None or len(changed) > self._node_matrix.columns:
                 self._rescore_all()
             else:
                 self._rescore(sorted(set(changed)))
+            self._position = position
         if self._stale_index is not None:
             self._compute_next_keys(self._stale_index, 1)
             self._stale_index = None
 
+    def _node_capacity(self, node_indexes: IntVector | None = None) -> IntVector:
+        """Return how many more pods fit on each of *node_indexes* (default: all)."""
+        capacity = self._node_matrix.capacity(self._request, node_indexes)
+        for plugin in self._limits:
+            try:
+                limit = plugin.node_limit(self._eq_class, self._node_matrix, node_indexes)
+                if limit is not None:
+                    np.minimum(capacity, limit, out=capacity)
+            except Exception as error:
+                raise PluginError(plugin, "node_limit") from error
+        return capacity
+
     def _rescore(self, columns: list[int]) -> None:
         node_indexes = np.array(columns, np.int64)
-        capacity = self._node_matrix.capacity(self._request, node_indexes)
+        capacity = self._node_capacity(node_indexes)
         capacity[~self._feasible[node_indexes]] = 0
         allocatable = self._node_matrix.allocatable[:, node_indexes]
         keys = self._compute_keys(
             node_indexes, allocatable, allocatable - self._node_matrix.idle[:, node_indexes]
         )
+        if keys is None:
+            self._rescore_all()
+            return
         keys[capacity == 0] = _FULL_KEY
         self._capacity[node_indexes] = np.minimum(capacity, _MAX_CAPACITY)
         self._keys[node_indexes] = keys
@@ -128,7 +165,7 @@ class Placer:
             self._stale_index = None if self._stale_index == node_index else self._stale_index
 
     def _rescore_all(self) -> None:
-        capacity = np.minimum(self._node_matrix.capacity(self._request), _MAX_CAPACITY)
+        capacity = np.minimum(self._node_capacity(), _MAX_CAPACITY)
         self._capacity = np.where(self._feasible, capacity, 0)
         self._keys = np.full(self._node_matrix.columns, _FULL_KEY, np.int64)
         self._next_keys = {}
@@ -137,7 +174,10 @@ class Placer:
         if len(node_indexes):
             allocatable = self._node_matrix.allocatable[:, node_indexes]
             used = allocatable - self._node_matrix.idle[:, node_indexes]
-            self._keys[node_indexes] = self._compute_keys(node_indexes, allocatable, used)
+            keys = None
+            while keys is None:
+                keys = self._compute_keys(node_indexes, allocatable, used)
+            self._keys[node_indexes] = keys
 
     def _compute_next_keys(self, node_index: int, count: int) -> None:
         """Compute the next keys of *node_index*, whose key is stale, and of the next best nodes."""
@@ -153,6 +193,9 @@ class Placer:
         allocatable = self._node_matrix.allocatable[:, spread]
         used = allocatable - self._node_matrix.idle[:, spread] + self._request[:, None] * after
         keys = self._compute_keys(spread, allocatable, used)
+        if keys is None:
+            self._rescore_all()
+            return
         keys[after >= self._capacity[spread]] = _FULL_KEY
         for column, upcoming in zip(
             node_indexes, keys.reshape(-1, steps)[:, ::-1].tolist(), strict=True
@@ -176,11 +219,22 @@ class Placer:
 
     def _compute_keys(
         self, node_indexes: IntVector, allocatable: IntVector, used: IntVector
-    ) -> IntVector:
-        """Return a unique number for each node that is larger for a better node."""
+    ) -> IntVector | None:
+        """Return a unique number for each node that is larger for a better node.
+
+        Returns ``None`` if a score raised: it is skipped from now on, so that keys computed before
+        are not comparable.
+        """
         scores = self._static_scores[node_indexes]
         for scorer in self._scorers:
-            scores = scores + scorer.score(self._request, allocatable, used)
+            try:
+                scores = scores + _checked(
+                    scorer.score(self._request, allocatable, used), len(node_indexes)
+                )
+            except Exception as error:
+                self._scorers = tuple(each for each in self._scorers if each is not scorer)
+                self._report(PluginError(scorer, "score"), error)
+                return None
         fine = np.minimum(np.maximum(scores * _SCORE_RESOLUTION, 0), _MAX_SCORE).astype(np.int64)
         keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[node_indexes]
         return keys
@@ -195,7 +249,21 @@ class Placer:
             nodes = nodes or [
                 info for node_index in node_indexes if (info := node_infos[node_index]) is not None
             ]
-            node_scores = scorer.static_score(self._eq_class, nodes)
-            if node_scores is not None:
-                scores[node_indexes] += node_scores
+            try:
+                node_scores = scorer.static_score(self._eq_class, nodes)
+                if node_scores is not None:
+                    scores[node_indexes] += _checked(node_scores, len(nodes))
+            except Exception as error:
+                self._report(PluginError(scorer, "static_score"), error)
         return scores
+
+    def _report(self, failure: PluginError, error: Exception) -> None:
+        failure.__cause__ = error
+        self._on_score_error(failure)
+
+
+def _checked(scores: Scores, count: int) -> Scores:
+    """Return *scores*, which are to be *count* finite numbers."""
+    if scores.shape != (count,) or not np.isfinite(scores).all():
+        raise ValueError(f"{count} finite numbers expected")
+    return scores

@@ -4,7 +4,10 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from ..plugins.extension_points import Rejection
+from collections.abc import Callable
+from functools import partial
+
+from ..plugins.extension_points import AllocatablePlugin, Rejection
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, sorted_tasks
@@ -14,6 +17,7 @@ from .explain import explain
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer import Placer
+from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
 from .statement import Statement
 
 SortKey = tuple[float | str, ...]
@@ -47,20 +51,35 @@ class Session:
         self._feasibility = feasibility
         self._placers: dict[EquivalenceClass, Placer] = {}
         self._explanations: dict[EquivalenceClass, tuple[int, str]] = {}
+        self._placer_errors: dict[EquivalenceClass, PluginError] = {}
+        self.calls = calls = PluginCalls(framework.plugin_names)
         cache.node_matrix.add_missing_rows()
         for plugin in framework.session_open:
-            plugin.on_session_open(cache)
+            calls.open(plugin, partial(plugin.on_session_open, cache))
+        self._job_order = calls.opened(framework.job_order)
+        self._queue_order = calls.opened(framework.queue_order)
+        self._task_order = calls.opened(framework.task_order)
 
     # -- order ---------------------------------------------------------------------------------
 
     def job_order(self, gang: Gang) -> SortKey:
         """Return the sort key of *gang* within its queue; the smallest is first."""
-        keys = [plugin.job_order(gang) for plugin in self._framework.job_order]
+        plugins = self._job_order
+        try:
+            keys = [float(plugin.job_order(gang)) for plugin in plugins]
+        except Exception:  # the calls are guarded only then, since there may be many
+            order = self.calls.order
+            keys = [order(p, "job_order", partial(p.job_order, gang)) for p in plugins]
         return (*keys, gang.created, gang.key)
 
     def queue_order(self, queue: QueueInfo) -> SortKey:
         """Return the sort key of *queue*; the smallest is first."""
-        keys = [plugin.queue_order(queue) for plugin in self._framework.queue_order]
+        plugins = self._queue_order
+        try:
+            keys = [float(plugin.queue_order(queue)) for plugin in plugins]
+        except Exception:
+            order = self.calls.order
+            keys = [order(p, "queue_order", partial(p.queue_order, queue)) for p in plugins]
         created = queue.object.metadata.creation_timestamp if queue.object else ""
         return (*keys, created or "", queue.name)
 
@@ -69,9 +88,18 @@ class Session:
 
         With *gated_by_queue*, return its tasks with a queue gate instead.
         """
-        plugins = self._framework.task_order
+        plugins = self._task_order
         tasks = (gang.gated_by_queue if gated_by_queue else gang.pending_tasks).values()
-        return sorted_tasks(tasks, lambda task: tuple(each.task_order(task) for each in plugins))
+        try:
+            return sorted_tasks(tasks, lambda task: tuple(p.task_order(task) for p in plugins))
+        except Exception:
+            return sorted_tasks(tasks, self._guarded_task_order)
+
+    def _guarded_task_order(self, task: Task) -> tuple[float, ...]:
+        return tuple(
+            self.calls.order(plugin, "task_order", partial(plugin.task_order, task))
+            for plugin in self._task_order
+        )
 
     # -- limits --------------------------------------------------------------------------------
 
@@ -81,7 +109,15 @@ class Session:
         If a plugin of a tier permits and none rejects, later tiers are not asked.
         """
         for tier in self._framework.job_enqueueable:
-            votes = [plugin.job_enqueueable(gang) for plugin in tier]
+            try:
+                votes = [
+                    self.calls.call(
+                        plugin, "job_enqueueable", partial(plugin.job_enqueueable, gang)
+                    )
+                    for plugin in tier
+                ]
+            except PluginError as error:
+                return self.calls.record(error)
             for vote in votes:
                 if isinstance(vote, Rejection):
                     return vote
@@ -90,10 +126,14 @@ class Session:
         return None
 
     def enqueue(self, gang: Gang) -> None:
-        """Admit *gang* to its queue."""
-        for tier in self._framework.job_enqueueable:
-            for plugin in tier:
-                plugin.job_enqueued(gang)
+        """Admit *gang* to its queue, or reject it if a plugin that counts admitted gangs raises."""
+        try:
+            for tier in self._framework.job_enqueueable:
+                for plugin in tier:
+                    self.calls.call(plugin, "job_enqueued", partial(plugin.job_enqueued, gang))
+        except PluginError as error:
+            self.reject_failed(gang, error)
+            return
         gang.diagnosis = None
         self.cache.mark_enqueued(gang)
         self.enqueued.append(gang)
@@ -101,43 +141,87 @@ class Session:
     def job_valid(self, gang: Gang) -> Rejection | None:
         """Return why *gang* cannot be scheduled even on idle nodes, or ``None``."""
         for plugin in self._framework.job_valid:
-            rejection = plugin.job_valid(gang)
+            try:
+                vote = partial(_vote, plugin.job_valid, gang)
+                rejection = self.calls.call(plugin, "job_valid", vote)
+            except PluginError as error:
+                return self.calls.record(error)
             if rejection:
                 return rejection
         return None
 
     def overused(self, queue: QueueInfo) -> bool:
-        """Return whether *queue* gets no more in this cycle."""
-        return any(plugin.overused(queue) for plugin in self._framework.overused)
+        """Return whether *queue* gets no more in this cycle.
 
-    def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """Return how many more pods of *eq_class* the queue may allocate."""
-        return min(
-            (each.allocatable_count(queue, eq_class) for each in self._framework.allocatable),
-            default=MAX_AMOUNT,
+        Raises:
+            PluginError: a plugin raised.
+        """
+        return any(
+            self.calls.call(plugin, "overused", partial(plugin.overused, queue))
+            for plugin in self._framework.overused
         )
 
+    def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return how many more pods of *eq_class* the queue may allocate.
+
+        Raises:
+            PluginError: a plugin raised.
+        """
+        counts = (
+            self._allocatable_count(each, queue, eq_class) for each in self._framework.allocatable
+        )
+        return min(counts, default=MAX_AMOUNT)
+
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
-        """Return why *queue* allocates no more pods of *eq_class*, or ``None`` if it does."""
+        """Return why *queue* allocates no more pods of *eq_class*, or ``None`` if it does.
+
+        Raises:
+            PluginError: a plugin raised.
+        """
         for plugin in self._framework.allocatable:
-            if plugin.allocatable_count(queue, eq_class) < 1:
-                return plugin.queue_rejection(queue, eq_class)
+            if self._allocatable_count(plugin, queue, eq_class) < 1:
+                function = partial(_limit, plugin.queue_rejection, queue, eq_class)
+                return self.calls.call(plugin, "queue_rejection", function)
         return None
+
+    def _allocatable_count(
+        self, plugin: AllocatablePlugin, queue: QueueInfo, eq_class: EquivalenceClass
+    ) -> int:
+        return self.calls.call(
+            plugin, "allocatable_count", lambda: int(plugin.allocatable_count(queue, eq_class))
+        )
 
     # -- placement -----------------------------------------------------------------------------
 
     def placer(self, eq_class: EquivalenceClass) -> Placer:
-        """Return the placer of *eq_class*, created on first use."""
+        """Return the placer of *eq_class*, created on first use.
+
+        Raises:
+            PluginError: a filter or limit raised.
+        """
         placer = self._placers.get(eq_class)
         if placer is None:
-            placer = self._placers[eq_class] = Placer(
-                self.cache.node_matrix,
-                eq_class,
-                self._feasibility.get(eq_class),
-                scorers=self._framework.scorers,
-                static_scorers=self._framework.static_scorers,
-            )
+            if eq_class in self._placer_errors:
+                raise self._placer_errors[eq_class].with_traceback(None)
+            try:
+                placer = self._placers[eq_class] = self._new_placer(eq_class)
+            except PluginError as error:
+                self._placer_errors[eq_class] = error
+                raise
         return placer
+
+    def _new_placer(self, eq_class: EquivalenceClass) -> Placer:
+        framework, calls = self._framework, self.calls
+        calls.require_open((*framework.filters, *framework.node_limits))
+        return Placer(
+            self.cache.node_matrix,
+            eq_class,
+            self._feasibility.get(eq_class),
+            limits=framework.node_limits,
+            scorers=calls.opened(framework.scorers),
+            static_scorers=calls.opened(framework.static_scorers),
+            on_score_error=calls.record,
+        )
 
     def pvc_rejection(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""
@@ -148,7 +232,9 @@ class Session:
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            text = explain(self.cache.node_matrix, self._feasibility, eq_class)
+            text = explain(
+                self.cache.node_matrix, self._feasibility, eq_class, self._framework.node_limits
+            )
             known = self._explanations[eq_class] = (position, text)
         return known[1]
 
@@ -179,10 +265,41 @@ class Session:
         self.ungated += [UngatedPod(task.namespace, task.name, task.uid) for task in tasks]
         self.ungated_gangs.append(gang)
 
+    def reject_failed(self, gang: Gang, error: PluginError) -> None:
+        """Record that *gang* is unschedulable because a plugin raised."""
+        rejection = self.calls.record(error)
+        self.reject(gang, Diagnosis(rejection.reason, rejection.message))
+
     def reject(self, gang: Gang, diagnosis: Diagnosis) -> None:
-        """Record why *gang*, or what is left of it, is unschedulable."""
-        gang.last_attempt = (self.cache.capacity_generation, gang.version)
+        """Record why *gang*, or what is left of it, is unschedulable.
+
+        It is skipped until something changes, unless a plugin raised: no event marks the
+        end of that.
+        """
+        if diagnosis.reason != PLUGIN_ERROR:
+            gang.last_attempt = (self.cache.capacity_generation, gang.version)
         self.rejected += 1
         if gang.diagnosis != diagnosis:
             gang.diagnosis = diagnosis
             self.cache.mark_changed(gang)
+
+
+def _vote(function: Callable[[Gang], object], gang: Gang) -> Rejection | None:
+    """Return the result of *function*, a method of a plugin."""
+    result = function(gang)
+    return None if result is None else _rejection(result)
+
+
+def _limit(
+    function: Callable[[QueueInfo, EquivalenceClass], object],
+    queue: QueueInfo,
+    eq_class: EquivalenceClass,
+) -> Rejection:
+    """Return the result of *function*, a method of a plugin."""
+    return _rejection(function(queue, eq_class))
+
+
+def _rejection(result: object) -> Rejection:
+    if not isinstance(result, Rejection):
+        raise TypeError(f"Rejection expected, not {type(result).__name__}")
+    return result

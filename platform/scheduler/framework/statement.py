@@ -87,7 +87,8 @@ class AllocatedBatch:
 class Statement:
     """An attempt to schedule tasks of one gang.
 
-    A context manager: allocations that are not committed are discarded at its end.
+    A context manager: allocations that are not committed are discarded at its end, also if a
+    plugin raises (:class:`~.plugin_calls.PluginError`).
     """
 
     def __init__(self, session: SessionView, gang: Gang, queue: QueueInfo) -> None:
@@ -207,8 +208,10 @@ class Statement:
         if possible < len(tasks):
             # The fit error is computed with the fitting tasks counted as allocated.
             add_amounts(self._queue.allocated, eq_class.request, possible)
-            self._record_fit_error(eq_class, tasks[possible], limited=allowed < capacity)
-            add_amounts(self._queue.allocated, eq_class.request, -possible)
+            try:
+                self._record_fit_error(eq_class, tasks[possible], limited=allowed < capacity)
+            finally:
+                add_amounts(self._queue.allocated, eq_class.request, -possible)
         return possible
 
     def _allocate(self, eq_class: EquivalenceClass, tasks: list[Task]) -> None:

@@ -2,7 +2,8 @@
 
 A plugin is an object that is created once from its arguments (``Plugin(arguments)``). Its methods
 show which extension points it has; each Protocol documents how the results of several plugins
-are combined. Plugins do not change the scheduler cache.
+are combined. Plugins do not change the scheduler cache. A filter, limit or vote that raises leaves
+the gang in question unschedulable; an order or score that raises is skipped.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
-from ..state.node_matrix import NodeInfo
+from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import IntVector, Matrix
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
@@ -126,6 +127,25 @@ class FilterPlugin(Protocol):
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Return why *node* is infeasible for pods of *eq_class*, or ``None``."""
+        ...
+
+
+@runtime_checkable
+class NodeLimitPlugin(Protocol):
+    """How many more pods a node accepts, by the pods that it has; the smallest count applies.
+
+    A pod may change the limit of the node that it is on, and of no other.
+    """
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector | None:
+        """Return how many more pods of *eq_class* each of *node_indexes* (``None``: every column)
+        accepts, or ``None`` if there is no limit."""
+        ...
+
+    def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
+        """Return why a node that has reached its limit is infeasible."""
         ...
 
 

@@ -1,14 +1,18 @@
-"""``predicates``: filters by cordon, node selector, node affinity and taints."""
+"""``predicates``: filters by cordon, node selector, node affinity, taints and host ports."""
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ..state.core_types import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo
+from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.resources import IntVector
 from .arguments import boolean
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
 NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
@@ -26,6 +30,8 @@ class PredicatesPlugin:
             arguments, "predicate.TaintTolerationEnable", default=True
         )
 
+        self._node_ports_enabled = boolean(arguments, "predicate.NodePortsEnable", default=True)
+
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Return the reason of the first filter that rejects *node*."""
         if node.unschedulable and not _tolerates(eq_class.tolerations, _UNSCHEDULABLE_TAINT):
@@ -37,6 +43,19 @@ class PredicatesPlugin:
                 if taint.effect in _HARD_EFFECTS and not _tolerates(eq_class.tolerations, taint):
                     return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         return None
+
+    def node_limit(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, node_indexes: IntVector | None
+    ) -> IntVector | None:
+        """Accept one pod with host ports on a node where none of them is in use."""
+        if not eq_class.host_ports or not self._node_ports_enabled:
+            return None
+        free = ~nodes.host_ports.conflicts(eq_class.host_ports, node_indexes)
+        return free.astype(np.int64)
+
+    def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
+        """Return the reason of kube-scheduler."""
+        return NO_FREE_PORTS
 
 
 def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:

@@ -125,9 +125,7 @@ class SchedulerCache:
             self._add_task(gang, self._new_task(new, self.eq_classes.get(new.spec)))
         elif new.spec.node_name and new.status.phase not in FINISHED:
             eq_class = self.eq_classes.get(new.spec)
-            node_index = self.node_matrix.add_pod(
-                new.spec.node_name, self._request_vector(eq_class)
-            )
+            node_index = self._add_to_node(new.spec.node_name, eq_class)
             self._other_pods[new.metadata.uid] = (node_index, eq_class)
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
@@ -204,7 +202,7 @@ class SchedulerCache:
         gang, task = self._tasks.get(uid, (None, None))
         if gang is None or task is None or task.status is not TaskStatus.BINDING:
             return None
-        self.node_matrix.remove_pod(task.node_index, self._request_vector(task.eq_class))
+        self._remove_from_node(task.node_index, task.eq_class)
         gang.update_task_status(task, TaskStatus.PENDING)
         gang.version += 1
         task.node, task.node_index = "", -1
@@ -341,9 +339,9 @@ class SchedulerCache:
 
     def _add_task(self, gang: Gang, task: Task) -> None:
         # Also registers its resources before the next cycle.
-        request = self._request_vector(task.eq_class)
+        self._request_vector(task.eq_class)
         if task.node and task.status.on_node:
-            task.node_index = self.node_matrix.add_pod(task.node, request)
+            task.node_index = self._add_to_node(task.node, task.eq_class)
         gang.add_task(task)
         self.pvcs.add_task(task)
         self._tasks[task.uid] = (gang, task)
@@ -352,7 +350,7 @@ class SchedulerCache:
     def _remove_pod(self, uid: str) -> None:
         other = self._other_pods.pop(uid, None)
         if other is not None:
-            self.node_matrix.remove_pod(other[0], self._request_vector(other[1]))
+            self._remove_from_node(*other)
             self.capacity_generation += 1
         known = self._tasks.pop(uid, None)
         if known is None:
@@ -360,10 +358,17 @@ class SchedulerCache:
         gang, task = known
         self.pvcs.remove_task(task)
         if task.node_index >= 0:
-            self.node_matrix.remove_pod(task.node_index, self._request_vector(task.eq_class))
+            self._remove_from_node(task.node_index, task.eq_class)
             self.capacity_generation += 1
         gang.remove_task(task)
         self.mark_changed(gang)
+
+    def _add_to_node(self, name: str, eq_class: EquivalenceClass) -> int:
+        return self.node_matrix.add_pod(name, self._request_vector(eq_class), eq_class.host_ports)
+
+    def _remove_from_node(self, node_index: int, eq_class: EquivalenceClass) -> None:
+        request = self._request_vector(eq_class)
+        self.node_matrix.remove_pod(node_index, request, eq_class.host_ports)
 
     def _request_vector(self, eq_class: EquivalenceClass) -> IntVector:
         return eq_class.request_vector(self.node_matrix.resource_index)

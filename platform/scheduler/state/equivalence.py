@@ -1,13 +1,14 @@
 """Equivalence classes: pods with equal requests and node constraints.
 
 The pods of a gang mostly have one template, so filters and scores are computed for an equivalence
-class and not for a pod. Requests, node selector, affinity and tolerations count, and fields that
-are not supported; name, environment and owner do not.
+class and not for a pod. Requests, host ports, node selector, affinity and tolerations count, and
+fields that are not supported; name, environment and owner do not.
 """
 
 import msgspec
 
 from .core_types import NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
+from .host_ports import HostPort, host_ports
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 
@@ -15,8 +16,8 @@ _MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
 
 
-_Key = tuple[bytes, tuple[tuple[str, int], ...], tuple[UnsupportedField, ...]]
-"""What determines a class: constraints, request, unsupported fields."""
+_Key = tuple[bytes, tuple[tuple[str, int], ...], tuple[HostPort, ...], tuple[UnsupportedField, ...]]
+"""What determines a class: constraints, request, host ports, unsupported fields."""
 
 
 class EquivalenceClass:
@@ -29,6 +30,7 @@ class EquivalenceClass:
         "_request_vector",
         "best_effort",
         "constraints_key",
+        "host_ports",
         "node_selector",
         "preferred",
         "request",
@@ -43,11 +45,13 @@ class EquivalenceClass:
         request: Amounts,
         constraints_key: bytes,
         *,
+        ports: tuple[HostPort, ...] = (),
         unsupported: tuple[UnsupportedField, ...] = (),
     ) -> None:
         """Keep the constraints of *spec*; *constraints_key* identifies them without the request."""
         self.request = request
         self.constraints_key = constraints_key
+        self.host_ports = ports
         self.unsupported_fields = unsupported
         """Fields for which the pods are unschedulable."""
         self.best_effort = all(name == "pods" or not units for name, units in request.items())
@@ -112,11 +116,11 @@ class EquivalenceCache:
         request = pod_request(spec)
         affinity = spec.affinity.node_affinity if spec.affinity else None
         constraints_key = self._encode((spec.node_selector, affinity, spec.tolerations))
-        unsupported = unsupported_fields(spec)
-        key = (constraints_key, tuple(sorted(request.items())), unsupported)
+        ports, unsupported = host_ports(spec), unsupported_fields(spec)
+        key = (constraints_key, tuple(sorted(request.items())), ports, unsupported)
         eq_class = self._by_constraints.get(key)
         if eq_class is None:
             eq_class = self._by_constraints[key] = EquivalenceClass(
-                spec, request, constraints_key, unsupported=unsupported
+                spec, request, constraints_key, ports=ports, unsupported=unsupported
             )
         return eq_class

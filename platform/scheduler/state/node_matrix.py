@@ -1,4 +1,4 @@
-"""Resources of nodes as matrices: a column per node, a row per resource.
+"""Resources and host ports of nodes as matrices: a column per node, a row per resource or port.
 
 ``allocatable`` is what a node has, ``idle`` what is not allocated. A node keeps its column while it
 exists or has pods; then the column is reused. Amounts are integers, so that a release restores
@@ -8,12 +8,13 @@ Data derived from columns (feasibility masks, scores) is kept with a position in
 :class:`ChangeLog`, and updated for the columns that changed since.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .core_types import Node, Taint
+from .host_ports import HostPort, HostPortMatrix
 from .resources import (
     CPU,
     MAX_AMOUNT,
@@ -78,9 +79,10 @@ class NodeMatrix:
         self.node_infos: list[NodeInfo | None] = []
         self.allocatable: Matrix = np.zeros((len(self.resource_index), _INITIAL_COLUMNS), np.int64)
         self.idle: Matrix = self.allocatable.copy()
+        self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
         self.usage_changes = ChangeLog()
-        """Columns whose amounts changed."""
+        """Columns whose amounts or host ports changed."""
         self.node_changes = ChangeLog()
         """Columns whose :class:`NodeInfo` changed."""
         self._index_by_name: dict[str, int] = {}
@@ -152,24 +154,35 @@ class NodeMatrix:
 
     # -- pods ----------------------------------------------------------------------------------
 
-    def add_pod(self, name: str, request: IntVector) -> int:
-        """Add a pod with *request* to node *name*; returns the column."""
+    def add_pod(self, name: str, request: IntVector, ports: Sequence[HostPort] = ()) -> int:
+        """Add a pod with *request* and host *ports* to node *name*; returns the column."""
         node_index = self._index_for(name)
-        self.allocate(request, (node_index,))
+        self.allocate(request, (node_index,), ports)
         return node_index
 
-    def remove_pod(self, node_index: int, request: IntVector) -> None:
-        """Remove a pod with *request* from column *node_index*."""
-        self.release(request, (node_index,))
+    def remove_pod(
+        self, node_index: int, request: IntVector, ports: Sequence[HostPort] = ()
+    ) -> None:
+        """Remove a pod with *request* and host *ports* from column *node_index*."""
+        self.release(request, (node_index,), ports)
         self._free_if_empty(node_index)
 
-    def allocate(self, request: IntVector, node_indexes: Iterable[int]) -> None:
-        """Allocate *request* once for each of *node_indexes*, which may have repeats."""
+    def allocate(
+        self, request: IntVector, node_indexes: Sequence[int], ports: Sequence[HostPort] = ()
+    ) -> None:
+        """Allocate *request* and host *ports* once for each of *node_indexes*, which may have
+        repeats."""
         self._add_request(request, node_indexes, -1)
+        if ports:
+            self.host_ports.add(ports, node_indexes, 1)
 
-    def release(self, request: IntVector, node_indexes: Iterable[int]) -> None:
+    def release(
+        self, request: IntVector, node_indexes: Sequence[int], ports: Sequence[HostPort] = ()
+    ) -> None:
         """Undo :meth:`allocate`."""
         self._add_request(request, node_indexes, 1)
+        if ports:
+            self.host_ports.add(ports, node_indexes, -1)
 
     def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
         """Return how many pods with *request* fit on each of *node_indexes* (default: all).
@@ -208,6 +221,7 @@ class NodeMatrix:
             ),
             "removed node with allocatable resources": not allocatable[:, removed].any(),
             "free column with allocated resources": not self.idle[:, self._free_indexes].any(),
+            "free column with host ports": not any(map(self.host_ports.in_use, self._free_indexes)),
         }
         for message, holds in invariants.items():
             if not holds:
@@ -233,6 +247,7 @@ class NodeMatrix:
 
     def _double_columns(self) -> None:
         padding = ((0, 0), (0, self.columns))
+        self.host_ports.add_columns(self.columns)
         self.alive = np.pad(self.alive, padding[1])
         self.allocatable = np.pad(self.allocatable, padding)
         self.idle = np.pad(self.idle, padding)
@@ -250,7 +265,7 @@ class NodeMatrix:
         self.names[node_index] = ""
         self._free_indexes.append(node_index)
 
-    def _add_request(self, request: IntVector, node_indexes: Iterable[int], sign: int) -> None:
+    def _add_request(self, request: IntVector, node_indexes: Sequence[int], sign: int) -> None:
         self.add_missing_rows()
         counts: dict[int, int] = {}
         for node_index in node_indexes:

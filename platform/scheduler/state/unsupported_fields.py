@@ -8,7 +8,7 @@ A filter that implements a field removes its row.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .core_types import Container, PodSpec
+from .core_types import PodSpec
 
 FieldPaths = Callable[[PodSpec], Iterator[str]]
 """Yields the paths at which a pod uses a field."""
@@ -19,7 +19,7 @@ class UnsupportedField:
     """A field of one pod for which it is unschedulable."""
 
     path: str
-    """The path of its first use: ``spec.containers[0].ports[0].hostPort``."""
+    """The path of its first use: ``spec.topologySpreadConstraints[0]``."""
 
     reason: str
 
@@ -38,22 +38,6 @@ def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
         if path is not None:
             found.append(UnsupportedField(f"spec.{path}", reason))
     return tuple(found)
-
-
-def _containers(spec: PodSpec) -> Iterator[tuple[str, Container]]:
-    """Yield the containers that run concurrently, which include sidecars."""
-    for index, container in enumerate(spec.containers):
-        yield f"containers[{index}]", container
-    for index, container in enumerate(spec.init_containers):
-        if container.restart_policy == "Always":
-            yield f"initContainers[{index}]", container
-
-
-def _host_ports(spec: PodSpec) -> Iterator[str]:
-    for path, container in _containers(spec):
-        for index, port in enumerate(container.ports):
-            if port.host_port > 0:
-                yield f"{path}.ports[{index}].hostPort"
 
 
 def _pod_affinity(spec: PodSpec) -> Iterator[str]:
@@ -100,19 +84,17 @@ def _scheduling_group(spec: PodSpec) -> Iterator[str]:
 def exclusive_disks(spec: PodSpec) -> Iterator[str]:
     """Yield the paths of volumes that may be attached to a node once only."""
     for index, volume in enumerate(spec.volumes):
-        disks = {
-            "awsElasticBlockStore": volume.aws_elastic_block_store,
-            "gcePersistentDisk": volume.gce_persistent_disk,
-            "iscsi": volume.iscsi,
-            "rbd": volume.rbd,
-        }
-        for name, source in disks.items():
-            if source is not None:
-                yield f"volumes[{index}].{name}"
+        if volume.aws_elastic_block_store is not None:
+            yield f"volumes[{index}].awsElasticBlockStore"
+        if volume.gce_persistent_disk is not None:
+            yield f"volumes[{index}].gcePersistentDisk"
+        if volume.iscsi is not None:
+            yield f"volumes[{index}].iscsi"
+        if volume.rbd is not None:
+            yield f"volumes[{index}].rbd"
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
-    "containers[*].ports[*].hostPort": ("host ports are not supported yet", _host_ports),
     "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution": (
         "required affinity to pods is not supported yet",
         _pod_affinity,
