@@ -3,14 +3,21 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import controller_selection, featuregate
-from .flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags, VolcanoCheckFlags
+from .flag_groups import (
+    KLOG_FLAGS,
+    ClusterFlags,
+    EndpointFlags,
+    FlagError,
+    LogFlags,
+    VolcanoCheckFlags,
+)
 from .go_flags import IgnoredFlag, command_from_groups
 from .leader_election import (
     ElectedRunnable,
@@ -187,13 +194,47 @@ def _reconcile_timeout(flags: ControllerFlags) -> float:
     return seconds
 
 
-def _validate(flags: ControllerFlags) -> None:
-    controller_selection.select(flags.selection)
+def _validate(
+    flags: ControllerFlags, batch: BatchFlags, training: TrainingFlags
+) -> Collection[str]:
+    """Check the flags; return the enabled controllers.
+
+    Raises:
+        OSError, ValueError: a flag is invalid; the text names it.
+    """
+    enabled = controller_selection.select(flags.selection)
     _reconcile_timeout(flags)
+    _reject_flags_of_disabled_controllers(enabled, batch, training)
+    if controller_selection.TRAINING in enabled:
+        _training_settings(training)
     for gate in featuregate.ineffective_gates(flags.feature_gates):
         log.warning("feature gate without effect", extra={"gate": gate})
     for name in controller_selection.unsupported(flags.selection):
         log.warning("unsupported controller ignored", extra={"controller": name})
+    return enabled
+
+
+def _reject_flags_of_disabled_controllers(
+    enabled: Collection[str], batch: BatchFlags, training: TrainingFlags
+) -> None:
+    """Check that each flag with another value than its default belongs to an enabled controller.
+
+    Raises:
+        FlagError: one would have no effect.
+    """
+    owners = {
+        "manage_all_jobs": (batch, controller_selection.BATCH_JOB),
+        "concurrent_job_syncs": (batch, controller_selection.BATCH_JOB),
+        "concurrent_cron_job_syncs": (batch, controller_selection.BATCH_CRON_JOB),
+        **{each.name: (training, controller_selection.TRAINING) for each in fields(training)},
+    }
+    defaults = {each.name: each.default for each in (*fields(batch), *fields(training))}
+    for name, (group, owner) in owners.items():
+        value = getattr(group, name)
+        given = tuple(value) if isinstance(value, list) else value
+        if given != defaults[name] and owner not in enabled:
+            flag = f"--{name.replace('_', '-')}"
+            raise FlagError(f"{flag} has no effect without --controllers=*,{owner}")
 
 
 def _training_settings(flags: TrainingFlags) -> "TrainingSettings":
@@ -201,22 +242,35 @@ def _training_settings(flags: TrainingFlags) -> "TrainingSettings":
 
     Raises:
         OSError: the template file cannot be read.
-        ValueError: a kind is unknown.
+        ValueError: a kind is unknown, or the template malformed.
     """
+    import yaml
+
+    from ..training_ctrl.controller import select_frameworks
+    from ..training_ctrl.frameworks import FRAMEWORKS
+    from ..training_ctrl.frameworks._pytorch_init import init_containers
     from ..training_ctrl.frameworks.base import PodSettings
     from ..training_ctrl.settings import TrainingSettings
 
     file = flags.pytorch_init_container_template_file
+    pods = PodSettings(
+        pytorch_init_image=flags.pytorch_init_container_image,
+        pytorch_init_tries=flags.pytorch_init_container_max_tries,
+        pytorch_init_template=file.read_text() if file is not None else "",
+        mpi_kubectl_delivery_image=flags.mpi_kubectl_delivery_image,
+    )
+    try:
+        containers = init_containers("address", pods)
+    except yaml.YAMLError as error:
+        raise FlagError(f"--pytorch-init-container-template-file={file}: {error}") from None
+    if not isinstance(containers, list):
+        raise FlagError(f"--pytorch-init-container-template-file={file}: not a list of containers")
+    select_frameworks(FRAMEWORKS, flags.enable_scheme)
     return TrainingSettings(
         kinds=tuple(flags.enable_scheme),
         workers=flags.controller_threads,
         gang_scheduler_name=flags.gang_scheduler_name,
-        pods=PodSettings(
-            pytorch_init_image=flags.pytorch_init_container_image,
-            pytorch_init_tries=flags.pytorch_init_container_max_tries,
-            pytorch_init_template=file.read_text() if file is not None else "",
-            mpi_kubectl_delivery_image=flags.mpi_kubectl_delivery_image,
-        ),
+        pods=pods,
     )
 
 
@@ -271,10 +325,9 @@ def _controllers(
     logging_.configure()
     telemetry = Telemetry()
     with exit_on_error(OSError, ValueError):
-        _validate(flags)
+        enabled = _validate(flags, batch, training)
         config = election.settings()
         endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
-        enabled = controller_selection.select(flags.selection)
 
     async def main(ready: asyncio.Event) -> None:
         async with serve_endpoints(endpoints):

@@ -51,7 +51,7 @@ class TrainingController:
         self._client = client
         self._settings = settings = settings or TrainingSettings()
         self._clock = clock if clock is not None else SystemClock()
-        self._frameworks = _selected(frameworks, settings.kinds)
+        self._frameworks = select_frameworks(frameworks, settings.kinds)
         gang = gang_of(settings.gang_scheduler_name)
         self._shared = SharedParts(
             client=client,
@@ -169,7 +169,7 @@ async def _run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, N
         await working  # raises its error
 
 
-def _selected(
+def select_frameworks(
     frameworks: Iterable[Framework[Any]], kinds: Sequence[str]
 ) -> tuple[Framework[Any], ...]:
     """Return the frameworks of *kinds*, upper or lower case; all if there are none.

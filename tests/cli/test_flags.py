@@ -376,6 +376,34 @@ def test_invalid_controller_lists_are_rejected(text: str, expected: str) -> None
     assert expected in outcome.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--manage-all-jobs"], "--manage-all-jobs has no effect without"),
+        (["--concurrent-cron-job-syncs=9"], "*,batch-cronjob-controller"),
+        (["--enable-scheme=tfjob"], "--enable-scheme has no effect without"),
+        (["--gang-scheduler-name=volcano"], "*,training-controller"),
+        (["--controllers=training-controller", "--enable-scheme=x"], "unknown kind 'x'"),
+    ],
+)
+def test_flags_of_disabled_controllers_and_unknown_kinds_are_rejected(
+    arguments: list[str], expected: str
+) -> None:
+    outcome = CliRunner().invoke(app, ["controllers", *arguments])
+    assert outcome.exit_code == 1
+    assert expected in outcome.output
+
+
+@pytest.mark.parametrize("text", ["- name: [", "name: init", "- {name: a, image: b"])
+def test_malformed_templates_of_init_containers_are_rejected(text: str, tmp_path: Path) -> None:
+    template = tmp_path / "init.yaml"
+    template.write_text(text)
+    flag = f"--pytorch-init-container-template-file={template}"
+    outcome = CliRunner().invoke(app, ["controllers", "--controllers=training-controller", flag])
+    assert outcome.exit_code == 1
+    assert outcome.output.startswith(f"batholith: {flag}: ")
+
+
 def test_unsupported_controllers_are_listed() -> None:
     assert list(unsupported("*,+jobflow-controller,-hyperNode-controller,gc-controller")) == [
         "jobflow-controller"
