@@ -160,8 +160,7 @@ async def test_grace_period_of_the_eviction_counts(world: World) -> None:
 async def test_budget_is_retried_and_never_forced(api: ControllerApi, world: World) -> None:
     await put_budget(api, min_available=1)
     world.evict()
-    for attempt in range(1, 4):
-        await wait_for(lambda attempt=attempt: world.attempts() >= attempt)
+    while world.attempts() < 3:
         await wait_for(world.evictor.queue.delayed_count)
         await world.clock.advance(20)
     stored = world.pod()
@@ -176,9 +175,9 @@ async def test_budget_is_retried_and_never_forced(api: ControllerApi, world: Wor
     assert world.forgotten == []
 
 
-async def test_eviction_is_given_up_after_its_patience(api: ControllerApi, world: World) -> None:
+async def test_eviction_is_given_up_after_its_timeout(api: ControllerApi, world: World) -> None:
     await put_budget(api, min_available=1)
-    world.evict(patience=60.0)
+    world.evict(timeout=60.0)
     await world.settle()
     stored = world.pod()
     assert stored is not None and not stored["metadata"].get("deletionTimestamp")

@@ -62,7 +62,7 @@ class Eviction:
     grace: int | None = None
     """Grace period in seconds; ``None`` for that of the pod."""
 
-    patience: float | None = None
+    timeout: float | None = None
     """Seconds for which a rejected eviction is retried; ``None`` for ever."""
 
     @property

@@ -222,9 +222,9 @@ class Evictor:
         return self._retry_later(uid, request, error)
 
     def _retry_later(self, uid: str, request: _EvictionRequest, error: Exception) -> float | None:
-        """Return the seconds until the next attempt, or give up if patience is exhausted."""
-        patience = request.eviction.patience
-        if patience is not None and self._clock.monotonic() - request.since >= patience:
+        """Return the seconds until the next attempt, or give up after the timeout."""
+        timeout = request.eviction.timeout
+        if timeout is not None and self._clock.monotonic() - request.since >= timeout:
             log_fields = {**self._log_fields(uid), "why": str(error)}
             log.info("eviction given up", extra=log_fields)
             if self._is_current(uid, request):
