@@ -1,4 +1,4 @@
-"""Evictions: conditions, disruption budgets, lost responses, pods that change meanwhile."""
+"""Evictions: conditions, disruption budgets, lost responses, pods that change concurrently."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from batholith.testing import RequestMatcher
 
 EVICTION = RequestMatcher("create", "pods/eviction")
 CONDITION = RequestMatcher("patch", "pods/status")
-MESSAGE = "makes room for gang d/high (preempt)"
+MESSAGE = "preempted by gang d/high"
 
 
 class World:
@@ -38,7 +38,7 @@ class World:
         )
 
     async def settle(self) -> None:
-        """Let the evictor finish, whatever backoff that takes."""
+        """Let the evictor finish, with any backoff."""
         queue = self.evictor.queue
         while not self.evictor.idle:
             await wait_for(lambda: self.evictor.idle or queue.delayed_count())
@@ -175,7 +175,7 @@ async def test_budget_is_retried_and_never_forced(api: ControllerApi, world: Wor
     assert world.forgotten == []
 
 
-async def test_eviction_is_given_up_after_its_timeout(api: ControllerApi, world: World) -> None:
+async def test_eviction_is_dropped_after_its_timeout(api: ControllerApi, world: World) -> None:
     await put_budget(api, min_available=1)
     world.evict(timeout=60.0)
     await world.settle()

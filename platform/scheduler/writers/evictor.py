@@ -5,7 +5,7 @@
    step 1 as preconditions: a pod that has finished since is not deleted.
 
 An eviction that is rejected, by a disruption budget or by an unavailable server, is retried with
-backoff and never replaced by a delete. If it is given up, the condition is set to False. A request
+backoff and never replaced by a delete. If it is dropped, the condition is set to False. A request
 whose response is lost is repeated: both steps are idempotent. After a restart nothing is left of
 the requests; a condition that was written without an eviction is reset after a delay.
 """
@@ -46,7 +46,7 @@ INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 15.0
 """Seconds between two attempts to evict one pod."""
 
 STALE_AFTER = 120.0
-"""Seconds after which the condition of a pod that nobody evicts is reset: those of
+"""Seconds after which the condition of a pod without an eviction is reset: those of
 kube-controller-manager."""
 
 
@@ -105,13 +105,13 @@ class Evictor:
             self.queue.add(eviction.uid)
 
     def cancel(self, uids: Iterable[str]) -> None:
-        """Give up the evictions of pods that did not succeed yet."""
+        """Drop the evictions of pods that did not succeed yet."""
         for uid in uids:
             if uid in self._requests:
-                self._give_up(uid)
+                self._drop(uid)
 
     def observe(self, pod: Pod) -> None:
-        """Drop the request of a pod that terminates; reset a condition that nobody acts on.
+        """Drop the request of a pod that terminates; reset a condition without an eviction.
 
         To be called with the pods of this scheduler.
         """
@@ -160,7 +160,7 @@ class Evictor:
             log.warning("cannot evict pod", extra=log_fields)
             self._record_blocked(request, error)
             if self._is_current(uid, request):
-                self._give_up(uid)
+                self._drop(uid)
         else:
             self._record_evicted(request)
             self._finish(uid, request)
@@ -213,7 +213,7 @@ class Evictor:
             self._finish(uid, request)
             return None
         if pod.metadata.deletion_timestamp:
-            # Evicted by a request whose response was lost, or deleted by somebody else.
+            # Evicted by a request whose response was lost, or deleted by another client.
             self._record_evicted(request)
         if not _is_evictable(pod):
             self._finish(uid, request)
@@ -222,13 +222,13 @@ class Evictor:
         return self._retry_later(uid, request, error)
 
     def _retry_later(self, uid: str, request: _EvictionRequest, error: Exception) -> float | None:
-        """Return the seconds until the next attempt, or give up after the timeout."""
+        """Return the seconds until the next attempt, or drop the request after the timeout."""
         timeout = request.eviction.timeout
         if timeout is not None and self._clock.monotonic() - request.since >= timeout:
             log_fields = {**self._log_fields(uid), "why": str(error)}
-            log.info("eviction given up", extra=log_fields)
+            log.info("eviction dropped", extra=log_fields)
             if self._is_current(uid, request):
-                self._give_up(uid)
+                self._drop(uid)
             return None
         if isinstance(error, TooManyRequestsError):
             self._record_blocked(request, error)
@@ -244,7 +244,7 @@ class Evictor:
         if self._is_current(uid, request):
             self.discard(uid)
 
-    def _give_up(self, uid: str) -> None:
+    def _drop(self, uid: str) -> None:
         """Drop a request, and reset the condition that it may have written."""
         eviction = self._requests.pop(uid).eviction
         self._backoff.forget(uid)
