@@ -243,8 +243,8 @@ class CommandService:
     async def _resolve(self, record: CommandRecord, command_uid: str) -> None:
         """Record the outcome of a deleted Command.
 
-        Whether it was executed comes first: the Job may be gone since, by a TTL of 0 for instance.
-        That it was not can be told only from a complete sequence of versions.
+        Whether it was executed is determined first: the Job may have been deleted since, by a TTL
+        of 0 for instance. Only a complete sequence of versions shows that it was not.
         """
         if not command_uid:
             await self._finish(record, CommandState.UNKNOWN, NOT_FOUND)

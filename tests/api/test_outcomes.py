@@ -106,18 +106,18 @@ async def delayed_watch(api: ControllerApi, seconds: float) -> AsyncIterator[Non
             watch.resume()
 
 
-Case = tuple[CommandRecord, str]
+Sent = tuple[CommandRecord, str]
 """A command and its outcome."""
 
 
-async def executed(commands: Commands, job: str) -> Case:
+async def executed(commands: Commands, job: str) -> Sent:
     record, command = await commands.issue(job, Action.ABORT_JOB)
     await commands.execute(job, command.metadata.uid, "Aborting")
     await commands.drop(command)
     return record, "Executed"
 
 
-async def executed_before_another(commands: Commands, job: str) -> Case:
+async def executed_before_another(commands: Commands, job: str) -> Sent:
     """The status names the later Command only."""
     record, command = await commands.issue(job, Action.ABORT_JOB)
     await commands.execute(job, command.metadata.uid, "Aborting")
@@ -126,7 +126,7 @@ async def executed_before_another(commands: Commands, job: str) -> Case:
     return record, "Executed"
 
 
-async def completed_with_ttl_zero(commands: Commands, job: str) -> Case:
+async def completed_with_ttl_zero(commands: Commands, job: str) -> Sent:
     record, command = await commands.issue(job, Action.COMPLETE_JOB)
     await commands.execute(job, command.metadata.uid, "Completing")
     await commands.delete(job)
@@ -134,14 +134,14 @@ async def completed_with_ttl_zero(commands: Commands, job: str) -> Case:
     return record, "Executed"
 
 
-async def deleted(commands: Commands, job: str) -> Case:
+async def deleted(commands: Commands, job: str) -> Sent:
     record, command = await commands.issue(job, Action.RESTART_JOB)
     await commands.delete(job)
     await commands.drop(command)
     return record, "Failed"
 
 
-async def executed_and_created_again(commands: Commands, job: str) -> Case:
+async def executed_and_created_again(commands: Commands, job: str) -> Sent:
     record, command = await commands.issue(job, Action.TERMINATE_JOB)
     await commands.execute(job, command.metadata.uid, "Terminating")
     await commands.delete(job)
@@ -150,7 +150,7 @@ async def executed_and_created_again(commands: Commands, job: str) -> Case:
     return record, "Executed"
 
 
-async def created_again(commands: Commands, job: str) -> Case:
+async def created_again(commands: Commands, job: str) -> Sent:
     record, command = await commands.issue(job, Action.TERMINATE_JOB)
     await commands.delete(job)
     await commands.create(job)
@@ -158,13 +158,13 @@ async def created_again(commands: Commands, job: str) -> Case:
     return record, "Failed"
 
 
-async def without_effect(commands: Commands, job: str) -> Case:
+async def without_effect(commands: Commands, job: str) -> Sent:
     record, command = await commands.issue(job, Action.RESUME_JOB)
     await commands.drop(command)
     return record, "Ignored"
 
 
-KINDS: tuple[Callable[[Commands, str], Awaitable[Case]], ...] = (
+KINDS: tuple[Callable[[Commands, str], Awaitable[Sent]], ...] = (
     executed,
     executed_before_another,
     completed_with_ttl_zero,
