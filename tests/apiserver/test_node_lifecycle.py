@@ -157,13 +157,13 @@ class World:
 @asynccontextmanager
 async def world(*, started: bool = True, **settings: Any) -> AsyncIterator[World]:
     async with ApiServer(node_lifecycle=None) as server:
-        made = World(server, FakeClock(), NodeLifecycleSettings(**settings))
+        created = World(server, FakeClock(), NodeLifecycleSettings(**settings))
         if started:
-            await made.start()
+            await created.start()
         try:
-            yield made
+            yield created
         finally:
-            await made.stop()
+            await created.stop()
 
 
 # -- health ---------------------------------------------------------------------------------------
