@@ -493,7 +493,8 @@ class _Builder:
         )
 
     def _batch_cron_job_controller(self) -> LeaderElectionRunnable:
-        from ..batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
+        from ..batch_ctrl.cronjobs.controller import CronJobController
+        from ..machinery.cronjobs.controller import CronJobSettings
 
         settings = CronJobSettings(
             workers=self.batch.concurrent_cron_job_syncs,

@@ -6,9 +6,10 @@ from typing import Any
 from support.inmemory_api import InMemoryClient
 from support.virtual_controller import CheckedWorld
 
-from batholith.batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
+from batholith.batch_ctrl.cronjobs.controller import CronJobController
 from batholith.batch_ctrl.cronjobs.core_types import SCHEDULED_TIME
 from batholith.machinery import cron
+from batholith.machinery.cronjobs.controller import CronJobSettings
 from batholith.model import times
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS
 

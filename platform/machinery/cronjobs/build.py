@@ -2,20 +2,20 @@
 
 from datetime import UTC, datetime
 
-from ...machinery import cron
 from ...model.meta import OwnerReference
-from ...model.names import BATCH_CRONJOBS, BATCH_JOBS
-from .core_types import SCHEDULED_TIME, CronJob, JobTemplateMeta
+from .. import cron
+from .kind import CronJobKind, J
+from .objects import CronJob, JobTemplateMeta
 
 
-def build_job(cronjob: CronJob, scheduled: datetime) -> dict[str, object]:
+def build_job(kind: CronJobKind[J], cronjob: CronJob, scheduled: datetime) -> dict[str, object]:
     """Return the Job to create; the template's name, namespace and finalizers are not used."""
     template = cronjob.spec.job_template
     given = template.metadata or JobTemplateMeta()
-    annotations = {**(given.annotations or {}), SCHEDULED_TIME: _timestamp(cronjob, scheduled)}
+    annotations = {**(given.annotations or {}), kind.scheduled_time: _timestamp(cronjob, scheduled)}
     owner = OwnerReference(
-        api_version=BATCH_CRONJOBS.api_version,
-        kind=BATCH_CRONJOBS.kind,
+        api_version=kind.cronjobs.api_version,
+        kind=kind.cronjobs.kind,
         name=cronjob.metadata.name,
         uid=cronjob.metadata.uid,
         controller=True,
@@ -30,8 +30,8 @@ def build_job(cronjob: CronJob, scheduled: datetime) -> dict[str, object]:
     if given.labels:
         metadata["labels"] = given.labels
     return {
-        "apiVersion": BATCH_JOBS.api_version,
-        "kind": BATCH_JOBS.kind,
+        "apiVersion": kind.jobs.api_version,
+        "kind": kind.jobs.kind,
         "metadata": metadata,
         "spec": template.spec,
     }
