@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
 TRAINING = ROOT / "manifests" / "training-crds"
-NAMES = ("jobs", "queues", "podgroups", "commands")
+NAMES = ("jobs", "cronjobs", "queues", "podgroups", "commands")
+JOB_SPEC = "JobSpec"
+"""Type of a Volcano Job's spec, which other kinds embed."""
 
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -122,6 +124,14 @@ def sources() -> list[Json]:
     return [_read_yaml(PACKAGED / f"{name}.yaml") for name in NAMES]
 
 
+def job_spec() -> Json:
+    """The schema of a Volcano Job's spec, with placeholders."""
+    (version,) = _read_yaml(PACKAGED / "jobs.yaml")["spec"]["versions"]
+    spec: Json = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["description"]
+    return spec
+
+
 def training_sources() -> list[Json]:
     """The same of the kinds of training jobs."""
     return [_training_source(framework) for framework in FRAMEWORKS]
@@ -173,7 +183,9 @@ def document(schemas: Mapping[str, Any]) -> crds.Document:
     """The package data, with the types of some OpenAPI schemas."""
     volcano, training = sources(), training_sources()
     names = {node[TYPE_PLACEHOLDER] for node in crds.placeholders([volcano, training])}
-    types = {name: structural(schemas, name) for name in sorted(names)}
+    types = {name: structural(schemas, name) for name in sorted(names - {JOB_SPEC})}
+    if JOB_SPEC in names:
+        types[JOB_SPEC] = job_spec()
     return crds.Document(types=types, volcano=volcano, training=training)
 
 
