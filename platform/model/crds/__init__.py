@@ -1,9 +1,8 @@
-"""Custom resource definitions: Job, CronJob, Queue, PodGroup, Command; Kubeflow's training jobs.
+"""Custom resource definitions: Job, Queue, PodGroup, Command, and Kubeflow's training jobs.
 
 Fields, defaults and limits of the former are Volcano's, plus ``spec.suspend`` of Job. The YAML
 files and the modules of ``training_ctrl.frameworks`` are the source; `make crds` writes the JSON
-file loaded here. It contains each type of Kubernetes, such as the pod template, and the spec of
-Volcano's Job only once.
+file loaded here. It contains each type of Kubernetes, such as the pod template, only once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,8 +46,7 @@ def _read() -> Document:
 
 
 def _filled(definitions: list[Json], types: Mapping[str, Json]) -> tuple[Json, ...]:
-    # Types contain types: a Job's spec has pod templates.
-    for node in placeholders([*types.values(), *definitions]):
+    for node in placeholders(definitions):
         node |= types[node.pop(TYPE_PLACEHOLDER)]
     return tuple(definitions)
 
