@@ -152,7 +152,7 @@ def test_after_a_long_downtime_the_latest_time_is_started_with_a_warning() -> No
     ],
 )
 def test_an_invalid_schedule_or_time_zone_is_reported(spec: dict[str, str], reason: str) -> None:
-    plan = decide(one(**spec), [], NOW)  # type: ignore[arg-type]
+    plan = decide(one(**spec), [], NOW)
     assert plan.create is None
     assert reasons(plan) == [reason]
 

@@ -341,9 +341,18 @@ class RbacScenario:
         template = {"spec": _job("", "exit 0")["spec"]}
         await self._create(CRONJOBS, "often", {"schedule": "@every 2s", "jobTemplate": template})
         cronjob = CRONJOBS.path(TEST_NAMESPACE, "often")
-        await self._wait_until(cronjob, lambda it: it["status"].get("lastSuccessfulTime"))
+        await self._wait_until(cronjob, lambda it: it.get("status", {}).get("lastSuccessfulTime"))
         assert not fates
         self.proxy.fault_policy = lambda method, path: None
+        path = f"/v1/namespaces/{TEST_NAMESPACE}/cronjobs"
+        assert (await self._get(path))["items"]
+        assert (await self._get(f"{path}/often"))["name"] == "often"
+        async with self.rest.post(f"{path}/often/jobs", headers=self._bearer) as response:
+            assert response.status == 201, await response.text()
+        suspended = {"suspend": True}
+        change = self.rest.patch(f"{path}/often", json=suspended, headers=self._bearer)
+        async with change as response:
+            assert response.status == 200, await response.text()
         await self.server.request("DELETE", cronjob)
 
     async def run_without_lookup_rights(self) -> None:
