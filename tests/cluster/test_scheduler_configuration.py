@@ -21,7 +21,8 @@ WITHOUT_LIMITS = 'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}]
 
 async def submit(server: EmbeddedServer) -> None:
     """A queue of one CPU, and a gang in it that requests two."""
-    for name, spec in ((ROOT_QUEUE, {}), ("small", {"capability": {"cpu": 1}})):
+    limits: dict[str, dict[str, object]] = {ROOT_QUEUE: {}, "small": {"capability": {"cpu": 1}}}
+    for name, spec in limits.items():
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": name}}
         await server.create(QUEUES.path(), body | {"spec": {"weight": 1, **spec}})
         await merge_patch(server, QUEUES.path("", name, "status"), {"status": {"state": "Open"}})
