@@ -2,12 +2,14 @@
 
 To add a plugin, write ``plugins/<name>.py`` with a class that takes the plugin's arguments and
 has the methods of one or more extension points (see ``extension_points``), and add one line here.
-The framework detects the extension points by the methods.
+The framework detects the extension points by the methods. Other packages add plugins by entry
+points (:mod:`.entry_points`).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .arguments import Arguments
 from .binpack import BinpackPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
@@ -47,7 +49,28 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "tdm": None,
     "usage": None,
 }
-"""All plugins of Volcano by name; ``None`` if there is no implementation yet."""
+"""All plugins of Volcano by name; ``None`` if there is no implementation."""
+
+HIERARCHICAL: Mapping[str, PluginFactory] = {}
+"""Their implementations with ``enableHierarchy: true``."""
+
+_UNSUPPORTED = "such constraints and preferences are not supported"
+WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
+    "nodeorder": {
+        "imagelocality.weight": _UNSUPPORTED,
+        "podaffinity.weight": _UNSUPPORTED,
+        "podtopologyspread.weight": _UNSUPPORTED,
+    },
+    "predicates": {
+        "predicate.CacheEnable": "results of filters are always kept",
+        "predicate.DynamicResourceAllocationEnable": "resource claims are not supported",
+        "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
+        "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
+    },
+    "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
+}
+"""Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:
+a configuration with them is valid, and the log has a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +80,14 @@ class PluginOption:
     name: str
     factory: PluginFactory
     arguments: Mapping[str, object]
-    disabled: frozenset[str]
+    disabled: frozenset[str] = frozenset()
     """Keys such as ``enableNodeOrder`` that are set to false."""
+    hierarchical: bool = False
+    """Whether ``enableHierarchy`` is true."""
+
+    def create(self) -> object:
+        """Create the plugin."""
+        return self.factory(Arguments(self.arguments))
 
 
 Tiers = tuple[tuple[PluginOption, ...], ...]
