@@ -15,7 +15,7 @@ from ..state.diagnosis import Stage
 from ..state.gangs import QueueInfo, add_amounts, sum_amounts
 from ..state.resources import Amounts, amounts
 from .capacity import CapacityPlugin, QueueLevel
-from .extension_points import Allocation, Rejection
+from .extension_points import Rejection
 from .queue_limits import QueueLimits, guarantee_of, real_capability
 
 INVALID_QUEUE = "InvalidQueue"
@@ -61,14 +61,6 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._stale.update(cache.queues)
         self._add_up()
 
-    def allocated(self, change: Allocation) -> None:
-        """Count *change* at the next comparison."""
-        self._stale.add(change.queue.name)
-
-    def deallocated(self, change: Allocation) -> None:
-        """Count *change* at the next comparison."""
-        self._stale.add(change.queue.name)
-
     def problem(self, queue: QueueInfo) -> Rejection | None:
         """Reject queues with invalid parents, and queues that have children."""
         level = self._tree.get(queue.name)
@@ -100,7 +92,9 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
             parent_name = spec.parent or ROOT_QUEUE
             parent = tree.get(parent_name)
             if parent is None:
-                tree[name].problem = f'parent queue "{parent_name}" of queue "{name}" does not exist'
+                tree[
+                    name
+                ].problem = f'parent queue "{parent_name}" of queue "{name}" does not exist'
             else:
                 tree[name].parent = parent
                 parent.children.append(tree[name])
@@ -116,9 +110,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
     def _set_limits(self, root: TreeQueue, spec: QueueSpec) -> None:
         """Set the limits from the root downwards."""
         guaranteed = self._guaranteed(root)
-        deserved = sum_amounts(
-            amounts(self._specs[child.name].deserved) for child in root.children
-        )
+        deserved = sum_amounts(amounts(self._specs[child.name].deserved) for child in root.children)
         capability = real_capability(
             QueueSpec(capability=spec.capability), available=self._total, guaranteed={}
         )

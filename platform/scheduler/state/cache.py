@@ -9,16 +9,19 @@ gangs that were rejected in the current generation are skipped.
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
+from ...model.queue import QueueSpec
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
 from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
     NodeEvent,
+    NodesMeasured,
     PlacementForgotten,
     PodEvent,
     PodGroupEvent,
@@ -26,10 +29,14 @@ from .events import (
     PVCEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
+from .node_usage import NodeUsages
+from .pod_traits import PodTraits, annotated_traits
 from .pvcs import PVCTracker
+from .resource_quotas import NamespaceQuotas
 from .resources import Amounts, IntVector
 
 
@@ -53,6 +60,11 @@ class SchedulerCache:
         self.node_matrix = NodeMatrix()
         self.eq_classes = EquivalenceCache()
         self.pvcs = PVCTracker()
+        self._queues_with_affinity: set[str] = set()
+        self.resource_quotas = NamespaceQuotas()
+        self.node_usage = NodeUsages()
+        self.cycle_time = 0.0
+        """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
         self.capacity_generation = 0
@@ -106,6 +118,8 @@ class SchedulerCache:
                 self.forget(uid)
             case Recheck(key):
                 self._recheck(key)
+            case _:
+                self._apply_for_plugins(event)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -122,7 +136,7 @@ class SchedulerCache:
         self._remove_pod(new.metadata.uid)
         gang = self._gang_of(new)
         if gang is not None:
-            self._add_task(gang, self._new_task(new, self.eq_classes.get(new.spec)))
+            self._add_task(gang, self._new_task(new, self._classify(new, gang)))
         elif new.spec.node_name and new.status.phase not in FINISHED:
             eq_class = self.eq_classes.get(new.spec)
             node_index = self._add_to_node(new.spec.node_name, eq_class)
@@ -155,6 +169,8 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         self.capacity_generation += gang.set_podgroup(new)
+        if self._queues_with_affinity:
+            self._reclassify((gang,))
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -173,6 +189,7 @@ class SchedulerCache:
             self.capacity_generation += 1
         if new is not None and known is None:
             self._changed_queues.add(name)
+        self._update_affinity(name, known, new)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
@@ -182,6 +199,15 @@ class SchedulerCache:
             self._priority_classes[new.metadata.name] = new
         for gang in self.gangs.values():
             gang.priority = self._priority(gang)
+
+    def _apply_for_plugins(self, event: CacheEvent) -> None:
+        """Apply an event that only plugins are concerned with."""
+        match event:
+            case ResourceQuotaEvent(old, new):
+                self.capacity_generation += self.resource_quotas.update(old, new)
+            case NodesMeasured(by_node, interval):
+                self.node_usage.update(by_node, interval)
+                self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -275,6 +301,10 @@ class SchedulerCache:
             if gang.last_attempt != (self.capacity_generation, gang.version)
         )
 
+    def changed_gangs(self) -> Collection[Gang]:
+        """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
+        return self._changed_gangs.values()
+
     def pop_changed_gangs(self) -> list[Gang]:
         """Return the gangs that have changed since the last call."""
         changed = list(self._changed_gangs.values())
@@ -319,8 +349,10 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self.eq_classes.get(pod.spec)
-        if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
+        if self._gang_of(pod) is not gang:
+            return False
+        eq_class = self._classify(pod, gang)
+        if eq_class is not task.eq_class:
             return False
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
@@ -333,6 +365,45 @@ class SchedulerCache:
             gang.update_task_status(task, updated.status)
             self.mark_changed(gang)
         return True
+
+    def _classify(self, pod: Pod, gang: Gang) -> EquivalenceClass:
+        """Return the equivalence class of *pod*, a member of *gang*."""
+        traits = annotated_traits(pod)
+        if self._queues_with_affinity:
+            traits = self._with_node_groups(traits, gang)
+        return self.eq_classes.get(pod.spec).with_traits(traits)
+
+    def _with_node_groups(self, traits: PodTraits, gang: Gang) -> PodTraits:
+        """Return *traits* with the affinity of the queue of *gang*."""
+        own, *above = (
+            queue.object.spec.affinity if queue and queue.object else None
+            for queue in map(
+                self.queues.get, self._with_ancestors(self.queue_of(gang).name) or [""]
+            )
+        )
+        inherited = None if own else next(filter(None, above), None)
+        return replace(traits, node_groups=own, inherited_node_groups=inherited)
+
+    def _reclassify(self, gangs: Iterable[Gang]) -> None:
+        """Update the classes of the tasks of *gangs* for the affinity of their queue."""
+        for gang in gangs:
+            for task in gang.tasks.values():
+                traits = self._with_node_groups(task.eq_class.traits, gang)
+                if traits != task.eq_class.traits:
+                    task.eq_class = task.eq_class.with_traits(traits)
+                    gang.version += 1
+
+    def _update_affinity(self, name: str, old: QueueObject | None, new: QueueObject | None) -> None:
+        """Update the classes of pods if the affinity or the parent of a queue has changed."""
+        before, after = old.spec if old else QueueSpec(), new.spec if new else QueueSpec()
+        if (before.affinity, before.parent) == (after.affinity, after.parent):
+            return
+        affected = bool(self._queues_with_affinity)
+        self._queues_with_affinity.discard(name)
+        if after.affinity is not None:
+            self._queues_with_affinity.add(name)
+        if affected or self._queues_with_affinity:
+            self._reclassify(self.gangs.values())
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
