@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from ..plugins.extension_points import (
     AllocatablePlugin,
+    AllocationListener,
     FilterPlugin,
     JobEnqueueablePlugin,
     JobOrderPlugin,
@@ -40,6 +41,7 @@ class Framework:
         self.plugins = tuple(plugin for _, plugin in every)
         self.plugin_names = {id(plugin): option.name for option, plugin in every}
         self.session_open = _having(SessionOpenPlugin, every)
+        self.allocation_listeners = _having(AllocationListener, every)
         self.queue_order = _having(QueueOrderPlugin, every, "enableQueueOrder")
         self.job_order = _having(JobOrderPlugin, every, "enableJobOrder")
         self.task_order = _having(TaskOrderPlugin, every, "enableTaskOrder")

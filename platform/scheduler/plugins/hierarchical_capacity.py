@@ -15,7 +15,7 @@ from ..state.diagnosis import Stage
 from ..state.gangs import QueueInfo, add_amounts, sum_amounts
 from ..state.resources import Amounts, amounts
 from .capacity import CapacityPlugin, QueueLevel
-from .extension_points import Rejection
+from .extension_points import Allocation, Rejection
 from .queue_limits import QueueLimits, guarantee_of, real_capability
 
 INVALID_QUEUE = "InvalidQueue"
@@ -60,6 +60,14 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         super().on_session_open(cache)
         self._stale.update(cache.queues)
         self._add_up()
+
+    def allocated(self, change: Allocation) -> None:
+        """Count *change* at the next comparison."""
+        self._stale.add(change.queue.name)
+
+    def deallocated(self, change: Allocation) -> None:
+        """Count *change* at the next comparison."""
+        self._stale.add(change.queue.name)
 
     def problem(self, queue: QueueInfo) -> Rejection | None:
         """Reject queues with invalid parents, and queues that have children."""

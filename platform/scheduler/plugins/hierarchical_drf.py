@@ -16,6 +16,7 @@ from ..state.gangs import Gang, QueueInfo
 from ..state.node_matrix import NodeMatrix
 from ..state.resources import BoolVector, FloatMatrix, FloatVector, IntVector
 from .drf import DrfPlugin
+from .extension_points import Allocation
 
 HIERARCHY, WEIGHTS = "volcano.sh/hierarchy", "volcano.sh/hierarchy-weights"
 ROOT = "root"
@@ -109,14 +110,12 @@ class HierarchicalDrfPlugin(DrfPlugin):
         self._nodes = cache.node_matrix
         self._totals = cache.node_matrix.allocatable.sum(axis=1)
         self._usages.clear()
-        if self._update_tree(cache) or self._is_new:
+        rebuild = self._update_tree(cache) or self._is_new
+        if rebuild:
             self._is_new = False
             self._gangs.clear()
             self._path_of_gang.clear()
-            changed = list(cache.gangs.values())
-        else:
-            changed = cache.changed_gangs()
-        for gang in changed:
+        for gang in cache.gangs.values() if rebuild else cache.changed_gangs():
             self._update_gang(gang, cache.queue_of(gang).name)
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
@@ -131,6 +130,14 @@ class HierarchicalDrfPlugin(DrfPlugin):
             usage = self._usage(path[:depth])
             keys += (float(usage.saturated), usage.share / self._weights.get(path[:depth], 1.0))
         return tuple(keys)
+
+    def allocated(self, change: Allocation) -> None:
+        """Count *change*."""
+        self._update_gang(change.gang, change.queue.name)
+
+    def deallocated(self, change: Allocation) -> None:
+        """Count *change*."""
+        self._update_gang(change.gang, change.queue.name)
 
     # -- private -------------------------------------------------------------------------------
 

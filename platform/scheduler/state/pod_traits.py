@@ -1,10 +1,10 @@
 """What plugins see of a pod beside its spec: annotations, and the node groups of its queue."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...model.podgroup import PodGroup
-from ...model.queue import QueueAffinity
+from ...model.queue import Queue, QueueAffinity, QueueSpec
 from .core_types import Pod
 
 PREEMPTABLE = "volcano.sh/preemptable"
@@ -44,6 +44,37 @@ def annotated_traits(pod: Pod) -> PodTraits:
     if not revocable and strategy == ("", ""):
         return NO_TRAITS
     return PodTraits(revocable=revocable, strategy=strategy)
+
+
+class QueueAffinities:
+    """The affinity of queues to groups of nodes, for the few clusters that use it."""
+
+    def __init__(self) -> None:
+        """Start without queues."""
+        self._by_queue: dict[str, QueueAffinity] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_queue)
+
+    def update(self, name: str, old: Queue | None, new: Queue | None) -> bool:
+        """Add, update or delete a queue; returns whether traits of pods may have changed."""
+        before, after = old.spec if old else QueueSpec(), new.spec if new else QueueSpec()
+        if (before.affinity, before.parent) == (after.affinity, after.parent):
+            return False
+        affected = bool(self)
+        if after.affinity is None:
+            self._by_queue.pop(name, None)
+        else:
+            self._by_queue[name] = after.affinity
+        return affected or bool(self)
+
+    def add_to(self, traits: PodTraits, path: Sequence[str]) -> PodTraits:
+        """Return *traits* with the affinity of the queue at the beginning of *path*, which goes on
+        with its ancestors."""
+        affinities = [self._by_queue.get(name) for name in path]
+        own = affinities[0] if affinities else None
+        inherited = None if own else next(filter(None, affinities), None)
+        return replace(traits, node_groups=own, inherited_node_groups=inherited)
 
 
 def is_preemptable_gang(podgroup: PodGroup | None) -> bool:
