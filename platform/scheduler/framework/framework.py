@@ -12,7 +12,10 @@ from ..plugins.extension_points import (
     JobOrderPlugin,
     JobValidPlugin,
     NodeLimitPlugin,
+    NodeScorePlugin,
+    OverusedPlugin,
     QueueOrderPlugin,
+    RetryTimePlugin,
     ScorePlugin,
     SessionOpenPlugin,
     StaticScorePlugin,
@@ -47,9 +50,11 @@ class Framework:
             _having(JobEnqueueablePlugin, tier, "enableJobEnqueued") for tier in by_tier
         ]
         self.allocatable = _having(AllocatablePlugin, every, "enabledAllocatable")
-        self.overused = _having(AllocatablePlugin, every, "enabledOverused")
+        self.overused = _having(OverusedPlugin, every, "enabledOverused")
         self.filters = _having(FilterPlugin, every, "enablePredicate")
         self.node_limits = _having(NodeLimitPlugin, every, "enablePredicate")
+        self.node_scorers = _having(NodeScorePlugin, every, "enableNodeOrder")
+        self.retry_times = _having(RetryTimePlugin, every)
         self.scorers = _having(ScorePlugin, every, "enableNodeOrder")
         self.static_scorers = _having(StaticScorePlugin, every, "enableNodeOrder")
 

@@ -100,7 +100,9 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
             parent_name = spec.parent or ROOT_QUEUE
             parent = tree.get(parent_name)
             if parent is None:
-                tree[name].problem = f'parent queue "{parent_name}" of queue "{name}" does not exist'
+                tree[
+                    name
+                ].problem = f'parent queue "{parent_name}" of queue "{name}" does not exist'
             else:
                 tree[name].parent = parent
                 parent.children.append(tree[name])
@@ -116,9 +118,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
     def _set_limits(self, root: TreeQueue, spec: QueueSpec) -> None:
         """Set the limits from the root downwards."""
         guaranteed = self._guaranteed(root)
-        deserved = sum_amounts(
-            amounts(self._specs[child.name].deserved) for child in root.children
-        )
+        deserved = sum_amounts(amounts(self._specs[child.name].deserved) for child in root.children)
         capability = real_capability(
             QueueSpec(capability=spec.capability), available=self._total, guaranteed={}
         )

@@ -27,9 +27,7 @@ def guarantee_of(spec: QueueSpec) -> Amounts:
     return amounts(spec.guarantee.resource)
 
 
-def real_capability(
-    spec: QueueSpec, *, available: Amounts, guaranteed: Amounts
-) -> Amounts:
+def real_capability(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> Amounts:
     """Return what a queue may have at most: its guarantee and what of *available* nobody is
     *guaranteed*, limited by its capability.
 

@@ -11,20 +11,28 @@ from dataclasses import dataclass
 
 from .arguments import Arguments
 from .binpack import BinpackPlugin
+from .capacity import CapacityPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
 from .gang import GangPlugin
+from .hierarchical_capacity import HierarchicalCapacityPlugin
+from .hierarchical_drf import HierarchicalDrfPlugin
+from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
 from .predicates import PredicatesPlugin
 from .priority import PriorityPlugin
 from .proportion import ProportionPlugin
+from .resourcequota import ResourceQuotaPlugin
+from .sla import SlaPlugin
+from .tdm import TdmPlugin
+from .usage import UsagePlugin
 
 PluginFactory = Callable[[Mapping[str, object]], object]
 
 PLUGINS: Mapping[str, PluginFactory | None] = {
     "binpack": BinpackPlugin,
-    "capacity": None,
+    "capacity": CapacityPlugin,
     "cdp": None,
     "conformance": ConformancePlugin,
     "deviceshare": None,
@@ -32,7 +40,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "extender": None,
     "gang": GangPlugin,
     "network-topology-aware": None,
-    "nodegroup": None,
+    "nodegroup": NodeGroupPlugin,
     "nodeorder": NodeOrderPlugin,
     "numa-aware": None,
     "numaaware": None,
@@ -43,19 +51,27 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "proportion": ProportionPlugin,
     "rescheduling": None,
     "resource-strategy-fit": None,
-    "resourcequota": None,
-    "sla": None,
+    "resourcequota": ResourceQuotaPlugin,
+    "sla": SlaPlugin,
     "task-topology": None,
-    "tdm": None,
-    "usage": None,
+    "tdm": TdmPlugin,
+    "usage": UsagePlugin,
 }
 """All plugins of Volcano by name; ``None`` if there is no implementation."""
 
-HIERARCHICAL: Mapping[str, PluginFactory] = {}
+HIERARCHICAL: Mapping[str, PluginFactory] = {
+    "capacity": HierarchicalCapacityPlugin,
+    "drf": HierarchicalDrfPlugin,
+    "nodegroup": HierarchicalNodeGroupPlugin,
+}
 """Their implementations with ``enableHierarchy: true``."""
 
 _UNSUPPORTED = "such constraints and preferences are not supported"
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
+    "capacity": {
+        "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
+        "capacity.DynamicResourceAllocationEnable": "resource claims are not supported",
+    },
     "nodeorder": {
         "imagelocality.weight": _UNSUPPORTED,
         "podaffinity.weight": _UNSUPPORTED,
@@ -68,6 +84,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
     },
     "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
+    "tdm": {"tdm.evict.period": "pods are not evicted when their zone closes"},
 }
 """Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:
 a configuration with them is valid, and the log has a warning."""
