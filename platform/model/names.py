@@ -113,6 +113,9 @@ QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 removes it once the queue has capacity for the pod."""
 
 # Batholith's own.
+WHY = "batholith.io/why"
+"""Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
+
 SIMULATE_PREFIX = "simulate.batholith.io/"
 DIR_PROVISIONER = "folders.batholith.io"
 """Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from .actions.registry import ENQUEUE, NamedAction
 from .framework.decision import (
@@ -15,6 +16,7 @@ from .framework.decision import (
 from .framework.feasibility import FeasibilityCache
 from .framework.framework import Framework
 from .framework.podgroup_status import build_report
+from .framework.queue_positions import QueuePositions
 from .framework.session import Session
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
@@ -39,6 +41,7 @@ class CycleRunner:
         self._framework = framework
         self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
         self._actions = list(actions)
+        self._positions = QueuePositions(cache)
         self._unschedulable: dict[str, GangStats] = {}
 
     def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
@@ -62,7 +65,16 @@ class CycleRunner:
                 placements=tuple(session.placements),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
-                reports=tuple(build_report(gang, now=now, busy=busy) for gang in changed_gangs),
+                reports=tuple(
+                    build_report(
+                        gang,
+                        now=now,
+                        busy=busy,
+                        queue=self._cache.queue_of(gang).name,
+                        position=partial(self._positions.position, session, now=now),
+                    )
+                    for gang in changed_gangs
+                ),
                 queue_allocations=tuple(self._queue_allocations()),
                 scheduled=session.scheduled,
                 rejected=session.rejected,

@@ -1,14 +1,18 @@
 """Explanations of waiting gangs: the annotation ``batholith.io/why``."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
-from batholith.scheduler.framework.explanations import MAX_BYTES, QueuePosition, encode
+from batholith.model.meta import ObjectMeta
+from batholith.scheduler.framework.explanations import MAX_BYTES, Explanation
+from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.diagnosis import (
     Diagnosis,
     FitError,
@@ -17,7 +21,6 @@ from batholith.scheduler.state.diagnosis import (
     Shortage,
     Stage,
 )
-from batholith.scheduler.state.gangs import Gang
 
 TEXT = st.text(max_size=2000)
 AMOUNT = st.integers(0, 2**60)
@@ -49,17 +52,33 @@ def test_explanation_is_json_of_limited_length(
 ) -> None:
     error = FitError("p" * 253, "u", message, stage, nodes, shortages)
     diagnosis = Diagnosis(reason, "", {"role": error}, frozenset({"a"}), stage, shortages)
-    encoded = encode(Gang("ns/g"), diagnosis, message, QueuePosition("q" * 253, 1, 2))
+    explanation = Explanation(diagnosis, error, message, "q" * 253, 1, 2, 3, position=4, waiting=5)
+    encoded = explanation.encode()
     assert len(encoded.encode()) <= MAX_BYTES
     assert json.loads(encoded)["stage"] == stage
+    moved = replace(explanation, position=2**31, waiting=2**31)
+    assert moved == explanation and moved.is_shown_by(encoded)
+    assert len(moved.encode().encode()) <= MAX_BYTES
+    assert not replace(explanation, ready=4).is_shown_by(encoded)
+
+
+@pytest.mark.parametrize("annotation", ["", "{", "[]", "{}", '{"queue": 1}', "[" * 100_000])
+def test_annotation_that_somebody_else_wrote_is_another_one(annotation: str) -> None:
+    explanation = Explanation(Diagnosis("r", "m"), None, "m", "q", 1, 1, 0)
+    assert not explanation.is_shown_by(annotation)
 
 
 def why(world: SchedulerWorld, group: str = "g") -> Any:
     """The explanation after a cycle."""
-    world.schedule()
-    gang = world.cluster.gangs[f"ns/{group}"]
-    assert gang.diagnosis is not None
-    return json.loads(encode(gang, gang.diagnosis, "message", QueuePosition("default", 1, 1)))
+    report = world.report(group, now=100.0)
+    assert report.why is not None
+    encoded = report.why.encode()
+    found = json.loads(encoded)
+    message = next(
+        each for each in report.status.conditions if each.type == "Unschedulable"
+    ).message
+    assert found["message"] == message
+    return found
 
 
 def test_gang_that_fits_no_node_names_filters_and_the_nearest_node() -> None:
@@ -113,5 +132,32 @@ def test_gang_in_a_closed_queue_is_at_stage_queue() -> None:
 def test_gang_with_missing_members_is_at_stage_gang() -> None:
     world = SchedulerWorld()
     world.upsert(node("a"), podgroup("g", 3), pod("g-0", "g"))
+    world.report("g")
     found = why(world)
     assert found["stage"] == "gang" and found["pods"]["existing"] == 1
+
+
+def test_position_is_that_in_the_order_of_scheduling() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=2))
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=5)
+    world.cluster.update_priority_class(None, high)
+    for number, name in enumerate(("first", "second", "third")):
+        created = f"2026-01-01T00:00:0{number}Z"
+        priority = "high" if name == "third" else ""
+        world.upsert(podgroup(name, 1, created=created, priority_class=priority))
+        world.upsert(pod(f"{name}-0", name, cpu=4))
+    positions = {name: why(world, name)["queue"] for name in ("first", "second", "third")}
+    assert {name: each["position"] for name, each in positions.items()} == {
+        "third": 1,
+        "first": 2,
+        "second": 3,
+    }
+    assert {each["waiting"] for each in positions.values()} == {3}
+
+
+def test_gang_that_runs_has_no_explanation() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g"))
+    world.schedule()
+    assert world.report("g").why is None

@@ -6,12 +6,11 @@ is its ``message``. Quantities have the units of the pods' requests. An explanat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from ..state.diagnosis import Diagnosis, FitError, NodeFit, Shortage
-from ..state.gangs import Gang
 from ..state.resources import format_amount
 
 MAX_BYTES = 4096
@@ -22,66 +21,83 @@ _MAX_REASON = 160
 _MAX_ENTRIES = 10
 """Reasons, and resources, that are listed."""
 
+_POSITION_KEYS = ("position", "waiting")
+_POSITION_BYTES = 64
+"""Maximum length of those."""
+
 
 @dataclass(frozen=True, slots=True)
-class QueuePosition:
-    """Where a gang waits."""
+class Explanation:
+    """Why a gang waits. Two are equal if they differ in the position in the queue only."""
 
+    diagnosis: Diagnosis
+    fit_error: FitError | None
+    """The one that decided, unless the gang was rejected as a whole."""
+
+    message: str
     queue: str
-    position: int | None = None
-    """Its rank among the waiting gangs of the queue, from 1; ``None`` for a pod without queue."""
+    needed: int
+    """How many pods the gang needs at least."""
 
-    waiting: int | None = None
+    existing: int
+    """How many of its pods exist and have neither failed nor been deleted."""
+
+    ready: int
+    """How many of them are allocated or have succeeded."""
+
+    position: int | None = field(default=None, compare=False)
+    """Rank among the waiting gangs of the queue, from 1."""
+
+    waiting: int | None = field(default=None, compare=False)
     """How many gangs wait in the queue."""
 
+    def encode(self) -> str:
+        """Return the explanation as JSON."""
+        queue: dict[str, object] = {"name": self.queue}
+        if self.position is not None:
+            queue |= {"position": self.position, "waiting": self.waiting}
+        return self._encode(queue).decode()
 
-def encode(gang: Gang, diagnosis: Diagnosis, message: str, where: QueuePosition) -> str:
-    """Return the explanation of *gang*, whose condition has *message*, as JSON."""
-    fit_error = _decisive(diagnosis)
-    stage = fit_error.stage if fit_error else diagnosis.stage
-    shortages = fit_error.shortages if fit_error else diagnosis.shortages
-    explanation: dict[str, object] = {
-        "stage": stage,
-        "reason": _shortened(diagnosis.reason, _MAX_REASON),
-        "message": _shortened(message, _MAX_MESSAGE),
-        "queue": _queue(where),
-        "pods": _pods(gang, diagnosis),
-    }
-    if shortages:
-        explanation["limits"] = _limits(shortages)
-    if fit_error is not None:
-        explanation["pod"] = fit_error.task_name
-        if fit_error.nodes is not None:
-            explanation["nodes"] = _nodes(fit_error.nodes)
-    encoded = msgspec.json.encode(explanation)
-    for optional in ("nodes", "limits", "message"):
-        if len(encoded) <= MAX_BYTES:
-            break
-        explanation.pop(optional, None)
-        encoded = msgspec.json.encode(explanation)
-    return encoded.decode()
+    def is_shown_by(self, annotation: str) -> bool:
+        """Return whether *annotation* is this explanation, apart from the position."""
+        try:
+            shown = msgspec.json.decode(annotation)
+        except (msgspec.MsgspecError, RecursionError):  # anybody may write it
+            return False
+        if not isinstance(shown, dict) or not isinstance(shown.get("queue"), dict):
+            return False
+        shown["queue"] = {
+            key: value for key, value in shown["queue"].items() if key not in _POSITION_KEYS
+        }
+        return msgspec.json.encode(shown) == self._encode({"name": self.queue})
 
-
-def _decisive(diagnosis: Diagnosis) -> FitError | None:
-    """Return the fit error that decided, if the gang was not rejected as a whole."""
-    return None if diagnosis.message else next(iter(diagnosis.fit_errors.values()), None)
-
-
-def _queue(where: QueuePosition) -> dict[str, object]:
-    found: dict[str, object] = {"name": where.queue}
-    if where.position is not None:
-        found |= {"position": where.position, "waiting": where.waiting}
-    return found
-
-
-def _pods(gang: Gang, diagnosis: Diagnosis) -> dict[str, int]:
-    """Return how many pods the gang needs at least, exist, are placed, and would fit now."""
-    return {
-        "needed": gang.min_member,
-        "existing": gang.counts.valid,
-        "ready": gang.counts.ready,
-        "fitting": len(diagnosis.fitting_uids),
-    }
+    def _encode(self, queue: Mapping[str, object]) -> bytes:
+        diagnosis, fit_error = self.diagnosis, self.fit_error
+        shortages = fit_error.shortages if fit_error else diagnosis.shortages
+        explanation: dict[str, object] = {
+            "stage": fit_error.stage if fit_error else diagnosis.stage,
+            "reason": _shortened(diagnosis.reason, _MAX_REASON),
+            "message": _shortened(self.message, _MAX_MESSAGE),
+            "queue": queue,
+            "pods": {
+                "needed": self.needed,
+                "existing": self.existing,
+                "ready": self.ready,
+                "fitting": len(diagnosis.fitting_uids),
+            },
+        }
+        if shortages:
+            explanation["limits"] = _limits(shortages)
+        if fit_error is not None:
+            explanation["pod"] = fit_error.task_name
+            if fit_error.nodes is not None:
+                explanation["nodes"] = _nodes(fit_error.nodes)
+        for optional in ("", "nodes", "limits", "message"):
+            explanation.pop(optional, None)
+            encoded = msgspec.json.encode(explanation)
+            if len(encoded) <= MAX_BYTES - _POSITION_BYTES:
+                break
+        return encoded
 
 
 def _limits(shortages: Sequence[Shortage]) -> dict[str, dict[str, object]]:

@@ -9,7 +9,7 @@ reported after a grace period only, since the job controller may still be creati
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +17,7 @@ from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGro
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
 from ..state.diagnosis import Diagnosis, FitError
 from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
+from .explanations import Explanation
 
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"
@@ -62,12 +63,23 @@ class PodGroupReport:
     requeue_after: float | None = None
     """Seconds until the next report, if one is due without an event; 0: in the next cycle."""
 
+    why: Explanation | None = None
+    """Why the gang waits, if it does."""
 
-def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupReport:
+
+def build_report(
+    gang: Gang,
+    *,
+    now: float,
+    busy: bool = False,
+    queue: str = "",
+    position: Callable[[Gang], tuple[int, int]] | None = None,
+) -> PodGroupReport:
     """Return the report on *gang*; updates its phase and what was last reported.
 
     *now* is a reading of a monotonic clock, to measure how long members have been missing. *busy*
     is true if the cluster changes at a high rate, so that members of a new gang may arrive slowly.
+    *queue* is its queue, and *position* returns where it waits there and how many gangs do.
     """
     was_pending = gang.is_pending
     slow = busy and gang.phase not in _STARTED_PHASES
@@ -93,7 +105,21 @@ def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupRepor
             pod_conditions = tuple(_pod_conditions(gang, diagnosis))
     # A gang that has lost all members is to be admitted again in the next cycle.
     requeue_after = 0.0 if gang.is_pending and not was_pending else left or None
-    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after)
+    why = None
+    if diagnosis and gang.podgroup is not None:
+        rank, waiting = position(gang) if position else (None, None)
+        why = Explanation(
+            diagnosis,
+            None if diagnosis.message else _first_fit_error(gang, diagnosis),
+            unschedulable_message(gang, diagnosis),
+            queue,
+            needed=gang.min_member,
+            existing=gang.counts.valid,
+            ready=gang.counts.ready,
+            position=rank,
+            waiting=waiting,
+        )
+    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why)
 
 
 def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> float:
@@ -139,27 +165,13 @@ def next_phase(gang: Gang) -> str:
 
 
 def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
-    """Return the message of the Unschedulable condition, in Volcano's format."""
-    head = f"{_missing_count(gang, diagnosis)}/{gang.min_member} tasks in gang unschedulable"
+    """Return the message of the Unschedulable condition: how many pods the gang lacks, and why."""
+    missing = _missing_count(gang, diagnosis)
+    head = f"{missing} of {gang.min_member} pods cannot be scheduled"
     if diagnosis.message:
         return f"{head}: {diagnosis.message}"
-    counts = [
-        f"{count} {status.name.capitalize()}"
-        for status in TaskStatus
-        if (count := gang.counts[status])
-    ]
-    status_counts = ", ".join(sorted([*counts, f"{gang.min_member} minAvailable"]))
-    reasons = Counter(_pod_reason(task, diagnosis) for task in gang.pending_tasks.values())
-    pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-    clauses = [f"{head}: pod group is not ready, {status_counts}"]
-    clauses += [f"; Pending: {pending}"] if pending else []
-    first_error = _first_fit_error(gang, diagnosis)
-    clauses += (
-        [f". Origin reason is {first_error.task_name}: {first_error.message}"]
-        if first_error
-        else []
-    )
-    return "".join(clauses)
+    fit_error = _first_fit_error(gang, diagnosis)
+    return f"{head}: {fit_error.task_name}: {fit_error.message}" if fit_error else head
 
 
 def _missing_count(gang: Gang, diagnosis: Diagnosis) -> int:

@@ -45,8 +45,10 @@ class OvercommitPlugin:
         if not shortages:
             return True
         insufficient = [
-            f"overused {each.resource} (requested {format_amount(each.resource, each.requested)}, "
-            f"free {format_amount(each.resource, max(each.limit - each.used, 0))})"
+            f"insufficient {each.resource} "
+            f"(requested {format_amount(each.resource, each.requested)}, "
+            f"free {format_amount(each.resource, max(each.limit - each.used, 0))}, "
+            f"overcommit factor {each.factor:g})"
             for each in shortages
         ]
         message = f"resource in cluster is overused: {', '.join(insufficient)}"
