@@ -108,6 +108,9 @@ QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 removes it once the queue has capacity for the pod."""
 
 # Batholith's own.
+REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
+"""Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
+again. The job controller then counts no retry and applies no policy."""
 SIMULATE_PREFIX = "simulate.batholith.io/"
 DIR_PROVISIONER = "folders.batholith.io"
 """Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""
