@@ -52,6 +52,7 @@ from .state.events import (
     Recheck,
 )
 from .writers.binder import Binder
+from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
@@ -145,6 +146,8 @@ class Scheduler:
             self._clock, lambda key: self._enqueue_event(Recheck(key))
         )
         self._pod_informer = Informer(client, names.PODS, Pod)
+        self._node_informer = Informer(client, names.NODES, Node)
+        self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._binder = Binder(
@@ -154,6 +157,12 @@ class Scheduler:
             max_in_flight=self._settings.max_bindings_in_flight,
             forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
             pod_versions=self._pod_versions,
+            check=PlacementCheck(
+                nodes=self._node_informer.get,
+                pods=self._pod_informer.get,
+                podgroups=self._podgroup_informer.get,
+            ),
+            count_stale=self._metrics.count_stale_placements,
         )
         self._gate_manager = SchedulingGateManager(
             client,
@@ -184,11 +193,11 @@ class Scheduler:
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
-            self._source(self._informer(names.NODES, Node), NodeEvent),
+            self._source(self._node_informer, NodeEvent),
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
-            self._source(self._informer(names.PODGROUPS, PodGroup), PodGroupEvent),
+            self._source(self._podgroup_informer, PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
