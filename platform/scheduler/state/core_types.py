@@ -155,6 +155,7 @@ class PodStatus(ApiStruct, frozen=True):
     """The status of a pod."""
 
     phase: str = ""
+    reason: str = ""
     conditions: tuple[Condition, ...] = ()
 
 
