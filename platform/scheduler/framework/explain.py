@@ -74,7 +74,7 @@ def _insufficient_resources(
     if not len(node_indexes):
         return []
     request = eq_class.request_vector(node_matrix.resource_index)
-    left = node_matrix.idle[:, node_indexes] - request[:, None] * capacity
+    left = node_matrix.available(node_indexes) - request[:, None] * capacity
     rows = np.union1d(np.flatnonzero(request), (CPU, MEMORY))
     first = rows[(left[rows] < request[rows, None]).argmax(axis=0)]
     messages = []
