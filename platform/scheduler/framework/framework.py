@@ -8,13 +8,19 @@ from ..plugins.extension_points import (
     FilterPlugin,
     JobEnqueueablePlugin,
     JobOrderPlugin,
+    JobPipelinedPlugin,
+    JobStarvingPlugin,
     JobValidPlugin,
     NodeLimitPlugin,
+    PreemptablePlugin,
+    PreemptivePlugin,
     QueueOrderPlugin,
+    ReclaimablePlugin,
     ScorePlugin,
     SessionOpenPlugin,
     StaticScorePlugin,
     TaskOrderPlugin,
+    VictimQueueOrderPlugin,
 )
 from ..plugins.registry import PluginOption, Tiers
 
@@ -69,6 +75,46 @@ class Framework:
         ]
         self.node_limits = [
             each for each in _enabled(every, "enablePredicate") if isinstance(each, NodeLimitPlugin)
+        ]
+        self.job_pipelined = [
+            [
+                each
+                for each in _enabled(tier, "enableJobPipelined")
+                if isinstance(each, JobPipelinedPlugin)
+            ]
+            for tier in plugins_by_tier
+        ]
+        self.job_starving = [
+            [
+                each
+                for each in _enabled(tier, "enableJobStarving")
+                if isinstance(each, JobStarvingPlugin)
+            ]
+            for tier in plugins_by_tier
+        ]
+        self.preemptable = [
+            [
+                each
+                for each in _enabled(tier, "enablePreemptable")
+                if isinstance(each, PreemptablePlugin)
+            ]
+            for tier in plugins_by_tier
+        ]
+        self.reclaimable = [
+            [
+                each
+                for each in _enabled(tier, "enableReclaimable")
+                if isinstance(each, ReclaimablePlugin)
+            ]
+            for tier in plugins_by_tier
+        ]
+        self.preemptive = [
+            each
+            for each in _enabled(every, "enablePreemptive")
+            if isinstance(each, PreemptivePlugin)
+        ]
+        self.victim_queue_order = [
+            each for _, each in every if isinstance(each, VictimQueueOrderPlugin)
         ]
         self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
         self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]

@@ -50,6 +50,15 @@ class PlacementForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionForgotten:
+    """The evictor could not evict the pod with *uid*: it keeps its resources."""
+
+    uid: str
+    until: float
+    """Until when it is not chosen again, as Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """The gang *key* is due for another report."""
 
@@ -64,5 +73,6 @@ CacheEvent = (
     | PVCEvent
     | PriorityClassEvent
     | PlacementForgotten
+    | EvictionForgotten
     | Recheck
 )
