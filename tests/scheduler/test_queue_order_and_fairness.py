@@ -236,7 +236,7 @@ def test_invalid_configuration_is_rejected(text: str, message: str) -> None:
 
 
 def test_unimplemented_names_of_volcano_are_ignored() -> None:
-    text = 'actions: "allocate, preempt"\ntiers:\n- plugins: [{name: sla}, {name: gang}]'
+    text = 'actions: "allocate, shuffle"\ntiers:\n- plugins: [{name: sla}, {name: gang}]'
     loaded = conf.load(text)
     assert loaded.actions == ("allocate",)
     assert [each.name for each in loaded.tiers[0]] == ["gang"]

@@ -15,8 +15,9 @@ from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Preemptor
 from ..plugins.gang import SurplusCounter, gangs_with_surplus
 from ..plugins.queue_state import queue_state_rejection
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Diagnosis
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.reservations import EXPIRY_MARGIN, Purpose, Reservation
 from ..state.resources import CPU, MEMORY, Amounts, BoolVector, IntVector, amounts
 from ..state.task_table import TaskTable
