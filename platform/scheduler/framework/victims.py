@@ -19,7 +19,7 @@ from ..state.task_table import TaskTable
 from .framework import Framework
 from .plugin_calls import PluginCalls, PluginError
 
-SortKey = tuple[float | str, ...]
+SortKey = tuple[float | str | tuple[float, ...], ...]
 
 
 class Reach(Enum):

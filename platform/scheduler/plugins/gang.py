@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..state.diagnosis import Stage
-from ..state.gangs import Gang, Task
+from ..state.gangs import Gang, Task, TaskCounts, TaskStatus
 from ..state.resources import BoolVector, IntVector
 from ..state.task_table import TaskTable
 from .extension_points import Preemptor, Rejection
@@ -59,10 +59,12 @@ class GangPlugin:
             valid = gang.role_counts(role).valid
             if valid < minimum:
                 message = f"{valid} of the {minimum} pods that task {role} needs exist"
+                message += _failed_members(gang.role_counts(role))
                 return Rejection(NOT_ENOUGH_PODS_OF_TASK, message, Stage.GANG)
         valid = gang.counts.valid
         if valid < gang.min_member:
             message = f"{valid} of the {gang.min_member} pods that the group needs exist"
+            message += _failed_members(gang.counts)
             return Rejection(NOT_ENOUGH_TASKS, message, Stage.GANG)
         return _gate_rejection(gang)
 
@@ -100,6 +102,12 @@ def gangs_with_surplus(table: TaskTable, slots: IntVector) -> IntVector:
         for task in tasks
     ]
     return numbers[np.array(has_surplus, np.bool_)].astype(np.int64)
+
+
+def _failed_members(counts: TaskCounts) -> str:
+    """Return the part of a message about members that failed."""
+    failed = counts[TaskStatus.FAILED]
+    return f", {failed} failed" if failed else ""
 
 
 def _gate_rejection(gang: Gang) -> Rejection | None:

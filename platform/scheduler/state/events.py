@@ -1,11 +1,14 @@
 """Events of the scheduler cache: what the scheduling loop applies between two cycles."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .node_usage import NodeUsage
+from .resource_quotas import ResourceQuota
 
 T = TypeVar("T")
 
@@ -38,6 +41,10 @@ class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
     """A PersistentVolumeClaim was added, updated or deleted."""
 
 
+class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
+    """A resource quota was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -59,6 +66,14 @@ class EvictionForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesMeasured:
+    """The utilization of nodes was measured, as it is every *interval* seconds."""
+
+    by_node: Mapping[str, NodeUsage]
+    interval: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """The gang *key* is due for another report."""
 
@@ -72,6 +87,8 @@ CacheEvent = (
     | QueueEvent
     | PVCEvent
     | PriorityClassEvent
+    | ResourceQuotaEvent
+    | NodesMeasured
     | PlacementForgotten
     | EvictionForgotten
     | Recheck
