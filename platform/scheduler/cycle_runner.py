@@ -15,6 +15,7 @@ from .framework.decision import (
 from .framework.feasibility import FeasibilityCache
 from .framework.framework import Framework
 from .framework.podgroup_status import build_report
+from .framework.preemption import update_reservations
 from .framework.session import Session
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
@@ -60,6 +61,8 @@ class CycleRunner:
                 _refresh_diagnosis(session, gang)
             return Decision(
                 placements=tuple(session.placements),
+                evictions=tuple(session.evictions),
+                nominations=tuple(session.nominations),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
                 reports=tuple(build_report(gang, now=now, busy=busy) for gang in changed_gangs),
@@ -83,6 +86,7 @@ class CycleRunner:
 
     def _run_actions(self) -> Session:
         session = self.open_session()
+        update_reservations(session)
         for name, action in self._actions:
             with self.action_timer(name):
                 action(session)
