@@ -116,6 +116,9 @@ removes it once the queue has capacity for the pod."""
 WHY = "batholith.io/why"
 """Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
 
+REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
+"""Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
+again. The job controller then counts no retry and applies no policy."""
 SIMULATE_PREFIX = "simulate.batholith.io/"
 DIR_PROVISIONER = "folders.batholith.io"
 """Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""

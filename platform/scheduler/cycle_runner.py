@@ -16,6 +16,7 @@ from .framework.decision import (
 from .framework.feasibility import FeasibilityCache
 from .framework.framework import Framework
 from .framework.podgroup_status import build_report
+from .framework.preemption import update_reservations
 from .framework.queue_positions import QueuePositions
 from .framework.session import Session
 from .state.cache import SchedulerCache
@@ -63,6 +64,8 @@ class CycleRunner:
                 _refresh_diagnosis(session, gang)
             return Decision(
                 placements=tuple(session.placements),
+                evictions=tuple(session.evictions),
+                nominations=tuple(session.nominations),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
                 reports=tuple(
@@ -95,6 +98,7 @@ class CycleRunner:
 
     def _run_actions(self) -> Session:
         session = self.open_session()
+        update_reservations(session)
         for name, action in self._actions:
             with self.action_timer(name):
                 action(session)

@@ -45,6 +45,12 @@ class SchedulerMetrics:
             ("result",),
             registry=registry,
         )
+        self._stale_placements = Counter(
+            "batholith_scheduler_stale_placements_total",
+            "Placements that did not hold any more when they were about to be bound.",
+            labelnames=("reason",),
+            registry=registry,
+        )
         self._plugin_errors = Counter(
             "batholith_scheduler_plugin_errors",
             "Calls of scheduler plugins that raised, by plugin and extension point.",
@@ -69,6 +75,10 @@ class SchedulerMetrics:
         started = self._clock.monotonic()
         yield
         histogram.observe((self._clock.monotonic() - started) * 1000)
+
+    def count_stale_placements(self, reason: str, count: int) -> None:
+        """Count placements that were forgotten for *reason* before they were bound."""
+        self._stale_placements.labels(reason).inc(count)
 
     def record_decision(self, decision: Decision) -> None:
         """Count the attempts of *decision*, and expose its stats."""

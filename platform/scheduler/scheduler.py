@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,6 +43,7 @@ from .state.cache import SchedulerCache
 from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
 from .state.events import (
     CacheEvent,
+    EvictionForgotten,
     NodeEvent,
     PlacementForgotten,
     PodEvent,
@@ -52,6 +54,9 @@ from .state.events import (
     Recheck,
 )
 from .writers.binder import Binder
+from .writers.evictor import Evictor
+from .writers.nominator import Nominator
+from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
@@ -63,6 +68,9 @@ T = TypeVar("T", bound=HasMeta)
 _BATCH_DELAY = 0.02
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
+
+_EVICTION_RETRY_DELAY = 300.0
+"""Seconds for which a pod whose eviction was refused is not chosen again."""
 
 _EVENT_BATCH_SIZE = 200
 """Events applied before the scheduler yields to the event loop: some 5 ms."""
@@ -145,6 +153,8 @@ class Scheduler:
             self._clock, lambda key: self._enqueue_event(Recheck(key))
         )
         self._pod_informer = Informer(client, names.PODS, Pod)
+        self._node_informer = Informer(client, names.NODES, Node)
+        self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._binder = Binder(
@@ -153,6 +163,25 @@ class Scheduler:
             clock=self._clock,
             max_in_flight=self._settings.max_bindings_in_flight,
             forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
+            pod_versions=self._pod_versions,
+            check=PlacementCheck(
+                nodes=self._node_informer.get,
+                pods=self._pod_informer.get,
+                podgroups=self._podgroup_informer.get,
+            ),
+            count_stale=self._metrics.count_stale_placements,
+        )
+        self._evictor = Evictor(
+            client,
+            recorder=recorder,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
+            forget=self._forget_eviction,
+        )
+        self._nominator = Nominator(
+            client,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
             pod_versions=self._pod_versions,
         )
         self._gate_manager = SchedulingGateManager(
@@ -171,8 +200,14 @@ class Scheduler:
             change_rate=self._change_rate,
         )
         if self._settings.work_metrics is not None:
-            for queue in (self._binder.queue, self._status_updater.queue, self._gate_manager.queue):
-                self._settings.work_metrics.register(queue)
+            for writer in (
+                self._binder,
+                self._status_updater,
+                self._gate_manager,
+                self._evictor,
+                self._nominator,
+            ):
+                self._settings.work_metrics.register(writer.queue)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -184,11 +219,11 @@ class Scheduler:
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
-            self._source(self._informer(names.NODES, Node), NodeEvent),
+            self._source(self._node_informer, NodeEvent),
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
-            self._source(self._informer(names.PODGROUPS, PodGroup), PodGroupEvent),
+            self._source(self._podgroup_informer, PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
@@ -202,6 +237,8 @@ class Scheduler:
             tasks.create_task(self._binder.run())
             tasks.create_task(self._status_updater.run())
             tasks.create_task(self._gate_manager.run())
+            tasks.create_task(self._evictor.run())
+            tasks.create_task(self._nominator.run())
             # A failed cycle ends the process: it may leave the scheduler cache half changed.
             await supervise("scheduling cycle", self._run_cycles, fatal=(Exception,))
 
@@ -256,6 +293,10 @@ class Scheduler:
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
+    def _forget_eviction(self, uid: str) -> None:
+        until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
+        self._enqueue_event(EvictionForgotten(uid, until))
+
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
         self._wake.set()
@@ -280,6 +321,10 @@ class Scheduler:
             case PodEvent(old, new):
                 self._change_rate.observe()
                 pod = new or old
+                if new is not None and self._scheduler_cache.task(new.metadata.uid):
+                    self._evictor.observe(new)
+                elif pod is not None:
+                    self._evictor.discard(pod.metadata.uid)
                 if pod is not None and (new is None or new.spec.node_name):
                     self._status_updater.forget_pod(pod.metadata.uid)
                     self._binder.forget_backoff(pod.metadata.uid)
@@ -318,6 +363,9 @@ class Scheduler:
         for placement in decision.placements:
             self._status_updater.forget_pod(placement.uid)
         self._binder.bind(decision.placements)
+        self._nominator.nominate(
+            decision.nominations, partial(self._evictor.evict, decision.evictions)
+        )
         self._gate_manager.remove_gates(decision.ungated)
         for report in decision.reports:
             self._status_updater.submit(report)

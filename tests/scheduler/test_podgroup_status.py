@@ -229,7 +229,7 @@ def test_quirk_p18_rejection_by_enqueue_is_in_the_pod_conditions_too() -> None:
         "insufficient cpu (requested 1, free 0, overcommit factor 1.2)"
         in report.pod_conditions[0].message
     )
-    assert "overused cpu" in report.status.conditions[0].message
+    assert "insufficient cpu" in report.status.conditions[0].message
 
 
 def test_unchanged_conditions_keep_their_transition_time() -> None:

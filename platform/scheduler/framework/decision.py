@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
+from ..state.node_matrix import NodeInfo
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
@@ -41,6 +42,9 @@ class Placement:
     node: str
     gang: GangRef | None = None
     """Its gang, if that has a PodGroup."""
+
+    node_info: NodeInfo | None = None
+    """The node as the cycle saw it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,7 @@ def build_report(
     *queue* is its queue, and *position* returns where it waits there and how many gangs do.
     """
     was_pending = gang.is_pending
+    gang.was_complete = gang.was_complete or (bool(gang.tasks) and gang.is_complete())
     slow = busy and gang.phase not in _STARTED_PHASES
     left = _remaining_grace_period(
         gang, now, MAX_MEMBER_GRACE_PERIOD if slow else MEMBER_GRACE_PERIOD
@@ -148,18 +149,20 @@ def next_phase(gang: Gang) -> str:
     has to be admitted again.
     """
     counts = gang.counts
-    if counts[TaskStatus.RUNNING] and not gang.is_ready() and not gang.is_terminating():
-        return PodGroupPhase.UNKNOWN
     is_started = gang.phase in _STARTED_PHASES
-    count = sum(counts[status] for status in _PLACED_STATUSES)
+    has_missing = not gang.is_ready() and not gang.is_terminating()
+    # A gang that never was complete has not started: policies of its job do not react to it.
+    if counts[TaskStatus.RUNNING] and has_missing and (is_started or gang.was_complete):
+        return PodGroupPhase.UNKNOWN
+    count = sum(counts[status] for status in _PLACED_STATUSES) - gang.rejected
     count += counts[TaskStatus.BINDING] if is_started else 0
     least = max(gang.min_member, 1)
     if count >= least:
         # With pods that are being deleted it is not completed: they may be replaced.
-        others = counts[TaskStatus.BINDING] + gang.releasing
-        done = count == counts.completed and not others
+        others = counts[TaskStatus.BINDING] + gang.releasing + gang.rejected
+        done = count == counts.completed - gang.rejected and not others
         return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
-    if is_started and count + gang.releasing >= least:
+    if is_started and count + gang.releasing + gang.rejected >= least:
         return gang.phase
     return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
 
@@ -203,9 +206,9 @@ def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
 def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGroupCondition, ...]:
     """Return the last conditions with those that hold now set; none is ever removed."""
     conditions = {condition.type: condition for condition in gang.last_status.conditions}
-    if gang.tasks and gang.is_ready():
+    if gang.tasks and gang.is_complete():
         conditions[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
-    elif diagnosis:
+    elif diagnosis and not gang.is_ready():
         conditions[UNSCHEDULABLE] = PodGroupCondition(
             type=UNSCHEDULABLE,
             status="True",

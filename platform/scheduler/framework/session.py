@@ -4,22 +4,27 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+
+import numpy as np
 
 from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
-from ..state.resources import MAX_AMOUNT
-from .decision import GangRef, Placement, UngatedPod
+from ..state.reservations import Purpose
+from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
+from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
 from .explain import explain
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer import Placer
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
 from .statement import Operation, Statement, undo_operation
+from .victims import VictimVotes
 
 SortKey = tuple[float | str | tuple[float, ...], ...]
 
@@ -46,6 +51,10 @@ class Session:
         self.enqueued: list[Gang] = []
         self.evicted: list[Task] = []
         """Tasks that were evicted by a committed statement."""
+        self.evictions: list[Eviction] = []
+        self.nominations: list[Nomination] = []
+        self.retry_times: dict[str, float] = {}
+        """When gangs are tried again without an event, as Unix time."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
@@ -59,6 +68,9 @@ class Session:
         cache.node_matrix.add_missing_rows()
         for plugin in framework.session_open:
             calls.open(plugin, partial(plugin.on_session_open, cache))
+        self.votes = VictimVotes(framework, calls, self)
+        self._rejected_gangs: dict[str, Gang] = {}
+        self._pending_holds: list[Callable[[], object]] = []
         self._job_order = calls.opened(framework.job_order)
         self._queue_order = calls.opened(framework.queue_order)
         self._listeners = calls.opened(framework.allocation_listeners)
@@ -231,6 +243,55 @@ class Session:
             on_score_error=calls.record,
         )
 
+    def feasible(self, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which nodes the filters permit for *eq_class*; not to be changed.
+
+        Raises:
+            PluginError: a filter raised.
+        """
+        self.calls.require_open(self._framework.filters)
+        return self._feasibility.get(eq_class).feasible
+
+    def node_limit(self, eq_class: EquivalenceClass) -> IntVector:
+        """Return how many more pods of *eq_class* each node accepts, apart from amounts.
+
+        Raises:
+            PluginError: a limit raised.
+        """
+        node_matrix = self.cache.node_matrix
+        limit = np.full(node_matrix.columns, MAX_AMOUNT, np.int64)
+        for plugin in self._framework.node_limits:
+            function = partial(plugin.node_limit, eq_class, node_matrix, None)
+            own = self.calls.call(plugin, "node_limit", function)
+            if own is not None:
+                np.minimum(limit, own, out=limit)
+        return limit
+
+    def lend(self, gang: Gang) -> AbstractContextManager[object]:
+        """Return the context in which *gang* may use the resources that are held for it."""
+        reservations = self.cache.reservations
+        return reservations.lent((gang.key,)) if reservations else nullcontext()
+
+    def reserve(self, gang: Gang, nodes: Mapping[str, int], *, until: float) -> None:
+        """Hold resources of *nodes* (by uid of the task) for *gang* from the end of the session on.
+
+        The tasks wait for them by a committed statement, which holds them until then.
+        """
+        reservations = self.cache.reservations
+        reservations.drop(gang.key)
+        self._pending_holds.append(
+            partial(reservations.hold, gang, nodes, until=until, purpose=Purpose.PREEMPTION)
+        )
+
+    def retry_later(self, gang: Gang, time: float) -> None:
+        """Try *gang* again at *time* (Unix time), if not before."""
+        known = self.retry_times.get(gang.key, time)
+        self.retry_times[gang.key] = min(known, time)
+
+    def starving_gangs(self) -> list[Gang]:
+        """Return the gangs that were rejected in this session."""
+        return list(self._rejected_gangs.values())
+
     def pvc_rejection(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""
         return self.cache.pvcs.blocking_reason(task)
@@ -263,7 +324,14 @@ class Session:
             self.cache.assume(change.gang, change.tasks)
             gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
             self.placements += [
-                Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
+                Placement(
+                    task.namespace,
+                    task.name,
+                    task.uid,
+                    task.node,
+                    gang_ref,
+                    self.cache.node_matrix.node_infos[task.node_index],
+                )
                 for task in change.tasks
             ]
         for task in committed.evicted:
@@ -287,6 +355,8 @@ class Session:
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
             undo_operation(self.cache, operation, committed=True)
+        for hold in self._pending_holds:
+            hold()
 
     # -- listeners -----------------------------------------------------------------------------
 
@@ -345,6 +415,7 @@ class Session:
         if diagnosis.reason != PLUGIN_ERROR:
             gang.last_attempt = (self.cache.capacity_generation, gang.version)
         self.rejected += 1
+        self._rejected_gangs[gang.key] = gang
         if gang.diagnosis != diagnosis:
             gang.diagnosis = diagnosis
             self.cache.mark_changed(gang)

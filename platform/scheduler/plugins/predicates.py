@@ -1,6 +1,6 @@
 """``predicates``: filters by cordon, node selector, node affinity, taints and host ports."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -122,3 +122,14 @@ def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -
         taint.effect == effect and not _tolerates(eq_class.tolerations, taint)
         for taint in node.taints
     )
+
+
+def tolerates_cordon(tolerations: tuple[Toleration, ...]) -> bool:
+    """Return whether pods with *tolerations* may be bound to a node that is cordoned."""
+    return _tolerates(tolerations, _UNSCHEDULABLE_TAINT)
+
+
+def untolerated(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> Taint | None:
+    """Return the first of *taints* that keeps pods with *tolerations* away, if any."""
+    hard = (taint for taint in taints if taint.effect in _HARD_EFFECTS)
+    return next((taint for taint in hard if not _tolerates(tolerations, taint)), None)

@@ -57,6 +57,15 @@ class PlacementForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionForgotten:
+    """The evictor could not evict the pod with *uid*: it keeps its resources."""
+
+    uid: str
+    until: float
+    """Until when it is not chosen again, as Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodesMeasured:
     """The utilization of nodes was measured, as it is every *interval* seconds."""
 
@@ -81,5 +90,6 @@ CacheEvent = (
     | ResourceQuotaEvent
     | NodesMeasured
     | PlacementForgotten
+    | EvictionForgotten
     | Recheck
 )

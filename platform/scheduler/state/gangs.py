@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ...model import names
+from ...model.pod import is_rejection
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
 from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
+from .victim_traits import victim_traits
 
 
 class TaskStatus(IntEnum):
@@ -124,14 +126,17 @@ class Task:
         "namespace",
         "node",
         "node_index",
+        "nominated_node",
         "pod_status",
         "priority",
         "pvcs",
+        "rejected",
         "reported_condition",
         "role",
         "slot",
         "status",
         "table_node",
+        "traits",
         "uid",
         "ungated",
         "uses_queue_gate",
@@ -164,6 +169,8 @@ class Task:
         self.status = task_status(pod)
         self.pod_status = self.status
         """Status by the pod; differs while a placement or eviction is assumed."""
+        self.rejected = is_rejection(pod.status.phase, pod.status.reason)
+        """Whether the kubelet has rejected it, so that it never ran and is created again."""
         self.evicting = False
         """Whether its eviction is requested: it is releasing even if the pod is running."""
         self.node = spec.node_name
@@ -173,6 +180,9 @@ class Task:
         """Row of the task table."""
         self.table_node = -1
         """Node for which the task table lists it."""
+        self.nominated_node = pod.status.nominated_node_name
+        """The node on which resources are held for it by its status; empty for none."""
+        self.traits = victim_traits(pod)
         self.reported_condition = _reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 
@@ -282,6 +292,10 @@ class Gang:
         self.min_resources: Amounts = {}
         self.min_request: Amounts = {}
         """The minimum without gated tasks, which ``enqueue`` compares."""
+        self.rejected = 0
+        """Number of tasks that the kubelet has rejected; they count as failed, too."""
+        self.was_complete = False
+        """Whether its minimum was bound once, and confirmed."""
         self.releasing = 0
         """Number of tasks that are being deleted and still on their node."""
         self.member_arrival = MemberArrival()
@@ -360,10 +374,25 @@ class Gang:
         return Counter(task.role for task in tasks if task.eq_class.best_effort)
 
     def is_terminating(self) -> bool:
-        """Return whether all missing members are being deleted, and no task is pending."""
+        """Return whether all missing members are being deleted, and no task is pending.
+
+        Those that the kubelet has rejected are about to be deleted.
+        """
         accounted = self.counts.allocated + self.counts.completed + self.releasing
         has_pending = self.counts[TaskStatus.PENDING] > 0
-        return self.releasing > 0 and not has_pending and accounted >= self.min_member
+        is_losing = self.releasing > 0 or self.rejected > 0
+        return is_losing and not has_pending and accounted >= self.min_member
+
+    def is_complete(self) -> bool:
+        """Return whether the minimum is bound, in total and of each role; bindings in progress do
+        not count."""
+        return _bound(self.counts) >= self.min_member and all(
+            _bound(self.role_counts(role)) >= minimum for role, minimum in self.role_minima.items()
+        )
+
+    def has_bound_tasks(self) -> bool:
+        """Return whether tasks are bound, be it with binding of others in progress."""
+        return bool(self.counts[TaskStatus.BOUND] or self.counts[TaskStatus.RUNNING])
 
     def role_counts(self, role: str) -> TaskCounts:
         """Return the counts of one role."""
@@ -396,12 +425,14 @@ class Gang:
         self.tasks[task.uid] = task
         task.gang = self
         self._add_to_counts(task, 1)
+        self.rejected += task.rejected
         self.version += task.status is TaskStatus.PENDING
 
     def remove_task(self, task: Task) -> None:
         """Remove *task*."""
         del self.tasks[task.uid]
         self._add_to_counts(task, -1)
+        self.rejected -= task.rejected
         task.gang = None
         self.version += 1
 
@@ -461,6 +492,7 @@ class Gang:
         if not known:
             self.phase = podgroup.status.phase if podgroup else ""
             self.last_status = podgroup.status if podgroup else PodGroupStatus()
+            self.was_complete = podgroup is not None and _was_complete(podgroup.status)
             self.diagnosis = None
         self.podgroup = podgroup
         self.min_resources = amounts(podgroup.spec.min_resources) if podgroup else {}
@@ -503,6 +535,22 @@ class Gang:
             tasks.pop(task.uid, None)
 
 
+def _bound(counts: TaskCounts) -> int:
+    """Return how many tasks are bound, or have succeeded."""
+    confirmed = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
+    return sum(counts[status] for status in confirmed)
+
+
+def _was_complete(status: PodGroupStatus) -> bool:
+    """Return whether the minimum of a PodGroup was bound once, according to its status.
+
+    The condition is written once all bindings are confirmed, and never removed.
+    """
+    scheduled = any((each.type, each.status) == ("Scheduled", "True") for each in status.conditions)
+    return scheduled or status.phase in _STARTED_PHASES
+
+
+_STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
 _NO_TASKS = TaskCounts()
 _RELEASING = TaskStatus.RELEASING
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
