@@ -39,13 +39,16 @@ from .cycle_runner import CycleRunner
 from .framework.decision import Decision
 from .framework.framework import Framework
 from .metrics import ReloadMetrics, SchedulerMetrics
+from .optional_source import OptionalSource
 from .state.cache import SchedulerCache
 from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
     EvictionForgotten,
     NodeEvent,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -223,6 +226,9 @@ class Scheduler:
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
+            self._optional_source(
+                names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
+            ),
             self._source(self._podgroup_informer, PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
@@ -292,6 +298,16 @@ class Scheduler:
         self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
+
+    def _optional_source(
+        self,
+        resource: Resource,
+        view: type[T],
+        event: Callable[[T | None, T | None], CacheEvent],
+    ) -> OptionalSource:
+        """Return the source of a kind without which the scheduler works, too."""
+        source = self._source(self._informer(resource, view), event)
+        return OptionalSource(self._client, resource, source, self._clock)
 
     def _forget_eviction(self, uid: str) -> None:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY

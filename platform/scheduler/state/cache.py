@@ -16,6 +16,7 @@ from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
@@ -23,6 +24,7 @@ from .events import (
     NodeEvent,
     NodesMeasured,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -90,6 +92,7 @@ class SchedulerCache:
         self.pvcs = PVCTracker()
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
+        self.disruption_budgets = DisruptionBudgets()
         self.node_usage = NodeUsages()
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
@@ -257,6 +260,8 @@ class SchedulerCache:
         match event:
             case ResourceQuotaEvent(old, new):
                 self.capacity_generation += self.resource_quotas.update(old, new)
+            case PodDisruptionBudgetEvent(old, new):
+                self.capacity_generation += self.disruption_budgets.update(old, new)
             case NodesMeasured(by_node, interval):
                 self.node_usage.update(by_node, interval)
                 self.capacity_generation += 1
