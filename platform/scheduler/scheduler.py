@@ -307,6 +307,7 @@ class Scheduler:
         self._dispatch(decision)
 
     async def _decide(self) -> Decision:
+        self._scheduler_cache.cycle_time = self._clock.now().timestamp()
         now, busy = self._clock.monotonic(), self._change_rate.quiet_in() > 0
         if self._scheduler_cache.pending_task_count() > self._settings.inline_cycle_max_tasks:
             return await asyncio.to_thread(self._cycle_runner.run_once, now=now, busy=busy)
