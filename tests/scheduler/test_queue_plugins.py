@@ -241,7 +241,7 @@ NOW = 10_000.0
 def measure(world: SchedulerWorld, *, age: float = 0.0, **cpu: float) -> None:
     """Measure the CPU utilization of nodes, with a memory utilization of 10 %."""
     usages = {name: NodeUsage(each, 10, NOW - age) for name, each in cpu.items()}
-    world.cluster.apply(NodesMeasured(usages, 30))
+    world.cluster.apply(NodesMeasured(usages))
 
 
 def test_nodes_with_little_measured_utilization_are_preferred() -> None:

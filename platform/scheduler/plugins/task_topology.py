@@ -16,7 +16,7 @@ from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, Task
 from ..state.node_matrix import NodeMatrix
 from ..state.pod_traits import TOPOLOGY_ANNOTATIONS
-from ..state.resources import PODS, FloatVector, IntVector, Matrix
+from ..state.resources import PODS, IntVector, Matrix
 from ..state.role_counts import RoleCounts
 from .arguments import integer
 from .extension_points import Scores
@@ -82,8 +82,7 @@ class TaskTopologyPlugin:
         scores = 2 * present + np.minimum(fitting, len(partners) - present)
         scores -= 2 * self._present(key, apart, node_indexes, ahead)
         size = max(2 * len(partners), 2 * opponents, 1)
-        result: FloatVector = (scores + 2 * opponents) * (100 * self._weight / size)
-        return result
+        return (scores + 2 * opponents).astype(np.float64) * (100 * self._weight / size)
 
     def _present(
         self,

@@ -245,8 +245,8 @@ class SchedulerCache:
         match event:
             case ResourceQuotaEvent(old, new):
                 self.capacity_generation += self.resource_quotas.update(old, new)
-            case NodesMeasured(by_node, interval):
-                self.node_usage.update(by_node, interval)
+            case NodesMeasured(by_node, amounts):
+                self.node_usage.update(by_node, amounts, self.node_matrix)
                 self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
