@@ -71,6 +71,7 @@ class Session:
         self.votes = VictimVotes(framework, calls, self)
         self._rejected_gangs: dict[str, Gang] = {}
         self._pending_holds: list[Callable[[], object]] = []
+        feasibility.set_generation(framework.generation())
         self._job_order = calls.opened(framework.job_order)
         self._queue_order = calls.opened(framework.queue_order)
         self._listeners = calls.opened(framework.allocation_listeners)
