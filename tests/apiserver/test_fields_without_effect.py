@@ -91,6 +91,12 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
         "managedBy": "ex.io/mine", "template": {"spec": {"hostPID": True}}}}}}, (
         "spec.jobTemplate.spec.managedBy", "spec.jobTemplate.spec.template.spec.hostPID",
     )),
+    (names.CRONJOBS, {"spec": {"jobTemplate": {"spec": {
+        "networkTopology": {"mode": "soft"},
+        "tasks": [{"topologyPolicy": "restricted", "template": {"spec": {"hostPID": True}}}]}}}}, (
+        "spec.jobTemplate.spec.tasks[0].template.spec.hostPID",
+        "spec.jobTemplate.spec.networkTopology", "spec.jobTemplate.spec.tasks[0].topologyPolicy",
+    )),
     (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
     (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
     (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),
