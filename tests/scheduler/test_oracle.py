@@ -1,8 +1,8 @@
 """The scheduler decides what a slow one decides that places one pod at a time.
 
 The oracle (:mod:`support.scheduler_oracle`) is written from the specification, and has neither
-equivalence classes nor memory. So these tests also show that batches, masks and skipped gangs change
-no decision.
+equivalence classes nor memory. So these tests also show that batches, masks and skipped gangs
+change no decision.
 """
 
 from hypothesis import given, settings

@@ -11,6 +11,7 @@ from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.state.core_types import Node, Pod, PodStatus
+from batholith.scheduler.state.events import Recheck
 
 Object = Node | Pod | PodGroup | Queue
 
@@ -85,6 +86,8 @@ class OracleWorld:
         for report in decision.reports:
             name = report.key.partition("/")[2]
             group = self.objects.get(("PodGroup", name))
+            if report.requeue_after == 0:
+                self.world.cluster.apply(Recheck(report.key))
             if isinstance(group, PodGroup):
                 status = PodGroupStatus(phase=report.status.phase)
                 self.objects["PodGroup", name] = msgspec.structs.replace(group, status=status)
