@@ -109,13 +109,13 @@ class Placer:
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
         """Release pods that were allocated on *node_indexes*."""
-        self._node_matrix.release(self._request, node_indexes, self._eq_class.host_ports)
+        self._node_matrix.vacate(self._eq_class, node_indexes)
 
     # -- private -------------------------------------------------------------------------------
 
     def _allocate(self, node_indexes: Sequence[int]) -> None:
         """Allocate pods whose effect on the keys is computed already."""
-        self._node_matrix.allocate(self._request, node_indexes, self._eq_class.host_ports)
+        self._node_matrix.occupy(self._eq_class, node_indexes)
         np.subtract.at(self._capacity, node_indexes, 1)
         self._position = self._node_matrix.usage_changes.position
 
