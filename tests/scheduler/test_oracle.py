@@ -219,3 +219,33 @@ def test_best_effort_pods_of_a_ready_gang_are_left_to_backfill() -> None:
     world.upsert(pod("g-x-1", "g", node_name="a"), pod("g-x-2", "g", cpu=0))
     decision, _ = world.compare_cycle()
     assert decision.placements == ()
+
+
+def test_a_gang_that_requests_zero_is_admitted_while_pods_exceed_the_cluster() -> None:
+    """Only requested resources are compared with what is idle."""
+    world = OracleWorld(CONFIGS["default"])
+    world.upsert(queue(), node("a", cpu=2), pod("other", node_name="a", cpu=4, scheduler="other"))
+    world.upsert(podgroup("g", 1, phase="Pending", resources={"cpu": 0}))
+    decision, _ = world.compare_cycle()
+    assert [ref.key for ref in decision.enqueued] == ["ns/g"]
+
+
+def test_pods_of_a_deleted_node_do_not_count_against_the_others() -> None:
+    """What they request is in no node, so it overcommits none."""
+    world = OracleWorld(CONFIGS["default"])
+    world.upsert(queue(), node("a"), node("b"), pod("p", node_name="a", cpu=8, scheduler="other"))
+    world.remove(node("a"))
+    world.upsert(podgroup("g", 1, phase="Pending", resources={"cpu": 8}))
+    decision, _ = world.compare_cycle()
+    assert [ref.key for ref in decision.enqueued] == ["ns/g"]
+
+
+def test_a_node_is_removed_after_a_pod_has_named_a_new_resource() -> None:
+    """Between two cycles."""
+    world = OracleWorld(CONFIGS["default"])
+    world.upsert(queue(), node("a"), node("b"), podgroup("g", 1))
+    world.upsert(pod("g-t-0", "g", extra={"example.com/new": 1}))
+    world.remove(node("a"))
+    world.upsert(podgroup("h", 1), pod("h-t-0", "h"))
+    decision, _ = world.compare_cycle()
+    assert [each.node for each in decision.placements] == ["b"]

@@ -69,9 +69,9 @@ class OracleWorld:
         decision = self.world.decision(now=self.now)
         chosen = {each.uid: each.node for each in decision.placements}
         outcome = decide(before, self.config, chosen)
-        assert {ref.key for ref in decision.enqueued} == set(outcome.enqueued)
-        assert chosen.keys() == outcome.placements.keys()
-        assert chosen == outcome.placements
+        enqueued = {ref.key for ref in decision.enqueued}
+        assert enqueued == set(outcome.enqueued), (enqueued, outcome.enqueued)
+        assert chosen == outcome.placements, (chosen, outcome.placements)
         assert decision.plugin_failures == ()
         self._apply(decision)
         return decision, outcome

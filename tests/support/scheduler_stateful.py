@@ -102,6 +102,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         self.api: SchedulerApi = SchedulerApi(self.clock, self.loop)
         self.api.on_change = self._on_change
         self.settings = SchedulerSettings(conf=conf.DEFAULT)
+        self.writes: list[tuple[str, Object]] = []
+        """What schedulers have written."""
         self.bound_by_us: set[str] = set()
         """Uids of pods that the scheduler has bound."""
         self.overcommitted_by_others: set[str] = set()
@@ -188,6 +190,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
     def _on_change(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         if self.api.requesting_client:
             self.controller_writes += 1
+            self.writes.append((prefix, new))
             try:
                 self._check_write(prefix, change, new, old or {})
             except AssertionError as error:
