@@ -20,6 +20,7 @@ from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
     NodeEvent,
+    NodesMeasured,
     PlacementForgotten,
     PodEvent,
     PodGroupEvent,
@@ -27,10 +28,14 @@ from .events import (
     PVCEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
+from .node_usage import NodeUsages
+from .pod_traits import QueueAffinities, annotated_traits
 from .pvcs import PVCTracker
+from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .task_table import TaskTable
 
@@ -76,6 +81,11 @@ class SchedulerCache:
         self.task_table = TaskTable(self.node_matrix.resource_index)
         self.eq_classes = EquivalenceCache()
         self.pvcs = PVCTracker()
+        self._queue_affinities = QueueAffinities()
+        self.resource_quotas = NamespaceQuotas()
+        self.node_usage = NodeUsages()
+        self.cycle_time = 0.0
+        """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
         self.capacity_generation = 0
@@ -129,6 +139,8 @@ class SchedulerCache:
                 self.forget(uid)
             case Recheck(key):
                 self._recheck(key)
+            case _:
+                self._apply_for_plugins(event)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -148,7 +160,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self.eq_classes.get(new.spec))
+            task = self._new_task(new, self._classify(new, gang))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -182,6 +194,8 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         self.capacity_generation += gang.set_podgroup(new)
+        if self._queue_affinities:
+            self._reclassify(gang)
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -200,6 +214,9 @@ class SchedulerCache:
             self.capacity_generation += 1
         if new is not None and known is None:
             self._changed_queues.add(name)
+        if self._queue_affinities.update(name, known, new):
+            for gang in self.gangs.values():
+                self._reclassify(gang)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
@@ -210,6 +227,15 @@ class SchedulerCache:
         for gang in self.gangs.values():
             gang.priority = self._priority(gang)
             self.task_table.update_gang(gang, self.queue_of(gang).name)
+
+    def _apply_for_plugins(self, event: CacheEvent) -> None:
+        """Apply an event that only plugins are concerned with."""
+        match event:
+            case ResourceQuotaEvent(old, new):
+                self.capacity_generation += self.resource_quotas.update(old, new)
+            case NodesMeasured(by_node, interval):
+                self.node_usage.update(by_node, interval)
+                self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -346,6 +372,10 @@ class SchedulerCache:
             if gang.last_attempt != (self.capacity_generation, gang.version)
         )
 
+    def changed_gangs(self) -> Collection[Gang]:
+        """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
+        return self._changed_gangs.values()
+
     def pop_changed_gangs(self) -> list[Gang]:
         """Return the gangs that have changed since the last call."""
         changed = list(self._changed_gangs.values())
@@ -390,8 +420,10 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self.eq_classes.get(pod.spec)
-        if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
+        if self._gang_of(pod) is not gang:
+            return False
+        eq_class = self._classify(pod, gang)
+        if eq_class is not task.eq_class:
             return False
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
@@ -441,6 +473,23 @@ class SchedulerCache:
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
+
+    def _classify(self, pod: Pod, gang: Gang) -> EquivalenceClass:
+        """Return the equivalence class of *pod*, a member of *gang*."""
+        traits = annotated_traits(pod)
+        if self._queue_affinities:
+            path = self._with_ancestors(self.queue_of(gang).name)
+            traits = self._queue_affinities.add_to(traits, path)
+        return self.eq_classes.get(pod.spec).with_traits(traits)
+
+    def _reclassify(self, gang: Gang) -> None:
+        """Update the classes of the tasks of *gang* for the affinity of its queue."""
+        path = self._with_ancestors(self.queue_of(gang).name)
+        for task in gang.tasks.values():
+            traits = self._queue_affinities.add_to(task.eq_class.traits, path)
+            if traits != task.eq_class.traits:
+                task.eq_class = task.eq_class.with_traits(traits)
+                gang.version += 1
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
