@@ -249,3 +249,15 @@ def test_a_node_is_removed_after_a_pod_has_named_a_new_resource() -> None:
     world.upsert(podgroup("h", 1), pod("h-t-0", "h"))
     decision, _ = world.compare_cycle()
     assert [each.node for each in decision.placements] == ["b"]
+
+
+def test_a_gang_that_is_pending_again_is_admitted_in_the_next_cycle() -> None:
+    """Though its last pod was rejected before, and nothing else has changed since."""
+    world = OracleWorld(CONFIGS["default"])
+    bound = pod("g-x-0", "g", node_name="a")
+    world.upsert(queue(), node("a"), podgroup("g", 0), bound, pod("g-y-0", "g", cpu=9))
+    world.compare_cycle()
+    world.remove(bound)
+    world.compare_cycle()
+    decision, _ = world.compare_cycle()
+    assert [ref.key for ref in decision.enqueued] == ["ns/g"]
