@@ -60,3 +60,12 @@ def test_gang_is_not_unschedulable_in_the_stats_once_it_is_placed_or_deleted() -
     world.remove(pod("h-0", "h", cpu=20))
     world.remove(podgroup("h", 1))
     assert world.decision().stats.unschedulable == ()
+
+
+def test_decision_has_the_allocation_of_a_queue_whose_pod_is_being_deleted() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", node_name="a"))
+    world.decision()
+    world.upsert(pod("g-0", "g", node_name="a", terminating=True))
+    (change,) = world.decision().queue_allocations
+    assert (change.queue.metadata.name, change.allocated) == ("default", {})

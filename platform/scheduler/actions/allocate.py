@@ -87,8 +87,15 @@ def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, Pe
             session.reject(gang, rejection.diagnosis())
         else:
             heap = pending.setdefault(session.cache.queue_of(gang).name, [])
-            _push(session, heap, PendingGang(gang, session.tasks(gang)))
+            _push(session, heap, PendingGang(gang, _tasks_to_try(session, gang)))
     return pending
+
+
+def _tasks_to_try(session: Session, gang: Gang) -> list[Task]:
+    """Return the pending tasks of *gang*: best-effort ones only if it may need them to be ready."""
+    tasks = session.tasks(gang)
+    is_ready = MissingMembers(gang).satisfied
+    return [task for task in tasks if not (is_ready and task.eq_class.best_effort)]
 
 
 def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:

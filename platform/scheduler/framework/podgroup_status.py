@@ -104,8 +104,11 @@ def build_report(
         if not left:
             gang.conditions_updated_at = now
             pod_conditions = tuple(_pod_conditions(gang, diagnosis))
-    # A gang that has lost all members is to be admitted again in the next cycle.
-    requeue_after = 0.0 if gang.is_pending and not was_pending else left or None
+    requeue_after = left or None
+    if gang.is_pending and not was_pending:
+        # It is to be admitted again in the next cycle, whatever its last attempt has come to.
+        gang.version += 1
+        requeue_after = 0.0
     why = None
     if diagnosis and gang.podgroup is not None:
         rank, waiting = position(gang) if position else (None, None)

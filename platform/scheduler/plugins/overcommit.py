@@ -40,7 +40,7 @@ class OvercommitPlugin:
         shortages = tuple(
             Shortage(name, units, self._limit.get(name, 0), self._used(name), self._factor)
             for name, units in sorted(gang.min_request.items())
-            if name != "pods" and units > self._idle.get(name, 0)
+            if name != "pods" and units > max(self._idle.get(name, 0), 0)
         )
         if not shortages:
             return True

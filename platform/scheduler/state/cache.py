@@ -303,7 +303,7 @@ class SchedulerCache:
         task.evicting = False
         if task.status is TaskStatus.RELEASING and task.pod_status is not TaskStatus.RELEASING:
             self._update_status(gang, task, task.pod_status)
-            self.mark_changed(gang)
+            self._mark_allocation_changed(gang)
         return gang
 
     def place_tasks(
@@ -345,7 +345,7 @@ class SchedulerCache:
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         gang.version += 1
         self.capacity_generation += 1
-        self.mark_changed(gang)
+        self._mark_allocation_changed(gang)
         return gang
 
     def mark_ungated(self, gang: Gang, tasks: Iterable[Task]) -> None:
@@ -482,7 +482,7 @@ class SchedulerCache:
         status = TaskStatus.RELEASING if task.evicting else updated.status
         if status is not task.status:
             self._update_status(gang, task, status)
-            self.mark_changed(gang)
+            self._mark_allocation_changed(gang)
         return True
 
     def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:

@@ -140,6 +140,7 @@ class NodeMatrix:
         self.node_infos[node_index] = None
         self._tie_breakers = None
         self.node_changes.add(node_index)
+        self.add_missing_rows()
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
         self.free_if_empty(node_index)
 
@@ -162,8 +163,8 @@ class NodeMatrix:
         return self._total.copy()
 
     def used(self) -> Amounts:
-        """Return what all pods request."""
-        used = (self.allocatable - self.idle).sum(axis=1)
+        """Return what the pods on all nodes request; those of removed nodes do not count."""
+        used = (self.allocatable - self.idle)[:, self.alive].sum(axis=1)
         return self.resource_index.amounts(used)
 
     # -- pods ----------------------------------------------------------------------------------
