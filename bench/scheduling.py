@@ -26,7 +26,14 @@ from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.framework.placer import Placer
 from batholith.scheduler.state.cache import SchedulerCache
-from batholith.scheduler.state.core_types import Container, Node, NodeStatus, Pod, PodSpec, PodStatus
+from batholith.scheduler.state.core_types import (
+    Container,
+    Node,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+)
 
 NODES = 5_000
 PODS_PER_GANG = 100

@@ -11,6 +11,7 @@ from ..plugins.extension_points import (
     JobValidPlugin,
     NodeLimitPlugin,
     QueueOrderPlugin,
+    RetryTimePlugin,
     ScorePlugin,
     SessionOpenPlugin,
     StaticScorePlugin,
@@ -28,6 +29,7 @@ class Framework:
         """Create the plugins of *tiers*."""
         plugins_by_tier = [[(each, each.factory(each.arguments)) for each in t] for t in tiers]
         every = [pair for tier in plugins_by_tier for pair in tier]
+        self.plugins = [each for _, each in every]
         self.plugin_names = {id(each): option.name for option, each in every}
         ordering = _enabled(every, "enableNodeOrder")
         self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
@@ -70,6 +72,7 @@ class Framework:
         self.node_limits = [
             each for each in _enabled(every, "enablePredicate") if isinstance(each, NodeLimitPlugin)
         ]
+        self.retry_times = [each for _, each in every if isinstance(each, RetryTimePlugin)]
         self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
         self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]
 
