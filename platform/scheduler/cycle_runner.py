@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from .actions.registry import ACTIONS, ENQUEUE
+from .actions.registry import ENQUEUE, NamedAction
 from .framework.decision import (
     Decision,
     GangRef,
@@ -18,6 +18,7 @@ from .framework.podgroup_status import build_report
 from .framework.session import Session
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
+from .state.waiting import ANY
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
@@ -34,16 +35,25 @@ def _no_timer(action: str) -> AbstractContextManager[object]:
 class CycleRunner:
     """Runs cycles on one scheduler cache, keeping what is derived from it between them."""
 
-    def __init__(self, cache: SchedulerCache, framework: Framework, actions: Iterable[str]) -> None:
+    def __init__(
+        self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
+    ) -> None:
         """Run *actions* in order in each cycle, with the plugins of *framework*."""
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
         self._derived = Derived(cache, framework)
-        self._actions = [(name, action) for name in actions if (action := ACTIONS[name])]
+        self._actions = list(actions)
         self._unschedulable: dict[str, GangStats] = {}
         self._queue_stats: dict[str, QueueStats] = {}
         self._queue_position = 0
+
+    def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
+        """Use other plugins and actions from the next cycle on; every gang is tried again."""
+        self._framework = framework
+        self._derived = Derived(self._cache, framework)
+        self._actions = list(actions)
+        self._cache.wake(ANY)
 
     def tasks_to_try(self, *, time: float, at_most: int) -> int:
         """Return how many tasks the next cycle tries, or some number above *at_most*.

@@ -227,7 +227,7 @@ def test_evicted_task_stays_releasing_until_its_pod_is_gone_or_the_eviction_fail
     world = _world()
     matrix = world.cluster.node_matrix
     running = pod("run-t-0", "low", node_name="n0", phase="Running", cpu=2)
-    for gone in (False, True):
+    for deleted in (False, True):
         session = world.core.open_session()
         victim = world.cluster.task("uid-run-t-0")
         assert victim is not None
@@ -237,7 +237,7 @@ def test_evicted_task_stays_releasing_until_its_pod_is_gone_or_the_eviction_fail
         session.close()
         world.upsert(running)
         assert victim.status is TaskStatus.RELEASING
-        if gone:
+        if deleted:
             world.upsert(pod("run-t-0", "low", node_name="n0", phase="Failed", cpu=2))
         else:
             assert world.cluster.forget_eviction("uid-run-t-0") is not None

@@ -99,8 +99,8 @@ class SessionOpenPlugin(Protocol):
 class QueueOrderPlugin(Protocol):
     """Order of queues: smallest first, plugins in order."""
 
-    def queue_order(self, queue: QueueInfo) -> float:
-        """Return the sort key of *queue*."""
+    def queue_order(self, queue: QueueInfo) -> float | tuple[float, ...]:
+        """Return the sort key of *queue*; in a hierarchy a number for each level."""
         ...
 
 
@@ -152,7 +152,7 @@ class JobEnqueueablePlugin(Protocol):
 class AllocatablePlugin(Protocol):
     """Limits of a queue; the smallest count applies.
 
-    All three methods use the current sums of the queue, which change during a cycle.
+    The methods use the current sums of the queue, which change during a cycle.
     """
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
@@ -161,10 +161,6 @@ class AllocatablePlugin(Protocol):
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return why another pod of *eq_class* is over the limit; called if it is."""
-        ...
-
-    def overused(self, queue: QueueInfo) -> bool:
-        """Return whether the queue gets no more in this cycle."""
         ...
 
 
@@ -193,6 +189,30 @@ class NodeLimitPlugin(Protocol):
 
     def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
         """Return why a node that has reached its limit is infeasible."""
+        ...
+
+
+@runtime_checkable
+class NodeScorePlugin(Protocol):
+    """Score of a node for one more pod, by node and amounts; scores are added.
+
+    A pod may change the score of the node that it is on, and of no other.
+    """
+
+    def node_score(
+        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
+    ) -> Scores:
+        """Return a score for each of *node_indexes*, which may have repeats; *used* has a column
+        for each, without the pod."""
+        ...
+
+
+@runtime_checkable
+class OverusedPlugin(Protocol):
+    """Whether a queue gets no more; any plugin may say so."""
+
+    def overused(self, queue: QueueInfo) -> bool:
+        """Return whether the queue gets no more in this cycle."""
         ...
 
 

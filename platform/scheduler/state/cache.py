@@ -19,6 +19,7 @@ from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
     NodeEvent,
+    NodesMeasured,
     PlacementForgotten,
     PodEvent,
     PodGroupEvent,
@@ -26,10 +27,14 @@ from .events import (
     PVCEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import ChangeLog, NodeMatrix
+from .node_usage import NodeUsages
+from .pod_traits import QueueAffinities, annotated_traits
 from .pvcs import PVCTracker
+from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .task_table import TaskTable
 from .waiting import (
@@ -101,11 +106,14 @@ class SchedulerCache:
         self.task_table = TaskTable(self.node_matrix.resource_index)
         self.eq_classes = EquivalenceCache()
         self.pvcs = PVCTracker()
+        self._queue_affinities = QueueAffinities()
+        self.resource_quotas = NamespaceQuotas()
+        self.node_usage = NodeUsages()
+        self.cycle_time = 0.0
+        """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
         self.waiting = WaitingGangs()
-        self.cycle_time = 0.0
-        """Unix time of the cycle."""
         self.queue_changes: ChangeLog[str] = ChangeLog()
         """Names of queues whose object or sums changed."""
         self.queue_version = 0
@@ -165,6 +173,8 @@ class SchedulerCache:
                 self.forget(uid)
             case Recheck(key):
                 self._recheck(key)
+            case _:
+                self._apply_for_plugins(event)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -183,7 +193,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self.eq_classes.get(new.spec))
+            task = self._new_task(new, self._classify(new, gang))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -217,6 +227,8 @@ class SchedulerCache:
         gang = self._get_or_create_gang(key)
         if gang.set_podgroup(new):
             self.waiting.publish(PODGROUP)
+        if self._queue_affinities:
+            self._reclassify(gang)
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -239,6 +251,9 @@ class SchedulerCache:
                 self.waiting.publish(QUEUES)
         if new is not None and known is None:
             self._changed_queues.add(name)
+        if self._queue_affinities.update(name, known, new):
+            for gang in self.gangs.values():
+                self._reclassify(gang)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
@@ -253,6 +268,15 @@ class SchedulerCache:
                 gang.version += 1
                 self.task_table.update_gang(gang, self.queue_of(gang).name)
                 self._dirty_gangs[gang.key] = gang
+
+    def _apply_for_plugins(self, event: CacheEvent) -> None:
+        """Apply an event that only plugins are concerned with."""
+        match event:
+            case ResourceQuotaEvent(old, new):
+                self.capacity_generation += self.resource_quotas.update(old, new)
+            case NodesMeasured(by_node, interval):
+                self.node_usage.update(by_node, interval)
+                self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -411,12 +435,17 @@ class SchedulerCache:
 
     @capacity_generation.setter
     def capacity_generation(self, value: int) -> None:
-        self._capacity_generation = value
-        self.waiting.publish(ANY)
+        if value != self._capacity_generation:
+            self._capacity_generation = value
+            self.waiting.publish(ANY)
 
     def wake(self, event: Wake) -> None:
         """Publish *event*, so that gangs that wait for it are tried again."""
         self.waiting.publish(event)
+
+    def changed_gangs(self) -> Collection[Gang]:
+        """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
+        return self._changed_gangs.values()
 
     def pop_changed_gangs(self) -> list[Gang]:
         """Return the gangs that have changed since the last call."""
@@ -472,8 +501,10 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self.eq_classes.get(pod.spec)
-        if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
+        if self._gang_of(pod) is not gang:
+            return False
+        eq_class = self._classify(pod, gang)
+        if eq_class is not task.eq_class:
             return False
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
@@ -524,6 +555,23 @@ class SchedulerCache:
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
+
+    def _classify(self, pod: Pod, gang: Gang) -> EquivalenceClass:
+        """Return the equivalence class of *pod*, a member of *gang*."""
+        traits = annotated_traits(pod)
+        if self._queue_affinities:
+            path = self.with_ancestors(self.queue_of(gang).name)
+            traits = self._queue_affinities.add_to(traits, path)
+        return self.eq_classes.get(pod.spec).with_traits(traits)
+
+    def _reclassify(self, gang: Gang) -> None:
+        """Update the classes of the tasks of *gang* for the affinity of its queue."""
+        path = self.with_ancestors(self.queue_of(gang).name)
+        for task in gang.tasks.values():
+            traits = self._queue_affinities.add_to(task.eq_class.traits, path)
+            if traits != task.eq_class.traits:
+                task.eq_class = task.eq_class.with_traits(traits)
+                gang.version += 1
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
