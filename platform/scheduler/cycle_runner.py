@@ -14,9 +14,11 @@ from .framework.decision import (
 )
 from .framework.feasibility import FeasibilityCache
 from .framework.framework import Framework
+from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
 from .framework.preemption import update_reservations
 from .framework.session import Session
+from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
 
@@ -32,9 +34,19 @@ class CycleRunner:
     """Runs cycles on one scheduler cache, keeping the feasibility masks between them."""
 
     def __init__(
-        self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
+        self,
+        cache: SchedulerCache,
+        framework: Framework,
+        actions: Iterable[NamedAction],
+        *,
+        stranded_timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        """Run *actions* in order in each cycle, with the plugins of *framework*."""
+        """Run *actions* in order in each cycle, with the plugins of *framework*.
+
+        Members of a gang that was never complete are evicted after *stranded_timeout* seconds.
+        """
+        self._stranded = StrandedGangs(timeout=stranded_timeout)
+        self._overcommitted = OvercommittedNodes()
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
@@ -55,7 +67,7 @@ class CycleRunner:
         a high rate, so that members of a new gang may arrive slowly.
         """
         with self._cache.cycle():
-            session = self._run_actions()
+            session = self._run_actions(now)
             changed_gangs = self._cache.pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
@@ -70,6 +82,8 @@ class CycleRunner:
                 scheduled=session.scheduled,
                 rejected=session.rejected,
                 plugin_failures=session.calls.failures(),
+                incomplete=tuple(self._stranded.evicted),
+                rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
@@ -84,9 +98,11 @@ class CycleRunner:
             has_enqueue_action=has_enqueue_action,
         )
 
-    def _run_actions(self) -> Session:
+    def _run_actions(self, now: float) -> Session:
         session = self.open_session()
         update_reservations(session)
+        self._overcommitted.run(session, now=now)
+        self._stranded.run(session, now=now)
         for name, action in self._actions:
             with self.action_timer(name):
                 action(session)
@@ -119,6 +135,7 @@ class CycleRunner:
                 if queue.object is not None
             ),
             unschedulable=tuple(self._unschedulable.values()),
+            stranded=self._stranded.count,
         )
 
 

@@ -109,6 +109,9 @@ class SchedulerCache:
         self._dirty_gangs: dict[str, Gang] = {}
         self._queue_shares: dict[str, _QueueShare] = {}
         self._changed_queues: set[str] = set()
+        self.overcommitted_nodes: set[int] = set()
+        """Nodes that may be overcommitted: a pod that this scheduler has not placed there has
+        arrived since the first cycle."""
         self._last_cycle_generation = -1
         self._in_cycle = False
 
@@ -557,6 +560,8 @@ class SchedulerCache:
         self.node_matrix.occupy(eq_class, (node_index,))
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
+        elif self._last_cycle_generation >= 0 and self.node_matrix.is_overcommitted(node_index):
+            self.overcommitted_nodes.add(node_index)
         return node_index
 
     def _remove_from_node(
