@@ -15,10 +15,12 @@ from .framework.decision import (
 )
 from .framework.derived import Derived
 from .framework.framework import Framework
+from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
 from .framework.preemption import update_reservations
 from .framework.queue_positions import QueuePositions
 from .framework.session import Session
+from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
 from .state.waiting import ANY
@@ -39,9 +41,19 @@ class CycleRunner:
     """Runs cycles on one scheduler cache, keeping what is derived from it between them."""
 
     def __init__(
-        self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
+        self,
+        cache: SchedulerCache,
+        framework: Framework,
+        actions: Iterable[NamedAction],
+        *,
+        stranded_timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        """Run *actions* in order in each cycle, with the plugins of *framework*."""
+        """Run *actions* in order in each cycle, with the plugins of *framework*.
+
+        Members of a gang that was never complete are evicted after *stranded_timeout* seconds.
+        """
+        self._stranded = StrandedGangs(timeout=stranded_timeout)
+        self._overcommitted = OvercommittedNodes()
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
@@ -83,7 +95,7 @@ class CycleRunner:
         """
         with self._cache.cycle():
             self._prepare(now if time is None else time)
-            session = self._run_actions(interrupted)
+            session = self._run_actions(now, interrupted)
             changed_gangs = self._cache.pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
@@ -108,6 +120,8 @@ class CycleRunner:
                 rejected=session.rejected,
                 plugin_failures=session.calls.failures(),
                 retries=self._pop_retries(),
+                incomplete=tuple(self._stranded.evicted),
+                rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
@@ -136,9 +150,11 @@ class CycleRunner:
             interrupted=interrupted or _never,
         )
 
-    def _run_actions(self, interrupted: Callable[[], bool] | None) -> Session:
+    def _run_actions(self, now: float, interrupted: Callable[[], bool] | None) -> Session:
         session = self.open_session(interrupted)
         update_reservations(session)
+        self._overcommitted.run(session, now=now)
+        self._stranded.run(session, now=now)
         for name, action in self._actions:
             if session.is_stopped:
                 break
@@ -164,6 +180,7 @@ class CycleRunner:
         return SchedulerStats(
             queues=tuple(self._queue_stats.values()),
             unschedulable=tuple(self._unschedulable.values()),
+            stranded=self._stranded.count,
         )
 
     def _update_queue_stats(self) -> None:

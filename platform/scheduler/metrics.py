@@ -51,6 +51,12 @@ class SchedulerMetrics:
             labelnames=("reason",),
             registry=registry,
         )
+        self._replaced_pods = Counter(
+            "batholith_scheduler_replaced_pods_total",
+            "Pods that the scheduler evicted so that they are created again.",
+            labelnames=("reason",),
+            registry=registry,
+        )
         self._plugin_errors = Counter(
             "batholith_scheduler_plugin_errors",
             "Calls of scheduler plugins that raised, by plugin and extension point.",
@@ -94,6 +100,9 @@ class SchedulerMetrics:
             self._attempts.labels("unschedulable").inc(decision.rejected)
         for reason, count in decision.retries:
             self._retries.labels(reason).inc(count)
+        for eviction in decision.evictions:
+            if eviction.replaced:
+                self._replaced_pods.labels(eviction.reason).inc()
         for failure in decision.plugin_failures:
             labels = (failure.plugin, failure.extension_point)
             self._plugin_errors.labels(*labels).inc(failure.count)

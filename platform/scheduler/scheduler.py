@@ -36,8 +36,9 @@ from ..model.queue import Queue
 from . import conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
-from .framework.decision import Decision
+from .framework.decision import Decision, IncompleteEviction
 from .framework.framework import Framework
+from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
 from .optional_source import OptionalSource
@@ -112,6 +113,9 @@ class SchedulerSettings:
     max_status_writes_in_flight: int = 16
     """Concurrent status writes."""
 
+    stranded_gang_timeout: float = DEFAULT_TIMEOUT
+    """Seconds after which the bound members of a gang that was never complete are evicted."""
+
     inline_cycle_max_tasks: int = 200
     """Pending tasks up to which a cycle runs on the event loop: it takes a few milliseconds at most
     then, and a thread would cost as much again in switching."""
@@ -154,7 +158,10 @@ class Scheduler:
         self._scheduler_cache = _new_cache(self._settings)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
-            self._scheduler_cache, Framework(loaded.tiers), loaded.actions
+            self._scheduler_cache,
+            Framework(loaded.tiers),
+            loaded.actions,
+            stranded_timeout=self._settings.stranded_gang_timeout,
         )
         self._cycle_runner.action_timer = self._metrics.action
         self._events: list[CacheEvent] = []
@@ -441,8 +448,23 @@ class Scheduler:
                 self._enqueue_event(Recheck(report.key))
             elif report.requeue_after is not None:
                 self._delayed_rechecks.add(report.key, report.requeue_after)
+        for key, delay in decision.rechecks.items():
+            self._delayed_rechecks.add(key, delay)
+        for eviction in decision.incomplete:
+            self._record_incomplete(eviction)
         for allocation in decision.queue_allocations:
             self._status_updater.set_allocated(allocation.queue, allocation.allocated)
+
+    def _record_incomplete(self, eviction: IncompleteEviction) -> None:
+        podgroup = eviction.gang.podgroup
+        log.info("stranded gang evicted", extra=eviction.gang.log_fields())
+        if self._recorder is not None and podgroup is not None:
+            self._recorder.record(
+                object_reference(names.PODGROUPS, podgroup.metadata),
+                type="Warning",
+                reason=GANG_INCOMPLETE,
+                message=eviction.message,
+            )
 
 
 def _metrics_source(loaded: conf.Conf) -> conf.MetricsSource | None:

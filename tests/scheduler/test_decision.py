@@ -11,6 +11,7 @@ from batholith.scheduler.framework.decision import (
     QueueAllocation,
     QueueStats,
 )
+from batholith.scheduler.state.node_matrix import NodeInfo
 
 
 def test_decision_does_not_change_with_the_cache() -> None:
@@ -32,7 +33,8 @@ def test_decision_has_placements_allocations_and_stats() -> None:
     world.upsert(*(pod(f"h-{i}", "h", cpu=9) for i in range(2)))
     decision = world.decision()
     gang = GangRef("ns/g", world.cluster.gangs["ns/g"].podgroup)
-    assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang),)
+    observed = NodeInfo("a", {}, (), unschedulable=False)
+    assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang, observed),)
     assert (decision.scheduled, decision.rejected) == (1, 1)
     default = world.cluster.queues["default"].object
     assert default is not None

@@ -159,6 +159,9 @@ class SchedulerCache:
         self._capacity_generation = 0
         self._seen_positions = (-1, -1)
         """Ends of the change logs of the node matrix after the last cycle."""
+        self.overcommitted_nodes: set[int] = set()
+        """Nodes that may be overcommitted: a pod that this scheduler has not placed there has
+        arrived since the first cycle."""
         self._in_cycle = False
 
     @contextmanager
@@ -660,6 +663,8 @@ class SchedulerCache:
         self.node_matrix.occupy(eq_class, (node_index,))
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
+        elif self._last_cycle_generation >= 0 and self.node_matrix.is_overcommitted(node_index):
+            self.overcommitted_nodes.add(node_index)
         return node_index
 
     def _remove_from_node(

@@ -251,6 +251,10 @@ class NodeMatrix:
         """Whether any amount is promised to waiting pods."""
         return self._pipelined_pods > 0
 
+    def is_overcommitted(self, node_index: int) -> bool:
+        """Return whether the pods of a node request more than it has."""
+        return bool(self.alive[node_index]) and bool((self.idle[:, node_index] < 0).any())
+
     def available(self, node_indexes: IntVector | None = None) -> Matrix:
         """Return what is idle and not promised to waiting pods; not to be changed."""
         idle = self.idle if node_indexes is None else self.idle[:, node_indexes]
