@@ -15,7 +15,7 @@ from .framework.decision import (
 from .framework.feasibility import FeasibilityCache
 from .framework.framework import Framework
 from .framework.podgroup_status import build_report
-from .framework.preemption import update_reservations
+from .framework.preemption import drop_unbacked_reservations, update_reservations
 from .framework.session import Session
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
@@ -62,7 +62,7 @@ class CycleRunner:
             return Decision(
                 placements=tuple(session.placements),
                 evictions=tuple(session.evictions),
-                nominations=tuple(session.nominations),
+                nominations=tuple(session.nominations.values()),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
                 reports=tuple(build_report(gang, now=now, busy=busy) for gang in changed_gangs),
@@ -90,6 +90,7 @@ class CycleRunner:
         for name, action in self._actions:
             with self.action_timer(name):
                 action(session)
+        drop_unbacked_reservations(session)
         session.close()
         self._cache.refresh()
         return session
