@@ -17,7 +17,7 @@ from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
-from .framework.preemption import update_reservations
+from .framework.preemption import drop_unbacked_reservations, update_reservations
 from .framework.queue_positions import QueuePositions
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
@@ -102,7 +102,7 @@ class CycleRunner:
             return Decision(
                 placements=tuple(session.placements),
                 evictions=tuple(session.evictions),
-                nominations=tuple(session.nominations),
+                nominations=tuple(session.nominations.values()),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
                 reports=tuple(
@@ -160,6 +160,7 @@ class CycleRunner:
                 break
             with self.action_timer(name):
                 action(session)
+        drop_unbacked_reservations(session)
         session.close()
         self._cache.refresh()
         return session

@@ -55,9 +55,13 @@ class EvictingWorld(SchedulerWorld):
             self.evicted.append(eviction.name)
             self.terminating(eviction.name)
         for nomination in decision.nominations:
-            self.nominated[nomination.name] = nomination.node
-            self._update(nomination.name, nominated_node_name=nomination.node)
+            self.nominated_on(nomination.name, nomination.node)
         return decision
+
+    def nominated_on(self, name: str, node_name: str) -> None:
+        """The status of the pod names a node."""
+        self.nominated[name] = node_name
+        self._update(name, nominated_node_name=node_name)
 
     def started(self, name: str, node_name: str) -> None:
         """The pod runs on a node."""

@@ -75,7 +75,8 @@ class Session:
         self.evicted: list[Task] = []
         """Tasks that were evicted by a committed statement."""
         self.evictions: list[Eviction] = []
-        self.nominations: list[Nomination] = []
+        self.nominations: dict[str, Nomination] = {}
+        """Nominations that differ from the status of the pod, by its uid."""
         self.retry_times: dict[str, float] = {}
         """When gangs are tried again without an event, as Unix time."""
         self.ungated: list[UngatedPod] = []
@@ -314,6 +315,12 @@ class Session:
         self._pending_holds.append(
             partial(reservations.hold, gang, nodes, until=until, purpose=Purpose.PREEMPTION)
         )
+
+    def nominate(self, task: Task, node: str) -> None:
+        """Set the nominated node of pending *task*; empty for none."""
+        self.nominations.pop(task.uid, None)
+        if task.nominated_node != node:
+            self.nominations[task.uid] = Nomination(task.namespace, task.name, task.uid, node)
 
     def retry_later(self, gang: Gang, time: float) -> None:
         """Try *gang* again at *time* (Unix time), if not before."""
