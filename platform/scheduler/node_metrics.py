@@ -1,7 +1,7 @@
 """Measurements of the utilization of nodes for the ``usage`` plugin: from the metrics API of
 Kubernetes, or from Prometheus with node-exporter.
 
-They are read outside of cycles. While the source does not answer, the last measurements stay, and
+They are read outside of cycles. While the source does not respond, the last measurements stay, and
 the plugin ignores them once they are too old.
 """
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.scheduler import SchedulerWorld, node, podgroup
-from support.scheduler_queues import configuration, placed, queue, submit
+from support.scheduler_queues import allocated_pods, configuration, queue, submit
 
 from batholith.scheduler.plugins.hierarchical_capacity import HierarchicalCapacityPlugin
 
@@ -21,19 +21,19 @@ def test_a_queue_borrows_what_nobody_is_guaranteed() -> None:
     world.upsert(node("a", cpu=10), queue("one", deserved={"cpu": 2}))
     world.upsert(queue("two", guarantee={"cpu": 4}))
     submit(world, "big", 10, queue="one")
-    assert placed(world) == {"big": 6}
+    assert allocated_pods(world) == {"big": 6}
     assert world.fit_message("big") == (
         "queue resource quota insufficient: insufficient cpu (requested 1, free 0 of 6)"
     )
     submit(world, "own", 10, queue="two")
-    assert placed(world) == {"own": 4}
+    assert allocated_pods(world) == {"own": 4}
 
 
 def test_a_queue_gets_no_more_than_its_capability() -> None:
     world = SchedulerWorld(FLAT)
     world.upsert(node("a", cpu=10), queue("one", deserved={"cpu": 2}, capability={"cpu": 3}))
     submit(world, "big", 10, queue="one")
-    assert placed(world) == {"big": 3}
+    assert allocated_pods(world) == {"big": 3}
 
 
 def test_queues_below_what_they_deserve_are_first() -> None:
@@ -42,7 +42,7 @@ def test_queues_below_what_they_deserve_are_first() -> None:
     world.upsert(queue("two", deserved={"cpu": 2}))
     for name in ("none", "one", "two"):
         submit(world, name, 6, queue=name)
-    assert placed(world) == {"one": 4, "two": 2}
+    assert allocated_pods(world) == {"one": 4, "two": 2}
 
 
 def test_a_queue_of_higher_priority_is_first() -> None:
@@ -50,7 +50,7 @@ def test_a_queue_of_higher_priority_is_first() -> None:
     world.upsert(node("a", cpu=2), queue("one", deserved={"cpu": 4}), queue("two", priority=1))
     for name in ("one", "two"):
         submit(world, name, 6, queue=name)
-    assert placed(world) == {"two": 2}
+    assert allocated_pods(world) == {"two": 2}
 
 
 @pytest.mark.parametrize("state", ["", "Closed", "Closing", "Unknown"])
@@ -59,7 +59,7 @@ def test_only_an_open_queue_takes_gangs(state: str) -> None:
     world = SchedulerWorld(FLAT)
     world.upsert(node("a"), queue("one", state=state))
     submit(world, "g", 1, queue="one")
-    assert placed(world) == {}
+    assert allocated_pods(world) == {}
     assert world.fit_message("g").startswith('queue "one" takes no jobs')
 
 
@@ -84,10 +84,10 @@ def test_pods_of_queues_that_share_an_ancestor_count_in_its_limit() -> None:
     world.upsert(queue("x", parent="dept"), queue("y", parent="dept"), queue("z"))
     for name in ("x", "y", "z"):
         submit(world, name, 10, queue=name)
-    counts = placed(world)
+    counts = allocated_pods(world)
     assert counts.get("x", 0) + counts.get("y", 0) == 5 and counts["z"] == 10
     world.remove(world.pod_objects["uid-x-t-0"])
-    assert sum(placed(world).values()) == 1
+    assert sum(allocated_pods(world).values()) == 1
 
 
 def test_a_guarantee_in_a_subtree_is_kept_from_siblings() -> None:
@@ -97,13 +97,13 @@ def test_a_guarantee_in_a_subtree_is_kept_from_siblings() -> None:
     world.upsert(queue("other"))
     for name in ("x", "other"):
         submit(world, name, 10, queue=name)
-    assert placed(world) == {"x": 3, "other": 6}
+    assert allocated_pods(world) == {"x": 3, "other": 6}
 
 
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ([queue("mid", parent="gone"), queue("x", parent="mid")], 'parent queue "gone" of queue'),
+        ([queue("mid", parent="none"), queue("x", parent="mid")], 'parent queue "none" of queue'),
         ([queue("mid", parent="x"), queue("x", parent="mid")], "form a cycle"),
         ([queue("x"), queue("below", parent="x")], 'queue "below" is below it'),
     ],
@@ -116,7 +116,7 @@ def test_an_invalid_subtree_rejects_only_itself(broken: list[object], message: s
     for name in ("fine", "x"):
         submit(world, name, 1, queue=name)
         world.upsert(podgroup(f"{name}-new", 1, phase="", queue=name, resources={"cpu": 1}))
-    assert placed(world) == {"fine": 1}
+    assert allocated_pods(world) == {"fine": 1}
     for name in ("x", "x-new"):
         assert world.fit_message(name).startswith('queue "x" takes no jobs: ')
         assert message in world.fit_message(name)
@@ -125,11 +125,11 @@ def test_an_invalid_subtree_rejects_only_itself(broken: list[object], message: s
 
 def test_a_repaired_subtree_takes_gangs_again() -> None:
     world = SchedulerWorld(TREE)
-    world.upsert(node("a", cpu=10), queue("x", parent="gone"))
+    world.upsert(node("a", cpu=10), queue("x", parent="none"))
     submit(world, "g", 1, queue="x")
-    assert placed(world) == {}
-    world.upsert(queue("gone"))
-    assert placed(world) == {"g": 1}
+    assert allocated_pods(world) == {}
+    world.upsert(queue("none"))
+    assert allocated_pods(world) == {"g": 1}
 
 
 def test_shares_are_compared_from_the_top_of_the_tree() -> None:
@@ -141,11 +141,11 @@ def test_shares_are_compared_from_the_top_of_the_tree() -> None:
     world.upsert(queue("b1", parent="b", deserved={"cpu": 2}))
     submit(world, "old-a", 2, queue="a1")
     submit(world, "old-b", 2, queue="b2")
-    placed(world)
+    allocated_pods(world)
     world.upsert(node("a", cpu=5))
     submit(world, "a", 1, queue="a1")
     submit(world, "b", 1, queue="b1")
-    assert placed(world) == {"a": 1}
+    assert allocated_pods(world) == {"a": 1}
 
 
 # -- against a reference in plain Python ---------------------------------------------------------
@@ -162,7 +162,7 @@ class Limits:
 
 
 def reference_maximum(queues: list[Limits], allocated: Mapping[int, int], total: int) -> list[int]:
-    """How much more each leaf may get, by the definition in words, level by level."""
+    """How much more each leaf may get, level by level."""
 
     def used(index: int) -> int:
         below = [i for i, each in enumerate(queues) if each.parent == index]
@@ -220,7 +220,7 @@ def test_every_limit_of_a_tree_holds_and_is_used_up(
         submit(world, f"g{number}", pods, queue=f"q{index}", minimum=pods)
         possible = reference_maximum(queues, allocated, total)[index]
         expected = {f"g{number}": pods} if pods <= possible else {}
-        counts = placed(world)
+        counts = allocated_pods(world)
         # Gangs that were rejected before are still rejected: nothing was freed since.
         assert counts == expected
         allocated[index] = allocated.get(index, 0) + counts.get(f"g{number}", 0)

@@ -131,6 +131,6 @@ async def test_nodes_are_measured_in_each_interval_while_there_is_a_source(
 def test_amounts_are_divided_by_what_is_allocatable() -> None:
     nodes, usages = NodeMatrix(), NodeUsages()
     nodes.update_node(node("n", cpu=4, memory="8Gi"))
-    amounts = {"n": UsedAmounts(1000, 2 * 2**30, 5.0), "gone": UsedAmounts(1, 1, 5.0)}
+    amounts = {"n": UsedAmounts(1000, 2 * 2**30, 5.0), "unknown": UsedAmounts(1, 1, 5.0)}
     usages.update({}, amounts, nodes)
     assert usages.by_node == {"n": NodeUsage(25, 25, 5.0)}

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_queues import (
+    allocated_pods,
     annotated,
     annotated_group,
     configuration,
-    placed,
     queue,
     submit,
 )
@@ -359,7 +359,7 @@ def test_the_cluster_is_divided_level_by_level_by_weight(
     world.upsert(*map(tree_queue, paths, weights))
     for name in ("sci", "dev", "prod"):
         submit(world, name, 12, queue=name)
-    assert placed(world) == expected
+    assert allocated_pods(world) == expected
 
 
 def test_an_unequal_division_within_a_parent_does_not_count_for_it() -> None:
@@ -371,7 +371,7 @@ def test_an_unequal_division_within_a_parent_does_not_count_for_it() -> None:
     world.upsert(*map(tree_queue, paths, ("1/1", "1/2/1", "1/2/3")))
     for name in ("sci", "dev", "prod"):
         submit(world, name, 12, queue=name)
-    assert placed(world) == {"sci": 3, "dev": 3, "prod": 6}
+    assert allocated_pods(world) == {"sci": 3, "dev": 3, "prod": 6}
 
 
 def test_a_queue_that_has_all_it_requests_leaves_the_rest_to_others() -> None:
@@ -379,10 +379,10 @@ def test_a_queue_that_has_all_it_requests_leaves_the_rest_to_others() -> None:
     world.upsert(node("a", cpu=12), tree_queue("root/x", "1/1"), tree_queue("root/y", "1/1"))
     submit(world, "x", 2, queue="x")
     submit(world, "y", 12, queue="y")
-    assert placed(world) == {"x": 2, "y": 10}
+    assert allocated_pods(world) == {"x": 2, "y": 10}
     world.remove(world.pod_objects["uid-y-t-0"])
     submit(world, "more", 1, queue="x")
-    assert placed(world) == {"more": 1}
+    assert allocated_pods(world) == {"more": 1}
 
 
 # -- resource-strategy-fit -----------------------------------------------------------------------

@@ -64,8 +64,8 @@ def submit(
     world.upsert(*(pod(f"{name}-t-{i}", name, cpu=cpu, extra=extra) for i in range(pods)))
 
 
-def placed(world: SchedulerWorld) -> dict[str, int]:
-    """Run a cycle; how many pods of each gang it placed."""
+def allocated_pods(world: SchedulerWorld) -> dict[str, int]:
+    """Run a cycle; how many pods of each gang it allocated."""
     counts: dict[str, int] = {}
     for name in world.schedule():
         gang = name.partition("-t-")[0]

@@ -1,7 +1,7 @@
 """``capacity``: queues with absolute amounts: guaranteed, deserved, and at most.
 
 A queue may borrow beyond what it deserves, up to its capability without what others are guaranteed;
-it has to give back what it has borrowed when others reclaim it.
+others may reclaim what it has borrowed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

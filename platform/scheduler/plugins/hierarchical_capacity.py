@@ -61,6 +61,12 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._stale.update(cache.queues)
         self._add_up()
 
+    def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
+        """Higher priority first, then the order of the first level below the root that differs."""
+        levels = self.levels(queue)
+        priority = levels[0].limits.priority if levels else 0
+        return (-priority, *(key for level in reversed(levels[:-1]) for key in level.order_key()))
+
     def allocated(self, change: Allocation) -> None:
         """Count *change* at the next comparison."""
         self._stale.add(change.queue.name)
@@ -91,7 +97,7 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
     # -- private -------------------------------------------------------------------------------
 
     def _compute_limits(self) -> None:
-        """Build the tree anew."""
+        """Build the tree."""
         root_spec = self._specs.get(ROOT_QUEUE, QueueSpec())
         tree = {name: TreeQueue(name, _NO_LIMITS) for name in {*self._specs, ROOT_QUEUE}}
         for name, spec in sorted(self._specs.items()):

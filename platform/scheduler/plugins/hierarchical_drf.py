@@ -142,7 +142,7 @@ class HierarchicalDrfPlugin(DrfPlugin):
     # -- private -------------------------------------------------------------------------------
 
     def _update_tree(self, cache: SchedulerCache) -> bool:
-        """Build the tree anew if an annotation has changed; returns whether one has."""
+        """Rebuild the tree if an annotation has changed; returns whether one has."""
         annotations = {
             name: (
                 queue.object.metadata.annotations.get(HIERARCHY, ""),
@@ -195,10 +195,10 @@ class HierarchicalDrfPlugin(DrfPlugin):
             size = len(self._totals)
             exhausted = self._exhausted[:size]
             below = [self._usage(each) for each in sorted(self._below.get(path, ()))]
-            parts = [_stacked(below, size)]
+            children = [_stacked(below, size)]
             if path in self._gangs:
-                parts.append(self._gangs[path].children(self._totals, exhausted))
-            usage = self._usages[path] = _combined(parts, self._totals)
+                children.append(self._gangs[path].children(self._totals, exhausted))
+            usage = self._usages[path] = _combined(children, self._totals)
         return usage
 
 
@@ -218,11 +218,11 @@ def _stacked(usages: list[Usage], size: int) -> Children:
     )
 
 
-def _combined(parts: list[Children], total: IntVector) -> Usage:
-    """Return the usage of a node with the children *parts*."""
-    saturated = np.concatenate([each.saturated for each in parts])
-    shares = np.concatenate([each.shares for each in parts])
-    allocated = np.concatenate([each.allocated for each in parts])
+def _combined(children: list[Children], total: IntVector) -> Usage:
+    """Return the usage of a node, given its children."""
+    saturated = np.concatenate([each.saturated for each in children])
+    shares = np.concatenate([each.shares for each in children])
+    allocated = np.concatenate([each.allocated for each in children])
     if not len(shares):
         return Usage()
     scaled = (shares > 0) & ~saturated
@@ -234,6 +234,6 @@ def _combined(parts: list[Children], total: IntVector) -> Usage:
 
 def _shares(allocated: FloatMatrix, total: IntVector) -> FloatVector:
     """Return the dominant share of each row."""
-    parts = np.where(total > 0, allocated / np.maximum(total, 1), 0.0)
-    shares: FloatVector = parts.max(axis=1, initial=0.0)
+    fractions = np.where(total > 0, allocated / np.maximum(total, 1), 0.0)
+    shares: FloatVector = fractions.max(axis=1, initial=0.0)
     return shares

@@ -28,8 +28,8 @@ def guarantee_of(spec: QueueSpec) -> Amounts:
 
 
 def real_capability(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> Amounts:
-    """Return what a queue may have at most: its guarantee and what of *available* nobody is
-    *guaranteed*, limited by its capability.
+    """Return what a queue may have at most: its guarantee and what of *available* is not
+    *guaranteed* to any queue, limited by its capability.
 
     A capability of zero CPU or memory limits nothing.
     """

@@ -1,6 +1,6 @@
 """``resourcequota``: admits gangs only within the resource quotas of their namespace.
 
-The API server rejects pods beyond a quota; a gang that it would reject in part is not admitted.
+The API server rejects pods beyond a quota, so a gang that exceeds it is not admitted.
 """
 
 from collections.abc import Mapping

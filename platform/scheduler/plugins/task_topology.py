@@ -23,12 +23,12 @@ from .extension_points import Scores
 
 _AFFINITY, _ANTI_AFFINITY, _TASK_ORDER = TOPOLOGY_ANNOTATIONS
 _SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
-"""Ranks: tasks that are hardest to place are first."""
+"""Ranks: tasks with the strictest terms are first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What the annotations of a PodGroup say."""
+    """The annotations of a PodGroup, parsed."""
 
     together: Mapping[str, frozenset[str]]
     """By task: the tasks on whose nodes it is to be."""
@@ -53,7 +53,7 @@ class TaskTopologyPlugin:
         self._counts = cache.role_counts
 
     def task_order(self, task: Task) -> float:
-        """Declared order first, then tasks that are harder to place."""
+        """Declared order first, then tasks with stricter terms."""
         topology = topology_of(task.gang.podgroup) if task.gang else None
         if topology is None:
             return 0.0
@@ -120,7 +120,7 @@ class TaskTopologyPlugin:
 
 
 def topology_of(podgroup: PodGroup | None) -> Topology | None:
-    """Return what the annotations of a PodGroup say, or ``None`` if it has none of them."""
+    """Return the parsed annotations of a PodGroup, or ``None`` if it has none of them."""
     if podgroup is None:
         return None
     annotations = podgroup.metadata.annotations

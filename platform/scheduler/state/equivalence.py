@@ -69,7 +69,7 @@ class EquivalenceClass:
             affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
         )
         self.traits = NO_TRAITS
-        """What plugins see of the pods beside their spec."""
+        """What plugins see of the pods in addition to their spec."""
         self._without_traits: EquivalenceClass = self
         self._with_traits: dict[PodTraits, EquivalenceClass] | None = None
         self._request_vector: IntVector | None = None

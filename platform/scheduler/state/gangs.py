@@ -601,7 +601,7 @@ def sum_amounts(items: Iterable[Amounts]) -> Amounts:
 
 
 def task_role(pod: Pod) -> str:
-    """Return which task of its job *pod* belongs to; empty if it says nothing."""
+    """Return which task of its job *pod* belongs to; empty if it has none."""
     meta = pod.metadata
     return meta.annotations.get(names.TASK_SPEC) or meta.labels.get(names.TASK_SPEC, "")
 
