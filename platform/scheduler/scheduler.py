@@ -38,6 +38,7 @@ from .cycle_runner import CycleRunner
 from .framework.decision import Decision
 from .framework.framework import Framework
 from .metrics import ReloadMetrics, SchedulerMetrics
+from .node_metrics import NodeMetricsReader
 from .state.cache import SchedulerCache
 from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
 from .state.events import (
@@ -50,7 +51,9 @@ from .state.events import (
     PVCEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
 )
+from .state.resource_quotas import ResourceQuota
 from .writers.binder import Binder
 from .writers.pod_versions import PodVersions
 from .writers.scheduling_gates import SchedulingGateManager
@@ -139,6 +142,10 @@ class Scheduler:
         self._cycle_runner.action_timer = self._metrics.action
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
+        self._node_metrics = NodeMetricsReader(
+            client, clock=self._clock, deliver=self._enqueue_event
+        )
+        self._node_metrics.set_source(_metrics_source(loaded))
         self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
         self._delayed_rechecks = DelayHeap(
@@ -188,6 +195,7 @@ class Scheduler:
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
+            self._source(self._informer(names.RESOURCEQUOTAS, ResourceQuota), ResourceQuotaEvent),
             self._source(self._informer(names.PODGROUPS, PodGroup), PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
@@ -199,6 +207,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             if self._reloader is not None:
                 tasks.create_task(supervise("configuration reload", self._reloader.run))
+            tasks.create_task(supervise("measurement of nodes", self._node_metrics.run))
             tasks.create_task(self._binder.run())
             tasks.create_task(self._status_updater.run())
             tasks.create_task(self._gate_manager.run())
@@ -244,6 +253,7 @@ class Scheduler:
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
             self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
+            self._node_metrics.set_source(_metrics_source(loaded))
             self._scheduler_cache.capacity_generation += 1
 
     # -- events --------------------------------------------------------------------------------
@@ -307,6 +317,7 @@ class Scheduler:
         self._dispatch(decision)
 
     async def _decide(self) -> Decision:
+        self._scheduler_cache.cycle_time = self._clock.now().timestamp()
         now, busy = self._clock.monotonic(), self._change_rate.quiet_in() > 0
         if self._scheduler_cache.pending_task_count() > self._settings.inline_cycle_max_tasks:
             return await asyncio.to_thread(self._cycle_runner.run_once, now=now, busy=busy)
@@ -327,6 +338,11 @@ class Scheduler:
                 self._delayed_rechecks.add(report.key, report.requeue_after)
         for allocation in decision.queue_allocations:
             self._status_updater.set_allocated(allocation.queue, allocation.allocated)
+
+
+def _metrics_source(loaded: conf.Conf) -> conf.MetricsSource | None:
+    """Return where nodes are measured, if a plugin uses that."""
+    return loaded.metrics if "usage" in loaded.plugin_names else None
 
 
 def _new_cache(settings: SchedulerSettings) -> SchedulerCache:

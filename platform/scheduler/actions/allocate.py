@@ -51,8 +51,12 @@ def allocate(session: Session) -> None:
     queue_heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in pending]
     heapq.heapify(queue_heap)
     while queue_heap:
-        _, name = heapq.heappop(queue_heap)
+        key, name = heapq.heappop(queue_heap)
         queue, heap = session.cache.queue_named(name), pending[name]
+        if queue_heap and (now := session.queue_order(queue)) > key:
+            # Allocations in another queue have changed its key: they have an ancestor in common.
+            heapq.heappush(queue_heap, (now, name))
+            continue
         try:
             overused = bool(name) and session.overused(queue)
         except PluginError as error:

@@ -59,6 +59,7 @@ class Session:
         cache.node_matrix.add_missing_rows()
         for plugin in framework.session_open:
             calls.open(plugin, partial(plugin.on_session_open, cache))
+        feasibility.set_generation(framework.generation())
         self._job_order = calls.opened(framework.job_order)
         self._queue_order = calls.opened(framework.queue_order)
         self._listeners = calls.opened(framework.allocation_listeners)

@@ -9,7 +9,7 @@ gangs that were rejected in the current generation are skipped.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -30,13 +30,23 @@ from .events import (
     Recheck,
     ResourceQuotaEvent,
 )
-from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
+from .gangs import (
+    Gang,
+    QueueInfo,
+    Task,
+    TaskStatus,
+    add_amounts,
+    positive_difference,
+    sum_amounts,
+    task_role,
+)
 from .node_matrix import NodeMatrix
 from .node_usage import NodeUsages
-from .pod_traits import QueueAffinities, annotated_traits
+from .pod_traits import NO_TRAITS, PodTraits, QueueAffinities, annotated_traits, has_topology
 from .pvcs import PVCTracker
 from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
+from .role_counts import RoleCounts
 from .task_table import TaskTable
 
 
@@ -81,6 +91,8 @@ class SchedulerCache:
         self.task_table = TaskTable(self.node_matrix.resource_index)
         self.eq_classes = EquivalenceCache()
         self.pvcs = PVCTracker()
+        self.role_counts = RoleCounts()
+        self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
         self.node_usage = NodeUsages()
@@ -194,7 +206,7 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         self.capacity_generation += gang.set_podgroup(new)
-        if self._queue_affinities:
+        if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.mark_changed(gang)
 
@@ -233,8 +245,8 @@ class SchedulerCache:
         match event:
             case ResourceQuotaEvent(old, new):
                 self.capacity_generation += self.resource_quotas.update(old, new)
-            case NodesMeasured(by_node, interval):
-                self.node_usage.update(by_node, interval)
+            case NodesMeasured(by_node, amounts):
+                self.node_usage.update(by_node, amounts, self.node_matrix)
                 self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
@@ -476,19 +488,25 @@ class SchedulerCache:
 
     def _classify(self, pod: Pod, gang: Gang) -> EquivalenceClass:
         """Return the equivalence class of *pod*, a member of *gang*."""
-        traits = annotated_traits(pod)
-        if self._queue_affinities:
-            path = self._with_ancestors(self.queue_of(gang).name)
-            traits = self._queue_affinities.add_to(traits, path)
+        traits = self._add_gang_traits(annotated_traits(pod), gang, task_role(pod))
         return self.eq_classes.get(pod.spec).with_traits(traits)
 
+    def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
+        if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
+            path = self._with_ancestors(self.queue_of(gang).name)
+            traits = self._queue_affinities.add_to(traits, path)
+        topology = (gang.key, role) if has_topology(gang.podgroup) else NO_TRAITS.topology
+        return traits if traits.topology == topology else replace(traits, topology=topology)
+
     def _reclassify(self, gang: Gang) -> None:
-        """Update the classes of the tasks of *gang* for the affinity of its queue."""
-        path = self._with_ancestors(self.queue_of(gang).name)
+        """Update the classes of the tasks of *gang* for its PodGroup and its queue."""
         for task in gang.tasks.values():
-            traits = self._queue_affinities.add_to(task.eq_class.traits, path)
+            traits = self._add_gang_traits(task.eq_class.traits, gang, task.role)
             if traits != task.eq_class.traits:
+                on_node = (task.node_index,) if task.node_index >= 0 else ()
+                self.role_counts.observe(task.eq_class, on_node, -1)
                 task.eq_class = task.eq_class.with_traits(traits)
+                self.role_counts.observe(task.eq_class, on_node, 1)
                 gang.version += 1
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:

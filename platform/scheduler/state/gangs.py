@@ -147,7 +147,7 @@ class Task:
         self.name = meta.name
         self.namespace = meta.namespace
         self.eq_class = eq_class
-        self.role = meta.annotations.get(names.TASK_SPEC) or meta.labels.get(names.TASK_SPEC, "")
+        self.role = task_role(pod)
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
         self.index = _task_index(meta.name)
@@ -543,6 +543,12 @@ def sum_amounts(items: Iterable[Amounts]) -> Amounts:
     for item in items:
         add_amounts(result, item)
     return result
+
+
+def task_role(pod: Pod) -> str:
+    """Return which task of its job *pod* belongs to; empty if it says nothing."""
+    meta = pod.metadata
+    return meta.annotations.get(names.TASK_SPEC) or meta.labels.get(names.TASK_SPEC, "")
 
 
 def task_status(pod: Pod) -> TaskStatus:

@@ -12,6 +12,13 @@ REVOCABLE_ZONE = "volcano.sh/revocable-zone"
 STRATEGY_TYPE = "volcano.sh/resource-strategy-scoring-type"
 STRATEGY_WEIGHT = "volcano.sh/resource-strategy-weight"
 
+TOPOLOGY_ANNOTATIONS = (
+    "volcano.sh/task-topology-affinity",
+    "volcano.sh/task-topology-anti-affinity",
+    "volcano.sh/task-topology-task-order",
+)
+"""Annotations of a PodGroup whose tasks belong together or apart."""
+
 _TRUE = ("true", "True", "TRUE", "t", "T", "1")
 
 
@@ -27,6 +34,8 @@ class PodTraits:
     """That of the nearest ancestor of a queue that has none."""
     strategy: tuple[str, str] = ("", "")
     """Type and weights of the strategy for its resources."""
+    topology: tuple[str, str] = ("", "")
+    """Its gang and its role, if those of the gang belong together or apart."""
 
 
 NO_TRAITS = PodTraits()
@@ -75,6 +84,13 @@ class QueueAffinities:
         own = affinities[0] if affinities else None
         inherited = None if own else next(filter(None, affinities), None)
         return replace(traits, node_groups=own, inherited_node_groups=inherited)
+
+
+def has_topology(podgroup: PodGroup | None) -> bool:
+    """Return whether tasks of a PodGroup belong together or apart."""
+    return podgroup is not None and any(
+        name in podgroup.metadata.annotations for name in TOPOLOGY_ANNOTATIONS
+    )
 
 
 def is_preemptable_gang(podgroup: PodGroup | None) -> bool:
