@@ -131,6 +131,18 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """The pods of a gang."""
         return [pod for pod in self.pods.values() if _group_of(pod) == group]
 
+    def state(self) -> dict[str, object]:
+        """What the scheduler has written, without texts and times."""
+        found: dict[str, object] = {}
+        for name, pod in self.pods.items():
+            found[f"pod {name}"] = (pod["spec"].get("nodeName"), _conditions(pod).keys())
+        for name, group in self.objects(PODGROUPS).items():
+            status = {**group.get("status", {}), "conditions": _conditions(group)}
+            found[f"group {name}"] = status
+        for name, queue in self.objects(QUEUES).items():
+            found[f"queue {name}"] = queue["status"].get("allocated")
+        return found
+
     def snapshot(self) -> Objects:
         """All objects, for the oracle."""
         return Objects(
@@ -316,6 +328,11 @@ def placed(pods: list[Object]) -> list[Object]:
 def cpu_of(pod: Object) -> int:
     """CPUs that *pod* requests."""
     return pod_request(msgspec.convert(pod, Pod)).get("cpu", 0) // 1000
+
+
+def _conditions(owner: Object) -> dict[str, tuple[str, str]]:
+    conditions = owner.get("status", {}).get("conditions", ())
+    return {each["type"]: (each["status"], each["reason"]) for each in conditions}
 
 
 def _group_of(pod: Object) -> str:
