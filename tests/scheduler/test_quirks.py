@@ -64,12 +64,12 @@ def test_quirk_1_a_gang_that_waits_for_terminating_pods_holds_nothing() -> None:
 
 def test_quirk_6_placing_leaves_the_pod_object_as_it_is() -> None:
     world = SchedulerWorld()
-    placed = pod("g-0", "g")
-    world.upsert(node("a"), podgroup("g", 1), placed)
+    task = pod("g-0", "g")
+    world.upsert(node("a"), podgroup("g", 1), task)
     assert world.schedule() == {"g-0": "a"}
-    assert placed == pod("g-0", "g")
+    assert task == pod("g-0", "g")
     with pytest.raises(AttributeError):
-        placed.spec.node_name = "a"  # type: ignore[misc]
+        task.spec.node_name = "a"  # type: ignore[misc]
 
 
 def test_quirk_10_pods_that_were_not_tried_name_the_one_that_does_not_fit() -> None:
@@ -137,8 +137,8 @@ def test_quirk_23_the_number_of_pods_may_be_dominant() -> None:
     world.upsert(pod("one-t-0", "one", cpu=20, node_name="a"))
     world.upsert(*(pod(f"many-t-{i}", "many") for i in range(4, 10)))
     world.upsert(*(pod(f"one-t-{i}", "one", cpu=1) for i in range(1, 10)))
-    placed = list(world.schedule())
-    assert placed[0] == "one-t-1"
+    nodes = list(world.schedule())
+    assert nodes[0] == "one-t-1"
 
 
 # -- scores ----------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
 
     @rule()
     def a_new_controller_finds_nothing_to_do(self) -> None:
-        """INV-LC-4, INV-PIPE-1: a new scheduler comes to the same state.
+        """INV-LC-4, INV-PIPE-1: a new scheduler leads to the same state.
 
         It may only write other amounts into the messages of gangs that wait.
         """

@@ -211,7 +211,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self._note_overcommitted()
         if prefix == PODS.path() and (group := _group_of(new)) in self.objects(PODGROUPS):
             podgroup = self.objects(PODGROUPS)[group]
-            if len(placed(self.members(group))) >= podgroup["spec"]["minMember"]:
+            if len(bound(self.members(group))) >= podgroup["spec"]["minMember"]:
                 self.complete.add(podgroup["metadata"]["uid"])
 
     def _check_write(self, prefix: str, change: str, new: Object, old: Object) -> None:
@@ -236,8 +236,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """Check the limit of the queue after a binding."""
         group = self.objects(PODGROUPS).get(_group_of(pod))
         queue = group and self.objects(QUEUES).get(group["spec"]["queue"])
-        limit = queue and queue["spec"].get("capability", {}).get("cpu")
-        if limit:
+        limit = queue["spec"].get("capability", {}).get("cpu") if queue else None
+        if group is not None and limit:
             used = sum(cpu_of(each) for each in self._active_in(group["spec"]["queue"]))
             assert used <= int(limit), f"queue limit: {used} of {limit} CPUs"
 
@@ -247,7 +247,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             pod
             for pod in self.pods.values()
             if groups.get(_group_of(pod), {}).get("spec", {}).get("queue") == queue
-            and pod in placed([pod])
+            and pod in bound([pod])
             and pod["status"]["phase"] not in ENDED
             and not _ends(pod)
         ]
@@ -303,7 +303,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self._check_gang(name)
 
     def _check_nothing_is_schedulable(self) -> None:
-        """Check that the oracle would neither admit a gang nor place a pod."""
+        """Check that the oracle would neither admit a gang nor allocate a pod."""
         outcome = decide(self.snapshot(), parse_config(self.settings.conf))
         assert not outcome.placements, f"schedulable: {outcome.placements}"
         assert not outcome.enqueued, f"admissible: {outcome.enqueued}"
@@ -320,7 +320,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             assert status.get(phase.lower(), 0) == count, f"{name}: {status}, {count} {phase}"
 
 
-def placed(pods: list[Object]) -> list[Object]:
+def bound(pods: list[Object]) -> list[Object]:
     """Return the pods that have a node."""
     return [pod for pod in pods if pod["spec"].get("nodeName")]
 
