@@ -1,4 +1,4 @@
-"""A seeded trace of jobs, and a cluster in virtual time that runs what a policy places.
+"""A seeded trace of jobs, and a cluster in virtual time that runs what a policy allocates.
 
 Gang sizes and durations are heavy-tailed, jobs arrive in bursts, and some queues ask for more
 than their share. A job's pods are created once its gang is admitted, as the job controller does,
@@ -10,7 +10,7 @@ import heapq
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Protocol
 
@@ -90,14 +90,7 @@ def generate(jobs: int, nodes: int, *, seed: int, load: float = 0.95) -> list[Tr
     work = sum(job.size * job.cpu * job.duration for job in drawn)
     span = work / (load * nodes * CPUS)
     arrivals = sorted(_arrivals(jobs, span, rng))
-    return [
-        TraceJob(**{**_fields(job), "arrival": arrival})
-        for job, arrival in zip(drawn, arrivals, strict=True)
-    ]
-
-
-def _fields(job: TraceJob) -> dict[str, object]:
-    return {name: getattr(job, name) for name in TraceJob.__slots__}
+    return [replace(job, arrival=arrival) for job, arrival in zip(drawn, arrivals, strict=True)]
 
 
 def _arrivals(jobs: int, span: float, rng: random.Random) -> Iterator[float]:
@@ -117,7 +110,7 @@ class Actions:
     admitted: list[str] = field(default_factory=list)
     """Names of jobs."""
 
-    placed: list[tuple[str, int, str]] = field(default_factory=list)
+    placements: list[tuple[str, int, str]] = field(default_factory=list)
     """Job, index of the pod, node."""
 
     evicted: list[tuple[str, int]] = field(default_factory=list)
@@ -156,7 +149,7 @@ class RunningJob:
     pending: set[int] = field(default_factory=set)
     done: int = 0
     wait: float | None = None
-    """Seconds until its minimum was placed for the first time."""
+    """Seconds until its minimum was allocated for the first time."""
 
     generation: dict[int, int] = field(default_factory=dict)
     """How often a pod was created again."""
@@ -279,7 +272,7 @@ class VirtualCluster:
         while True:
             self.totals.cycles += 1
             actions = self.policy.cycle(self._now)
-            self._place(actions.placed)
+            self._start(actions.placements)
             self._evict(actions.evicted)
             if not actions.admitted:
                 return
@@ -289,9 +282,9 @@ class VirtualCluster:
                     running.pending.update(range(running.job.size))
                     self.policy.create_pods(running.job, range(running.job.size))
 
-    def _place(self, placed: Iterable[tuple[str, int, str]]) -> None:
+    def _start(self, placements: Iterable[tuple[str, int, str]]) -> None:
         by_job: dict[str, list[int]] = defaultdict(list)
-        for name, index, _ in placed:
+        for name, index, _ in placements:
             by_job[name].append(index)
         for name, indexes in by_job.items():
             running = self.jobs[name]
@@ -331,11 +324,11 @@ def fair_shares(demand: Mapping[str, int], capacity: int) -> dict[str, float]:
     remaining, unmet = float(capacity), specs
     while unmet and remaining > 1e-6:
         weights = sum(spec.weight for spec in unmet)
-        portion, still = remaining, []
+        available, still = remaining, []
         for spec in unmet:
             before = shares[spec.name]
             least = min(spec.guarantee * capacity, demand[spec.name])
-            wanted = max(before + portion * spec.weight / weights, least)
+            wanted = max(before + available * spec.weight / weights, least)
             shares[spec.name] = min(wanted, demand[spec.name])
             remaining -= shares[spec.name] - before
             if shares[spec.name] < demand[spec.name]:

@@ -1,11 +1,12 @@
 """Measure how well gangs are scheduled: ``python -m bench.scheduling_quality [--check]``.
 
 A seeded trace of 10,000 jobs runs on 200 nodes in virtual time, under the decision core of the
-scheduler and under a simple policy: first come, first served, with backfill, on the first node that
-fits. A shorter trace also runs under the oracle of the tests, which places one pod at a time.
+scheduler and under a simple policy: gangs in order of arrival, with backfill, on the first node
+that fits. A shorter trace also runs under the oracle of the tests, which allocates one pod at a
+time.
 
 Results are printed as rows of Markdown tables for bench/README.md, and stored with ``--store`` in
-bench/scheduling_quality.json. ``--check`` compares a run with the stored one and fails if a figure
+bench/scheduling_quality.json. ``--check`` compares a run with the stored one and fails if a metric
 is more than 5 % worse.
 """
 
@@ -25,6 +26,7 @@ from batholith.model.pod_resources import Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Guarantee, Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
+from batholith.scheduler.actions.registry import ACTIONS
 from batholith.scheduler.cycle_runner import CycleRunner
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.state.cache import SchedulerCache
@@ -86,10 +88,11 @@ EVICTING = {
 
 
 def configurations() -> dict[str, str]:
-    """Return the texts of all configurations by name."""
+    """Return the texts of all configurations by name: those whose actions are implemented."""
     evicting = {
         name: text.replace("enqueue, allocate, backfill", actions)
         for name, (actions, text) in EVICTING.items()
+        if all(ACTIONS[action.strip()] for action in actions.split(","))
     }
     return CONFIGS | evicting
 
@@ -99,7 +102,11 @@ def configurations() -> dict[str, str]:
 
 def cluster_objects(nodes: int) -> tuple[list[Node], list[Queue], list[PriorityClass]]:
     """Return the nodes, queues and priority classes of the trace."""
-    offered = {"cpu": CPUS, "memory": f"{CPUS * MEMORY_PER_CPU}Gi", "pods": 250}
+    offered: dict[str, str | int | float] = {
+        "cpu": CPUS,
+        "memory": f"{CPUS * MEMORY_PER_CPU}Gi",
+        "pods": 250,
+    }
     return (
         [
             Node(
@@ -261,7 +268,7 @@ class Product:
             raise RuntimeError(f"plugins failed: {decision.plugin_failures}")
         actions = Actions([ref.key.partition("/")[2] for ref in decision.enqueued])
         for placement in decision.placements:
-            actions.placed.append((*self.pods.by_uid[placement.uid], placement.node))
+            actions.placements.append((*self.pods.by_uid[placement.uid], placement.node))
             self.cache.update_pod(*self.pods.bind(placement.uid, placement.node))
         for eviction in decision.evictions:
             actions.evicted.append(self.pods.by_uid[eviction.uid])
@@ -324,15 +331,15 @@ class OracleCore:
         self.phases |= dict.fromkeys(outcome.enqueued, "Inqueue")
         actions = Actions([key.partition("/")[2] for key in outcome.enqueued])
         for uid, node in outcome.placements.items():
-            actions.placed.append((*self.pods.by_uid[uid], node))
+            actions.placements.append((*self.pods.by_uid[uid], node))
             self.pods.bind(uid, node)
-        for name in {name for name, _, _ in actions.placed}:
+        for name in {name for name, _, _ in actions.placements}:
             self.phases[f"{NAMESPACE}/{name}"] = "Running"
         return actions
 
 
 class FirstFit:
-    """First come, first served, with backfill: a gang starts when its minimum fits, in order."""
+    """Order of arrival, with backfill: a gang starts when its minimum fits, in order."""
 
     def __init__(self, nodes: int) -> None:
         self.idle = [[CPUS, CPUS * MEMORY_PER_CPU] for _ in range(nodes)]
@@ -365,7 +372,7 @@ class FirstFit:
         self._started.discard(job.name)
 
     def cycle(self, now: float) -> Actions:
-        """Place what fits, in the order of arrival."""
+        """Allocate what fits, in the order of arrival."""
         began = time.process_time()
         actions = Actions(admitted=self._admitted)
         self._admitted = []
@@ -378,7 +385,7 @@ class FirstFit:
                 full.add((job.cpu, job.memory))
             if name not in self._started and len(chosen) < job.minimum:
                 continue
-            self._place(job, indexes, chosen, actions)
+            self._start(job, indexes, chosen, actions)
         self.cpu_seconds += time.process_time() - began
         return actions
 
@@ -390,14 +397,14 @@ class FirstFit:
                 break
         return chosen
 
-    def _place(
+    def _start(
         self, job: TraceJob, indexes: list[int], chosen: list[int], actions: Actions
     ) -> None:
         for index, node in zip(indexes, chosen, strict=False):
             self.idle[node][0] -= job.cpu
             self.idle[node][1] -= job.memory
             self.place_of[job.name, index] = node
-            actions.placed.append((job.name, index, f"n{node:03d}"))
+            actions.placements.append((job.name, index, f"n{node:03d}"))
         self._started.add(job.name)
         if len(chosen) == len(indexes):
             del self.waiting[job.name]
@@ -407,11 +414,11 @@ class FirstFit:
 
 # -- results ---------------------------------------------------------------------------------------
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
 
-def figures(trace: list[TraceJob], nodes: int, totals: Totals) -> Figures:
-    """Return the figures of a run: those that are to be small, but for utilisation."""
+def metrics_of(trace: list[TraceJob], nodes: int, totals: Totals) -> Metrics:
+    """Return the metrics of a run: those that are to be small, but for utilisation."""
     span = trace[-1].arrival
     capacity = nodes * CPUS * span
     found = {
@@ -421,17 +428,10 @@ def figures(trace: list[TraceJob], nodes: int, totals: Totals) -> Figures:
         "victims": float(totals.victims),
         "pod-seconds lost": totals.lost,
     }
-    groups: list[tuple[str, Callable[[TraceJob], bool]]] = [
-        (f"gangs of {low}-{high}", lambda job, low=low, high=high: low <= job.size <= high)
-        for low, high in SIZES
-    ]
-    groups += [
-        (f"queue {spec.name}", lambda job, name=spec.name: job.queue == name) for spec in QUEUES
-    ]
-    groups += [
-        (f"priority {name}", lambda job, name=name: job.priority == name) for name in PRIORITIES
-    ]
-    for label, belongs in groups:
+    groups = {f"gangs of {low}-{high}": _of_size(low, high) for low, high in SIZES}
+    groups |= {f"queue {spec.name}": _with("queue", spec.name) for spec in QUEUES}
+    groups |= {f"priority {name}": _with("priority", name) for name in PRIORITIES}
+    for label, belongs in groups.items():
         waits = sorted(wait for job, wait in totals.waits if belongs(job))
         found[f"wait p50, {label}"] = percentile(waits, 0.5)
         found[f"wait p95, {label}"] = percentile(waits, 0.95)
@@ -439,13 +439,21 @@ def figures(trace: list[TraceJob], nodes: int, totals: Totals) -> Figures:
     return found
 
 
+def _of_size(low: int, high: int) -> Callable[[TraceJob], bool]:
+    return lambda job: low <= job.size <= high
+
+
+def _with(field: str, value: str) -> Callable[[TraceJob], bool]:
+    return lambda job: getattr(job, field) == value
+
+
 def percentile(ordered: list[float], fraction: float) -> float:
     """Return the value below which *fraction* of *ordered* is; 0 of nothing."""
     return ordered[int((len(ordered) - 1) * fraction)] if ordered else 0.0
 
 
-def regressions(now: Figures, stored: Figures) -> list[str]:
-    """Return the figures that are more than 5 % worse than the stored ones.
+def regressions(now: Metrics, stored: Metrics) -> list[str]:
+    """Return the metrics that are more than 5 % worse than the stored ones.
 
     Waits below one cycle are equal, and counts below a hundred are compared as a hundred.
     """
@@ -463,8 +471,8 @@ def regressions(now: Figures, stored: Figures) -> list[str]:
     return found
 
 
-def table(results: dict[str, Figures]) -> str:
-    """Return the figures of several runs as a Markdown table, a column for each."""
+def table(results: dict[str, Metrics]) -> str:
+    """Return the metrics of several runs as a Markdown table, a column for each."""
     lines = [f"| | {' | '.join(results)} |", "| --- |" + " ---: |" * len(results)]
     for name in next(iter(results.values())):
         cells = [formatted(name, result[name]) for result in results.values()]
@@ -473,7 +481,7 @@ def table(results: dict[str, Figures]) -> str:
 
 
 def formatted(name: str, value: float) -> str:
-    """Return *value* in the unit of figure *name*."""
+    """Return *value* in the unit of metric *name*."""
     if name in ("utilisation", "share error"):
         return f"{100 * value:.1f} %"
     if name.startswith("wait"):
@@ -481,13 +489,13 @@ def formatted(name: str, value: float) -> str:
     return f"{value:.2f}" if name.startswith("makespan") else f"{value:.0f}"
 
 
-def measure(trace: list[TraceJob], nodes: int, policies: dict[str, Policy]) -> dict[str, Figures]:
+def measure(trace: list[TraceJob], nodes: int, policies: dict[str, Policy]) -> dict[str, Metrics]:
     """Run *trace* under each of *policies*."""
     results = {}
     for name, policy in policies.items():
         began = time.perf_counter()
         totals = VirtualCluster(trace, nodes, policy).run()
-        results[name] = figures(trace, nodes, totals)
+        results[name] = metrics_of(trace, nodes, totals)
         spent = getattr(policy, "cpu_seconds", 0.0)
         print(
             f"{name}: {totals.cycles} cycles, {spent:.1f} CPU s in decisions, "
@@ -508,7 +516,7 @@ def main() -> None:
     parser.add_argument("--store", action="store_true", help="replace the stored results")
     parser.add_argument("--check", action="store_true", help="fail on a regression of 5 %%")
     options = parser.parse_args()
-    results: dict[str, dict[str, Figures]] = {}
+    results: dict[str, dict[str, Metrics]] = {}
     for title, jobs, nodes in (
         (f"{options.jobs} jobs, {options.nodes} nodes", options.jobs, options.nodes),
         ("oracle", options.oracle_jobs, options.oracle_nodes),
@@ -534,15 +542,15 @@ def main() -> None:
 
 
 def check(
-    results: dict[str, dict[str, Figures]], stored: dict[str, dict[str, Figures]]
+    results: dict[str, dict[str, Metrics]], stored: dict[str, dict[str, Metrics]]
 ) -> str | None:
     """Return the regressions as text, or ``None``."""
     found = [
         f"{title}, {policy}: {each}"
         for title, policies in stored.items()
-        for policy, figures_before in policies.items()
+        for policy, before in policies.items()
         if policy in results.get(title, {})
-        for each in regressions(results[title][policy], figures_before)
+        for each in regressions(results[title][policy], before)
     ]
     return "worse than stored by more than 5 %:\n" + "\n".join(found) if found else None
 

@@ -1,4 +1,4 @@
-"""The scheduler decides what a slow one decides that places one pod at a time.
+"""The scheduler decides what a slow one decides that allocates one pod at a time.
 
 The oracle (:mod:`support.scheduler_oracle`) is written from the specification, and has neither
 equivalence classes nor memory. So these tests also show that batches, masks and skipped gangs
@@ -155,7 +155,7 @@ def test_a_cycle_decides_as_the_oracle(
     work: tuple[tuple[PodGroup, list[Pod]], ...],
     single: list[dict[str, object]],
 ) -> None:
-    """The same gangs are admitted, the same pods placed, on the same nodes."""
+    """The same gangs are admitted, the same pods allocated, on the same nodes."""
     world = OracleWorld(CONFIGS[config])
     world.upsert(queue(), limits, *cluster)
     for group, pods in work:

@@ -168,6 +168,18 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
         self.world.api.dies_after = (left, carried_out)
         self._settle_or_advance(pace)
 
+    @rule()
+    def a_new_controller_finds_nothing_to_do(self) -> None:
+        """INV-LC-4, INV-PIPE-1: a new scheduler leads to the same state.
+
+        It may only write other amounts into the messages of gangs that wait.
+        """
+        self._settle_or_advance(None)
+        before = self.world.state()
+        self.world.run(self.world.kill())
+        self._settle_or_advance(None)
+        assert self.world.state() == before
+
     @rule(resource=st.sampled_from([PODS, PODGROUPS, NODES, QUEUES]))
     def a_watch_is_late(self, resource: Any) -> None:
         self.world.api.hold_watches(resource)

@@ -131,6 +131,18 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """The pods of a gang."""
         return [pod for pod in self.pods.values() if _group_of(pod) == group]
 
+    def state(self) -> dict[str, object]:
+        """What the scheduler has written, without texts and times."""
+        found: dict[str, object] = {}
+        for name, pod in self.pods.items():
+            found[f"pod {name}"] = (pod["spec"].get("nodeName"), _conditions(pod).keys())
+        for name, group in self.objects(PODGROUPS).items():
+            status = {**group.get("status", {}), "conditions": _conditions(group)}
+            found[f"group {name}"] = status
+        for name, queue in self.objects(QUEUES).items():
+            found[f"queue {name}"] = queue["status"].get("allocated")
+        return found
+
     def snapshot(self) -> Objects:
         """All objects, for the oracle."""
         return Objects(
@@ -199,7 +211,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self._note_overcommitted()
         if prefix == PODS.path() and (group := _group_of(new)) in self.objects(PODGROUPS):
             podgroup = self.objects(PODGROUPS)[group]
-            if len(placed(self.members(group))) >= podgroup["spec"]["minMember"]:
+            if len(bound(self.members(group))) >= podgroup["spec"]["minMember"]:
                 self.complete.add(podgroup["metadata"]["uid"])
 
     def _check_write(self, prefix: str, change: str, new: Object, old: Object) -> None:
@@ -224,8 +236,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """Check the limit of the queue after a binding."""
         group = self.objects(PODGROUPS).get(_group_of(pod))
         queue = group and self.objects(QUEUES).get(group["spec"]["queue"])
-        limit = queue and queue["spec"].get("capability", {}).get("cpu")
-        if limit:
+        limit = queue["spec"].get("capability", {}).get("cpu") if queue else None
+        if group is not None and limit:
             used = sum(cpu_of(each) for each in self._active_in(group["spec"]["queue"]))
             assert used <= int(limit), f"queue limit: {used} of {limit} CPUs"
 
@@ -235,7 +247,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             pod
             for pod in self.pods.values()
             if groups.get(_group_of(pod), {}).get("spec", {}).get("queue") == queue
-            and pod in placed([pod])
+            and pod in bound([pod])
             and pod["status"]["phase"] not in ENDED
             and not _ends(pod)
         ]
@@ -291,7 +303,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self._check_gang(name)
 
     def _check_nothing_is_schedulable(self) -> None:
-        """Check that the oracle would neither admit a gang nor place a pod."""
+        """Check that the oracle would neither admit a gang nor allocate a pod."""
         outcome = decide(self.snapshot(), parse_config(self.settings.conf))
         assert not outcome.placements, f"schedulable: {outcome.placements}"
         assert not outcome.enqueued, f"admissible: {outcome.enqueued}"
@@ -308,7 +320,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             assert status.get(phase.lower(), 0) == count, f"{name}: {status}, {count} {phase}"
 
 
-def placed(pods: list[Object]) -> list[Object]:
+def bound(pods: list[Object]) -> list[Object]:
     """Return the pods that have a node."""
     return [pod for pod in pods if pod["spec"].get("nodeName")]
 
@@ -316,6 +328,11 @@ def placed(pods: list[Object]) -> list[Object]:
 def cpu_of(pod: Object) -> int:
     """CPUs that *pod* requests."""
     return pod_request(msgspec.convert(pod, Pod)).get("cpu", 0) // 1000
+
+
+def _conditions(owner: Object) -> dict[str, tuple[str, str]]:
+    conditions = owner.get("status", {}).get("conditions", ())
+    return {each["type"]: (each["status"], each["reason"]) for each in conditions}
 
 
 def _group_of(pod: Object) -> str:

@@ -2,10 +2,10 @@
 
 :func:`decide` takes all objects of a cluster and returns what one cycle does with them. It has no
 equivalence classes, no batches, no memory of earlier cycles and no undo: each attempt works on
-a copy. The product must come to the same result.
+a copy. The product must return the same.
 
 Two rules are documented decisions and not Volcano's: pods of a gang that needs all its pending pods
-are placed class by class, and ties between nodes go to the first name.
+are allocated class by class, and ties between nodes go to the first name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -185,45 +185,45 @@ class _Cycle:
         return [pod for pod in pods if not (gang.is_ready() and pod.is_best_effort)]
 
     def _try(self, attempt: _Attempt) -> bool:
-        """Place the minimum, or one more pod; return whether to try again."""
+        """Allocate the minimum, or one more pod; return whether to try again."""
         gang = attempt.gang
         if gang.is_ready():
-            self._place_next(attempt)
+            self._allocate_next(attempt)
             return bool(attempt.pods)
         pods = gang.grouped(attempt.pods)
-        if not self._place_minimum(gang, pods):
+        if not self._allocate_minimum(gang, pods):
             return False
         attempt.pods = [
             pod for pod in attempt.pods if pod.uid not in self.placements and not pod.is_best_effort
         ]
         return bool(attempt.pods)
 
-    def _place_next(self, attempt: _Attempt) -> None:
-        """Place the first pod that is left; drop its role if it does not fit."""
+    def _allocate_next(self, attempt: _Attempt) -> None:
+        """Allocate the first pod that is left; drop its role if it does not fit."""
         pod = attempt.pods.pop(0)
-        if not self._place(attempt.gang, pod):
+        if not self._allocate(attempt.gang, pod):
             attempt.pods = [each for each in attempt.pods if each.mark != pod.mark]
 
-    def _place_minimum(self, gang: GangFacts, pods: Sequence[PodFacts]) -> bool:
-        """Place pods until *gang* is ready; undo all if it does not become so."""
+    def _allocate_minimum(self, gang: GangFacts, pods: Sequence[PodFacts]) -> bool:
+        """Allocate pods until *gang* is ready; undo all if it does not become so."""
         failed: set[object] = set()
-        placed: list[PodFacts] = []
+        chosen: list[PodFacts] = []
         for pod in pods:
             if gang.is_ready():
                 break
             if pod.mark in failed:
                 continue
-            if self._place(gang, pod):
-                placed.append(pod)
+            if self._allocate(gang, pod):
+                chosen.append(pod)
             else:
                 failed.add(pod.mark)
         if gang.is_ready():
             return True
-        for pod in reversed(placed):
-            self._unplace(gang, pod)
+        for pod in reversed(chosen):
+            self._deallocate(gang, pod)
         return False
 
-    def _place(self, gang: GangFacts, pod: PodFacts) -> bool:
+    def _allocate(self, gang: GangFacts, pod: PodFacts) -> bool:
         if not gang.single and not pod.is_best_effort and not self._allows(gang, pod):
             return False
         candidates = feasible_nodes(self.nodes.values(), pod, self.config)
@@ -231,7 +231,7 @@ class _Cycle:
             return False
         node = best_node(candidates, pod, self.scorers, self.guide.get(pod.uid, ""))
         node.add(pod)
-        gang.place(pod)
+        gang.allocate(pod)
         self.placements[pod.uid] = node.name
         return True
 
@@ -239,14 +239,14 @@ class _Cycle:
         queue = self.queues.get(gang.queue)
         return not self.limits.limited or (queue is not None and self.limits.allows(queue, pod))
 
-    def _unplace(self, gang: GangFacts, pod: PodFacts) -> None:
+    def _deallocate(self, gang: GangFacts, pod: PodFacts) -> None:
         self.nodes[self.placements.pop(pod.uid)].remove(pod)
-        gang.unplace(pod)
+        gang.deallocate(pod)
 
     # -- backfill ------------------------------------------------------------------------------
 
     def backfill(self) -> None:
-        """Place best-effort pods of gangs that need no other pod to be ready."""
+        """Allocate best-effort pods of gangs that need no other pod to be ready."""
         gangs = [
             gang
             for gang in self.gangs.values()
@@ -260,13 +260,13 @@ class _Cycle:
 
     def _backfill(self, gang: GangFacts) -> None:
         pods = [pod for pod in gang.ordered_pending(self.config) if pod.is_best_effort]
-        if not gang.is_ready() and not self._place_minimum(gang, gang.grouped(pods)):
+        if not gang.is_ready() and not self._allocate_minimum(gang, gang.grouped(pods)):
             return
         failed: set[object] = set()
         for pod in pods:
             if pod.uid in self.placements or pod.mark in failed:
                 continue
-            if not self._place(gang, pod):
+            if not self._allocate(gang, pod):
                 failed.add(pod.mark)
 
 

@@ -159,7 +159,7 @@ class PodFacts:
 
     @property
     def kind(self) -> str:
-        """Equal for pods that differ in nothing that the oracle looks at."""
+        """Equal for pods that differ in nothing that the oracle uses."""
         spec = self.pod.spec
         constraints = (spec.node_selector, spec.affinity, spec.tolerations, self.ports)
         return repr((sorted(self.request.items()), constraints))
@@ -178,8 +178,12 @@ class PodFacts:
 
 
 def _index(name: str) -> float:
-    parts = name.split("-")
-    return float(parts[-1]) if len(parts) >= 3 and re.fullmatch("[0-9]+", parts[-1]) else 1e300
+    segments = name.split("-")
+    return (
+        float(segments[-1])
+        if len(segments) >= 3 and re.fullmatch("[0-9]+", segments[-1])
+        else 1e300
+    )
 
 
 def _host_ports(pod: Pod) -> Iterator[tuple[str, int, str]]:
@@ -224,7 +228,7 @@ class GangFacts:
         elif phase == "Failed" or pod.pod.metadata.deletion_timestamp:
             return
         elif node:
-            self.place(pod)
+            self.allocate(pod)
             add(self.requested, pod.request)
         else:
             add(self.requested, pod.request)
@@ -233,15 +237,15 @@ class GangFacts:
             else:
                 self.pending[pod.uid] = pod
 
-    def place(self, pod: PodFacts) -> None:
+    def allocate(self, pod: PodFacts) -> None:
         """Count *pod* as allocated."""
         self.pending.pop(pod.uid, None)
         self.ready[pod.uid] = pod
         self.active += 1
         add(self.allocated, pod.request)
 
-    def unplace(self, pod: PodFacts) -> None:
-        """Undo :meth:`place` of a pending pod."""
+    def deallocate(self, pod: PodFacts) -> None:
+        """Undo :meth:`allocate` of a pending pod."""
         del self.ready[pod.uid]
         self.pending[pod.uid] = pod
         self.active -= 1
@@ -254,7 +258,7 @@ class GangFacts:
         return not self.single and self.phase in ("", "Pending")
 
     def phase_admitted(self) -> bool:
-        """Return whether its pods may be placed."""
+        """Return whether its pods may be allocated."""
         return self.single or self.phase not in ("", "Pending")
 
     def is_valid(self) -> bool:
@@ -272,7 +276,7 @@ class GangFacts:
         )
 
     def missing(self) -> int:
-        """Return how many pods it lacks to be ready, whatever their role."""
+        """Return how many pods it lacks to be ready, of any role."""
         return max(self.minimum - len(self.ready), 0)
 
     def requesting_pending(self) -> bool:

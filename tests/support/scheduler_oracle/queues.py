@@ -142,8 +142,8 @@ def divide(queues: Sequence[QueueFacts], cluster: Request) -> None:
             before = queue.deserved
             queue.deserved = {}
             for name in {*request, *queue.guarantee}:
-                part = -(-at_start.get(name, 0) * queue.weight // weights)
-                units = before.get(name, 0) + min(part, remaining.get(name, 0))
+                fraction = -(-at_start.get(name, 0) * queue.weight // weights)
+                units = before.get(name, 0) + min(fraction, remaining.get(name, 0))
                 limit = queue.real_capability.get(name)
                 units = units if limit is None else min(units, limit)
                 units = min(units, request.get(name, 0))
