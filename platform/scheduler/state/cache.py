@@ -663,7 +663,7 @@ class SchedulerCache:
         self.node_matrix.occupy(eq_class, (node_index,))
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
-        elif self._last_cycle_generation >= 0 and self.node_matrix.is_overcommitted(node_index):
+        elif self._seen_positions[0] >= 0 and self.node_matrix.is_overcommitted(node_index):
             self.overcommitted_nodes.add(node_index)
         return node_index
 
