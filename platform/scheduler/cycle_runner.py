@@ -89,12 +89,13 @@ class CycleRunner:
     ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
-        *now* is a reading of a monotonic clock, *time* the Unix time. *busy* is true if the cluster
-        changes at a high rate, so that members of a new gang may arrive slowly. If *interrupted*
-        returns true, the rest is left to the next cycle.
+        *now* is a reading of a monotonic clock, *time* the Unix time, by default that of the last
+        cycle or *now*. *busy* is true if the cluster changes at a high rate, so that members of
+        a new gang may arrive slowly. If *interrupted* returns true, the rest is left to the next
+        cycle.
         """
         with self._cache.cycle():
-            self._prepare(now if time is None else time)
+            self._prepare(max(now, self._cache.cycle_time) if time is None else time)
             session = self._run_actions(now, interrupted)
             changed_gangs = self._cache.pop_changed_gangs()
             for gang in changed_gangs:

@@ -401,7 +401,6 @@ class Scheduler:
             self._wake.set()
 
     async def _decide(self) -> Decision:
-        self._scheduler_cache.cycle_time = self._clock.now().timestamp()
         now, busy = self._clock.monotonic(), self._change_rate.quiet_in() > 0
         time, at_most = self._time(), self._settings.inline_cycle_max_tasks
         run = partial(

@@ -626,6 +626,7 @@ class SchedulerCache:
                 task.eq_class = task.eq_class.with_traits(traits)
                 self.role_counts.observe(task.eq_class, on_node, 1)
                 gang.version += 1
+                self.mark_changed(gang)
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
