@@ -175,6 +175,8 @@ def test_quirk_44_conditions_are_kept_with_their_transition_times() -> None:
     world.upsert(podgroup("g", 1), pod("g-0", "g"))
     (refused,) = world.report("g").status.conditions
     world.upsert(node("a"))
+    world.schedule()
+    world.upsert(pod("g-0", "g", node_name="a", phase="Running"))
     conditions = {each.type: each for each in world.report("g").status.conditions}
     assert conditions["Unschedulable"] == refused
     assert conditions["Scheduled"].status == "True"
