@@ -114,7 +114,7 @@ def _nearest(
     shortage = np.maximum(wanted - left[rows], 0) / np.maximum(wanted, 1)
     worst = np.where(candidates, shortage.max(axis=0), np.inf)
     ties = np.flatnonzero(worst == worst.min())
-    return int(min(ties, key=lambda at: node_matrix.names[node_indexes[at]]))
+    return int(ties[node_matrix.tie_breakers()[node_indexes[ties]].argmax()])
 
 
 def _lacks(
