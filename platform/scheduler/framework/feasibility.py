@@ -45,6 +45,10 @@ class FeasibilityCache:
         self._filters = tuple(filters)
         self._masks: dict[bytes, FeasibilityMask] = {}
 
+    def clear(self) -> None:
+        """Drop all masks: filters answer differently."""
+        self._masks.clear()
+
     def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
         """Return the current mask of *eq_class*, to be read at once and not changed.
 
