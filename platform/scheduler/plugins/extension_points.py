@@ -262,7 +262,10 @@ class ScorePlugin(Protocol):
 
 @runtime_checkable
 class StaticScorePlugin(Protocol):
-    """Score of a node for an equivalence class, apart from amounts; scores are added."""
+    """Score of a node for an equivalence class, apart from amounts; scores are added.
+
+    Classes with equal constraints (``eq_class.constraints_key``) have equal scores.
+    """
 
     def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
         """Return a score for each of *nodes*, or ``None`` if all are equal."""

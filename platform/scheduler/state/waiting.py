@@ -24,7 +24,7 @@ RESYNC_SECONDS = 300.0
 
 
 class Wake(NamedTuple):
-    """Something that may make rejected gangs schedulable."""
+    """An event after which rejected gangs may be schedulable."""
 
     kind: str
     name: str = ""
@@ -47,6 +47,9 @@ PODGROUP = Wake("podgroup")
 
 QUEUES = Wake("queues")
 """The spec of a queue changed."""
+
+TOTAL = Wake("total")
+"""What all nodes have in total changed."""
 
 OWN: frozenset[Wake] = frozenset()
 """Waited for by a gang that only its own changes can help."""
@@ -237,7 +240,7 @@ class WaitingGangs:
             for group in self._groups.values():
                 self._wake(group, ANY.kind)
             return
-        for event in published:
+        for event in sorted(published):
             for group in self._by_event.get(event, {}).values():
                 self._wake(group, event.kind)
         if published:
@@ -279,8 +282,12 @@ class WaitingGangs:
         return min(due, default=None)
 
     def has_work(self) -> bool:
-        """Return whether an event waits to wake gangs."""
-        return bool(self.published)
+        """Return whether something was published that a group waits for."""
+        if not self.published or not self._groups:
+            return False
+        if ANY in self.published or ANY in self._by_event:
+            return True
+        return not self._by_event.keys().isdisjoint(self.published)
 
     def to_try(self, at_most: int) -> int:
         """Return how many tasks are to be tried, or some number above *at_most*."""
