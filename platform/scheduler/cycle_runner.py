@@ -17,7 +17,11 @@ from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
-from .framework.preemption import drop_unbacked_reservations, update_reservations
+from .framework.preemption import (
+    clear_nominations,
+    drop_unbacked_reservations,
+    update_reservations,
+)
 from .framework.queue_positions import QueuePositions
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
@@ -130,6 +134,7 @@ class CycleRunner:
         """Find the gangs to be tried."""
         self._cache.cycle_time = time
         self._cache.refresh()
+        update_reservations(self._cache)
         self._cache.waiting.wake_due(time)
         self._derived.wake()
         self._cache.waiting.wake_published()
@@ -153,7 +158,7 @@ class CycleRunner:
 
     def _run_actions(self, now: float, interrupted: Callable[[], bool] | None) -> Session:
         session = self.open_session(interrupted)
-        update_reservations(session)
+        clear_nominations(session)
         self._overcommitted.run(session, now=now)
         self._stranded.run(session, now=now)
         for name, action in self._actions:

@@ -78,6 +78,7 @@ cycle handles several."""
 
 _EVICTION_RETRY_DELAY = 300.0
 """Seconds for which a pod whose eviction was refused is not chosen again."""
+
 _MIN_RETRY_DELAY = 0.01
 """Seconds until a cycle for gangs that are due, so that several are tried in one."""
 

@@ -220,7 +220,7 @@ def restarted(world: EvictingWorld) -> EvictingWorld:
     new.upsert(*(node(f"n{index}", cpu=2) for index in range(3)))
     new.upsert(*(gang.podgroup for gang in world.cluster.gangs.values() if gang.podgroup))
     new.upsert(*world.pod_objects.values())
-    new.cluster.cycle_time = world.cluster.cycle_time
+    new.time = world.time
     return new
 
 

@@ -23,7 +23,7 @@ from ..state.resources import CPU, MEMORY, Amounts, BoolVector, IntVector, amoun
 from ..state.task_table import TaskTable
 from ..state.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
 from .decision import Eviction, GangRef
-from .session import Session
+from .session import OWN_CHANGES, Session
 from .statement import MissingMembers, OperationKind, Statement, grouped
 from .victim_plan import Candidates, NodeOption, choose_victims, pods_fitting
 from .victims import Reach
@@ -422,7 +422,7 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
     """
     reservations = session.cache.reservations
     if _is_waiting(session, gang):
-        session.reject(gang, _waiting_diagnosis(gang))
+        session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES)
         return False
     outranked = [each.gang.key for each in reservations if _outranks(session, gang, each)]
     retry_at: list[float] = []
@@ -442,28 +442,38 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         if not attempt.breaks_gangs:
             break
     if retry_at:
-        session.retry_later(gang, min(retry_at))
+        session.wait(gang, retry_at=min(retry_at))
     return False
 
 
-def update_reservations(session: Session) -> None:
-    """Restore reservations after a restart, and end those that expired.
+def update_reservations(cache: SchedulerCache) -> None:
+    """Restore reservations after a restart, and end those that expired; to be called before a
+    session.
 
-    One whose nodes will not have what is held is kept until its gang has been tried again: what
-    they have is still for that gang.
+    A gang is tried again once all that is held for it is free. A reservation
+    whose nodes will not have what is held is kept until its gang has been tried again: what they
+    have is still for that gang.
     """
-    cache, reservations = session.cache, session.cache.reservations
+    reservations = cache.reservations
     reservations.restore(now=cache.cycle_time, longest_grace=partial(_longest_grace, cache))
     if not reservations:
         return
     for expired in reservations.expire(cache.cycle_time):
-        _forget_reservation(session, expired)
+        _wake(cache, expired.gang)
     for reservation in reservations.changed():
-        backed = reservations.is_backed(reservation)
+        if reservations.is_free(reservation):
+            _wake(cache, reservation.gang)
         if reservation.purpose is Purpose.PREEMPTION:
+            backed = reservations.is_backed(reservation)
             if reservation.backed and not backed:
-                _wake(session, reservation.gang)  # other victims may be chosen
+                _wake(cache, reservation.gang)  # other victims may be chosen
             reservation.backed = backed
+
+
+def clear_nominations(session: Session) -> None:
+    """Clear the nominated nodes of tasks for which nothing is held any more."""
+    for reservation in session.cache.reservations.pop_ended():
+        _clear_nominations(session, reservation)
 
 
 def drop_unbacked_reservations(session: Session) -> None:
@@ -535,8 +545,7 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
     session.reserve(gang, nodes, until=until)
     for task in waiting:
         session.nominate(task, cache.node_matrix.names[nodes[task.uid]])
-    session.reject(gang, _waiting_diagnosis(gang))
-    session.retry_later(gang, until)
+    session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES, retry_at=until)
 
 
 def _evicts(statement: Statement) -> bool:
@@ -558,7 +567,7 @@ def _drop_reservation(session: Session, gang: Gang) -> None:
 def _forget_reservation(session: Session, reservation: Reservation) -> None:
     """Clear the nominations of a reservation that has ended, and try its gang again."""
     _clear_nominations(session, reservation)
-    _wake(session, reservation.gang)
+    _wake(session.cache, reservation.gang)
 
 
 def _clear_nominations(session: Session, reservation: Reservation) -> None:
@@ -568,10 +577,11 @@ def _clear_nominations(session: Session, reservation: Reservation) -> None:
             session.nominate(task, "")
 
 
-def _wake(session: Session, gang: Gang) -> None:
+def _wake(cache: SchedulerCache, gang: Gang) -> None:
     """Let *gang* be tried again."""
-    gang.version += 1
-    session.cache.mark_changed(gang)
+    if gang.key in cache.pending_gangs:
+        cache.waiting.activate(gang)
+        cache.mark_changed(gang)
 
 
 def _longest_grace(cache: SchedulerCache, node_indexes: Collection[int]) -> float:

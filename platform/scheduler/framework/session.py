@@ -77,8 +77,6 @@ class Session:
         self.evictions: list[Eviction] = []
         self.nominations: dict[str, Nomination] = {}
         """Nominations that differ from the status of the pod, by its uid."""
-        self.retry_times: dict[str, float] = {}
-        """When gangs are tried again without an event, as Unix time."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
@@ -321,11 +319,6 @@ class Session:
         self.nominations.pop(task.uid, None)
         if task.nominated_node != node:
             self.nominations[task.uid] = Nomination(task.namespace, task.name, task.uid, node)
-
-    def retry_later(self, gang: Gang, time: float) -> None:
-        """Try *gang* again at *time* (Unix time), if not before."""
-        known = self.retry_times.get(gang.key, time)
-        self.retry_times[gang.key] = min(known, time)
 
     def pvc_rejection(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""

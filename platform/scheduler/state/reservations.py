@@ -69,6 +69,7 @@ class Reservations:
         self._find_task = find_task
         self._by_gang: dict[str, Reservation] = {}
         self._gang_by_uid: dict[str, str] = {}
+        self._ended: list[Reservation] = []
         self._gangs_by_node: dict[int, set[str]] = {}
         """Keys of the gangs with reservations on a node; a key may be outdated."""
         self._position = node_matrix.usage_changes.position
@@ -124,7 +125,13 @@ class Reservations:
         expired = [each for each in self._by_gang.values() if each.until <= now]
         for each in expired:
             self.drop(each.gang.key)
+        self._ended += expired
         return expired
+
+    def pop_ended(self) -> list[Reservation]:
+        """Return the reservations that expired since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def is_backed(self, reservation: Reservation) -> bool:
         """Return whether its nodes have what is held, once evicted pods are gone."""
@@ -133,6 +140,13 @@ class Reservations:
         future_idle = self._node_matrix.future_idle(indexes)
         alive = self._node_matrix.alive[indexes].all()
         return bool(alive and (future_idle[requested] >= 0).all())
+
+    def is_free(self, reservation: Reservation) -> bool:
+        """Return whether its nodes have what is held now."""
+        indexes = np.array([each.node_index for each in reservation.holds.values()], np.int64)
+        pipelined = self._node_matrix.pipelined[:, indexes]
+        idle = self._node_matrix.idle[:, indexes]
+        return bool((idle >= pipelined)[pipelined > 0].all())
 
     def changed(self) -> list[Reservation]:
         """Return the reservations on nodes that have changed since the last call."""
