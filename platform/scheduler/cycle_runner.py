@@ -12,15 +12,20 @@ from .framework.decision import (
     QueueStats,
     SchedulerStats,
 )
-from .framework.feasibility import FeasibilityCache
+from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.podgroup_status import build_report
 from .framework.session import Session
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
+from .state.waiting import ANY
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
+
+
+def _never() -> bool:
+    return False
 
 
 def _no_timer(action: str) -> AbstractContextManager[object]:
@@ -28,7 +33,7 @@ def _no_timer(action: str) -> AbstractContextManager[object]:
 
 
 class CycleRunner:
-    """Runs cycles on one scheduler cache, keeping the feasibility masks between them."""
+    """Runs cycles on one scheduler cache, keeping what is derived from it between them."""
 
     def __init__(
         self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
@@ -37,24 +42,44 @@ class CycleRunner:
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
-        self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
+        self._derived = Derived(cache, framework)
         self._actions = list(actions)
         self._unschedulable: dict[str, GangStats] = {}
+        self._queue_stats: dict[str, QueueStats] = {}
+        self._queue_position = 0
 
     def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
-        """Use other plugins and actions from the next cycle on."""
+        """Use other plugins and actions from the next cycle on; every gang is tried again."""
         self._framework = framework
-        self._feasibility = FeasibilityCache(self._cache.node_matrix, framework.filters)
+        self._derived = Derived(self._cache, framework)
         self._actions = list(actions)
+        self._cache.wake(ANY)
 
-    def run_once(self, *, now: float, busy: bool = False) -> Decision:
+    def tasks_to_try(self, *, time: float, at_most: int) -> int:
+        """Return how many tasks the next cycle tries, or some number above *at_most*.
+
+        *time* is that of the next cycle.
+        """
+        self._prepare(time)
+        return self._cache.waiting.to_try(at_most)
+
+    def run_once(
+        self,
+        *,
+        now: float,
+        time: float | None = None,
+        busy: bool = False,
+        interrupted: Callable[[], bool] | None = None,
+    ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
-        *now* is a reading of a monotonic clock. *busy* is true if the cluster changes at
-        a high rate, so that members of a new gang may arrive slowly.
+        *now* is a reading of a monotonic clock, *time* the Unix time. *busy* is true if the cluster
+        changes at a high rate, so that members of a new gang may arrive slowly. If *interrupted*
+        returns true, the rest is left to the next cycle.
         """
         with self._cache.cycle():
-            session = self._run_actions()
+            self._prepare(now if time is None else time)
+            session = self._run_actions(interrupted)
             changed_gangs = self._cache.pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
@@ -67,23 +92,40 @@ class CycleRunner:
                 scheduled=session.scheduled,
                 rejected=session.rejected,
                 plugin_failures=session.calls.failures(),
+                retries=self._pop_retries(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
-    def open_session(self) -> Session:
+    def _prepare(self, time: float) -> None:
+        """Find the gangs to be tried."""
+        self._cache.cycle_time = time
+        self._cache.refresh()
+        self._cache.waiting.wake_due(time)
+        self._derived.wake()
+        self._cache.waiting.wake_published()
+
+    def _pop_retries(self) -> tuple[tuple[str, int], ...]:
+        retries = tuple(self._cache.waiting.retries.items())
+        self._cache.waiting.retries.clear()
+        return retries
+
+    def open_session(self, interrupted: Callable[[], bool] | None = None) -> Session:
         """Return a new session; to be closed."""
         self._cache.refresh()
         has_enqueue_action = any(name == ENQUEUE for name, _ in self._actions)
         return Session(
             self._cache,
             self._framework,
-            self._feasibility,
+            self._derived,
             has_enqueue_action=has_enqueue_action,
+            interrupted=interrupted or _never,
         )
 
-    def _run_actions(self) -> Session:
-        session = self.open_session()
+    def _run_actions(self, interrupted: Callable[[], bool] | None) -> Session:
+        session = self.open_session(interrupted)
         for name, action in self._actions:
+            if session.is_stopped:
+                break
             with self.action_timer(name):
                 action(session)
         session.close()
@@ -102,20 +144,29 @@ class CycleRunner:
                 self._unschedulable[gang.key] = GangStats(gang.name, len(gang.pending_tasks))
             else:
                 self._unschedulable.pop(gang.key, None)
+        self._update_queue_stats()
         return SchedulerStats(
-            queues=tuple(
-                QueueStats(
-                    queue.name,
-                    queue.object.spec.weight,
-                    allocated=dict(queue.allocated),
-                    requested=dict(queue.requested),
-                    inqueue=dict(queue.reserved),
-                )
-                for queue in self._cache.queues.values()
-                if queue.object is not None
-            ),
+            queues=tuple(self._queue_stats.values()),
             unschedulable=tuple(self._unschedulable.values()),
         )
+
+    def _update_queue_stats(self) -> None:
+        """Update the stats of the queues that changed."""
+        log, queues = self._cache.queue_changes, self._cache.queues
+        changed = log.since(self._queue_position)
+        self._queue_position = log.position
+        for name in set(queues) | set(self._queue_stats) if changed is None else set(changed):
+            queue = queues.get(name)
+            if queue is None or queue.object is None:
+                self._queue_stats.pop(name, None)
+                continue
+            self._queue_stats[name] = QueueStats(
+                name,
+                queue.object.spec.weight,
+                allocated=dict(queue.allocated),
+                requested=dict(queue.requested),
+                inqueue=dict(queue.reserved),
+            )
 
 
 def _refresh_diagnosis(session: Session, gang: Gang) -> None:

@@ -51,6 +51,12 @@ class SchedulerMetrics:
             ("plugin", "extension_point"),
             registry=registry,
         )
+        self._retries = Counter(
+            "batholith_scheduler_retries",
+            "Rejected gangs, or groups with equal demand, that were tried again, by reason.",
+            ("reason",),
+            registry=registry,
+        )
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
         if registry is not None:
@@ -76,6 +82,8 @@ class SchedulerMetrics:
             self._attempts.labels("scheduled").inc(decision.scheduled)
         if decision.rejected:
             self._attempts.labels("unschedulable").inc(decision.rejected)
+        for reason, count in decision.retries:
+            self._retries.labels(reason).inc(count)
         for failure in decision.plugin_failures:
             labels = (failure.plugin, failure.extension_point)
             self._plugin_errors.labels(*labels).inc(failure.count)

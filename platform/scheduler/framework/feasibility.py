@@ -43,14 +43,11 @@ class FeasibilityCache:
         self._codes: dict[str, int] = {}
         self._node_matrix = node_matrix
         self._filters = tuple(filters)
-        self._generation = 0
         self._masks: dict[bytes, FeasibilityMask] = {}
 
-    def set_generation(self, generation: int) -> None:
-        """Drop all masks if *generation* is another one: filters may have other results then."""
-        if generation != self._generation:
-            self._generation = generation
-            self._masks.clear()
+    def clear(self) -> None:
+        """Drop all masks: filters answer differently."""
+        self._masks.clear()
 
     def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
         """Return the current mask of *eq_class*, to be read at once and not changed.

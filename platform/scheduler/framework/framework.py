@@ -58,11 +58,6 @@ class Framework:
         self.scorers = _having(ScorePlugin, every, "enableNodeOrder")
         self.static_scorers = _having(StaticScorePlugin, every, "enableNodeOrder")
 
-    def generation(self) -> int:
-        """Return a number that grows when results of plugins change for another reason than
-        a change of nodes, pods or queues."""
-        return sum(getattr(plugin, "generation", 0) for plugin in self.plugins)
-
 
 def _having(kind: type[P], plugins: ConfiguredPlugins, flag: str = "") -> list[P]:
     """Return the plugins with the methods of *kind* whose *flag* is not false."""

@@ -70,6 +70,10 @@ class Placer:
         self._scorers = tuple(scorers)
         self._node_scorers = tuple(node_scorers)
         self._on_score_error = on_score_error
+        self._score_failed = False
+        self._node_position = node_matrix.node_changes.position
+        self.limited = False
+        """Whether plugins limit how many of the pods a node accepts."""
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
         self._static_scores = self._compute_static_scores(static_scorers)
@@ -81,6 +85,20 @@ class Placer:
         self._stale_index: int | None = None
         """The node whose key is from before its last pod."""
         self._rescore_all()
+
+    def is_current(self) -> bool:
+        """Return whether it can be used in another session: no node was added or changed, and no
+        score raised."""
+        matrix = self._node_matrix
+        return (
+            not self._score_failed
+            and self._node_position == matrix.node_changes.position
+            and len(self._request) == len(matrix.resource_index)
+        )
+
+    def reopen(self, on_score_error: Callable[[PluginError], object]) -> None:
+        """Use it in another session; *on_score_error* is called from now on."""
+        self._on_score_error = on_score_error
 
     def capacity(self) -> int:
         """Return how many more pods fit on all nodes in total."""
@@ -149,6 +167,7 @@ class Placer:
             try:
                 limit = plugin.node_limit(self._eq_class, self._node_matrix, node_indexes)
                 if limit is not None:
+                    self.limited = True
                     np.minimum(capacity, limit, out=capacity)
             except Exception as error:
                 raise PluginError(plugin, "node_limit") from error
@@ -277,6 +296,7 @@ class Placer:
         return scores
 
     def _report(self, failure: PluginError, error: Exception) -> None:
+        self._score_failed = True
         failure.__cause__ = error
         self._on_score_error(failure)
 

@@ -59,10 +59,15 @@ class CapacityPlugin:
         self._limits: dict[str, QueueLimits] = {}
         self._specs: dict[str, QueueSpec] = {}
         self._total: Amounts = {}
+        self._versions = (-1, -1)
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute the limits again if a queue or the cluster has changed."""
         self._cache = cache
+        versions = (cache.queue_version, cache.node_matrix.total_version)
+        if versions == self._versions:
+            return
+        self._versions = versions
         total = cache.node_matrix.total()
         if self._update_specs(cache) or total != self._total:
             self._total = total

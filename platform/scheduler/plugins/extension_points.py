@@ -19,6 +19,7 @@ from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import IntVector, Matrix
+from ..state.waiting import Wake
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
@@ -41,6 +42,15 @@ class Rejection:
     stage: Stage = Stage.QUOTA
     shortages: tuple[Shortage, ...] = ()
     """What a limit leaves too little of."""
+
+    wake_on: frozenset[Wake] | None = None
+    """What may end it, besides changes of the gang; ``None``: any event."""
+
+    retry_at: float | None = None
+    """When it may end without an event, in Unix time."""
+
+    shared: bool = False
+    """Whether it holds for every gang with the same queue, priority and minimum."""
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of a gang that is rejected as a whole."""

@@ -54,11 +54,14 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         """What each queue itself contributes to the sums of its path."""
         self._stale: set[str] = set()
         """Queues whose contribution may have changed."""
+        self._position = -1
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute limits and sums of what has changed."""
         super().on_session_open(cache)
-        self._stale.update(cache.queues)
+        changed = cache.queue_changes.since(self._position)
+        self._position = cache.queue_changes.position
+        self._stale.update(cache.queues if changed is None else changed)
         self._add_up()
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:

@@ -103,16 +103,22 @@ class HierarchicalDrfPlugin(DrfPlugin):
         self._totals: IntVector = np.zeros(0, np.int64)
         self._exhausted: BoolVector = np.zeros(0, np.bool_)
         self._is_new = True
+        self._version = self._total_version = -1
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Read the annotations, and the gangs that have changed."""
         super().on_session_open(cache)
         self._nodes = cache.node_matrix
-        self._totals = cache.node_matrix.allocatable.sum(axis=1)
-        self._usages.clear()
-        rebuild = self._update_tree(cache) or self._is_new
+        if cache.node_matrix.total_version != self._total_version:
+            self._total_version = cache.node_matrix.total_version
+            self._totals = cache.node_matrix.allocatable.sum(axis=1)
+            self._usages.clear()
+        rebuild = cache.queue_version != self._version and self._update_tree(cache)
+        rebuild = rebuild or self._is_new
+        self._version = cache.queue_version
         if rebuild:
             self._is_new = False
+            self._usages.clear()
             self._gangs.clear()
             self._path_of_gang.clear()
         for gang in cache.gangs.values() if rebuild else cache.changed_gangs():

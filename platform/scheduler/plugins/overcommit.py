@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
-from ..state.gangs import Gang, add_amounts, sum_amounts
+from ..state.gangs import Gang, add_amounts
 from ..state.resources import Amounts, format_amount
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
@@ -31,7 +31,7 @@ class OvercommitPlugin:
         self._limit = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
         self._idle = dict(self._limit)
         add_amounts(self._idle, node_matrix.used(), -1)
-        add_amounts(self._idle, sum_amounts(queue.reserved for queue in cache.queues.values()), -1)
+        add_amounts(self._idle, cache.reserved, -1)
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Reject a gang whose minimum exceeds the idle resources."""
