@@ -1,8 +1,8 @@
-"""Measure decisions of the scheduler, without API server: ``python -m bench.scheduling [CASE ...]``.
+"""Measure decisions of the scheduler without API server: ``python -m bench.scheduling [NAME ...]``.
 
-Each case runs in its own process, and its times are CPU times of one core. They are compared with the
-time in which the same process scores all nodes for one pod with the configured plugins, since
-machines differ. Counts (placements, attempts, retries) do not depend on the machine.
+Each measurement runs in its own process; times are CPU times of one core. They are compared with
+the time that one naive comparison of a pod with all nodes takes there, since machines differ.
+Counts (placements, attempts, retries) do not depend on the machine.
 """
 
 import gc
@@ -178,18 +178,18 @@ def classes(count: int) -> list[str]:
             members.append(pod(f"{name}-{i}", name, cpu, memory=memory))
         cluster.gang(name, members, PODS_PER_GANG)
     gc.collect()
-    placed, seconds, cycles = _until_settled(cluster)
-    return _row(f"10,000 pods of {count:,} classes", seconds, cluster, f"{placed} in {cycles}")
+    allocated, seconds, cycles = _until_settled(cluster)
+    return _row(f"10,000 pods of {count:,} classes", seconds, cluster, f"{allocated} in {cycles}")
 
 
 def _until_settled(cluster: Cluster) -> tuple[int, float, int]:
-    placed, seconds, cycles = 0, 0.0, 0
+    allocated, seconds, cycles = 0, 0.0, 0
     while cluster.cache.has_changes():
         decision = cluster.cycle()
-        placed += len(decision.placements)
+        allocated += len(decision.placements)
         seconds += cluster.cycle_seconds
         cycles += 1
-    return placed, seconds, cycles
+    return allocated, seconds, cycles
 
 
 def waiting(kind: str) -> list[str]:
@@ -210,9 +210,9 @@ def waiting(kind: str) -> list[str]:
             cluster.gang(name, [pod(f"{name}-0", name, "3500m")], 1)
         else:
             cluster.cache.update_pod(running[number], None)
-        placed, seconds, _ = _until_settled(cluster)
+        allocated, seconds, _ = _until_settled(cluster)
         times.append(seconds)
-        counts.append(placed)
+        counts.append(allocated)
     event = "one new pod" if kind == "new" else "one finished pod"
     label = f"{event}, 50,000 bound pods, 10,000 gangs waiting"
     return _row(label, statistics.median(times), cluster, f"{sum(counts)} in {_REPEATS} events")
@@ -239,8 +239,8 @@ def queues(count: int) -> list[str]:
 def _row(label: str, seconds: float, cluster: Cluster, counts: str) -> list[str]:
     scoring = cluster.scoring_seconds()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    figures = (f"{seconds * 1000:.1f} ms", f"{seconds / scoring:.1f}", f"{memory} MiB", counts)
-    return [label, *figures]
+    values = (f"{seconds * 1000:.1f} ms", f"{seconds / scoring:.1f}", f"{memory} MiB", counts)
+    return [label, *values]
 
 
 CASES: Mapping[str, Callable[[], list[str]]] = {
@@ -253,11 +253,11 @@ CASES: Mapping[str, Callable[[], list[str]]] = {
 
 
 def main() -> None:
-    """Run the named cases, or all, each in a process of its own."""
+    """Run the named measurements, or all, each in its own process."""
     if os.environ.get("BENCH_SCHEDULING_CASE"):
         print("| " + " | ".join(CASES[os.environ["BENCH_SCHEDULING_CASE"]]()) + " |", flush=True)
         return
-    print("| case | CPU time | in scorings of all nodes | memory | pods placed |")
+    print("| measurement | CPU time | in scorings of all nodes | memory | pods allocated |")
     print("| --- | ---: | ---: | ---: | --- |", flush=True)
     for name in sys.argv[1:] or CASES:
         environment = {**os.environ, "BENCH_SCHEDULING_CASE": name}

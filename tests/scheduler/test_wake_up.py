@@ -29,6 +29,7 @@ from batholith.scheduler.state.core_types import (
     Taint,
     Volume,
 )
+from batholith.scheduler.state.events import Recheck
 from batholith.scheduler.state.gangs import Gang
 
 _CAPABILITIES: list[dict[str, Amount] | None] = [None, {"cpu": 2}, {"cpu": 4}]
@@ -51,7 +52,7 @@ class TwoWorlds:
         change(self.eager)
 
     def schedule(self, time: float) -> None:
-        """Run a cycle in both, bind what was placed, and compare."""
+        """Run a cycle in both, bind the pods, and compare."""
         for gang in self.eager.cluster.pending_gangs.values():
             self.eager.cluster.waiting.activate(gang)
         decisions = [world.core.run_once(now=time, time=time) for world in (self.ours, self.eager)]
@@ -66,6 +67,10 @@ class TwoWorlds:
             each.key for each in decisions[1].enqueued
         }
         self.ours.validate()
+        for world, decision in zip((self.ours, self.eager), decisions, strict=True):
+            for report in decision.reports:
+                if report.requeue_after == 0:
+                    world.cluster.apply(Recheck(report.key))
         for name, node_name in placements:
             self.set_pod(_with_node(self.pods[name], node_name))
         for each in decisions[0].ungated:
@@ -299,7 +304,7 @@ def test_queue_limit_that_grows_wakes_the_gangs_of_the_queue() -> None:
     world.upsert(queue("q1", capability={"cpu": 2}))
     decision = world.decision()
     assert {each.name for each in decision.placements} == {"q1-t-0", "q1-t-1"}
-    assert dict(decision.retries) == {"queue": 1}
+    assert dict(decision.retries) == {"queue": 1, "queues": 1}
 
 
 def test_everything_is_tried_again_after_five_minutes_one_by_one() -> None:
@@ -310,6 +315,10 @@ def test_everything_is_tried_again_after_five_minutes_one_by_one() -> None:
     assert (dict(decision.retries), decision.rejected) == ({"resync": 6}, 6)
     assert world.cluster.waiting.next_due() == 600.0
     assert world.core.run_once(now=301.0).rejected == 0
+
+
+def _conf_with(plugin: str) -> str:
+    return conf.DEFAULT.replace("  - name: gang", f"  - name: {plugin}\n  - name: gang")
 
 
 def test_timer_of_a_rejection_wakes_the_gang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,11 +369,17 @@ def test_plugin_with_a_new_generation_has_its_gangs_tried_again(
             return None if self.generation else "the zone is closed"
 
     monkeypatch.setitem(PLUGINS, "zone", Zone)
-    world = SchedulerWorld(conf.DEFAULT.replace("  - name: gang", "  - name: zone\n  - name: gang"))
+    world = SchedulerWorld(_conf_with("zone"))
     world.upsert(node("a"), podgroup("one0", 1), pod("one0-t-0", "one0"))
     assert world.schedule() == {}
     assert world.core.run_once(now=9.0).rejected == 0
     assert len(world.core.run_once(now=10.0).placements) == 1
+
+
+def _after(calls: int) -> Callable[[], bool]:
+    """Return a function that returns true from the call after *calls* calls on."""
+    counter = iter(range(100))
+    return lambda: next(counter) > calls
 
 
 def test_long_cycle_leaves_the_rest_to_the_next() -> None:
@@ -373,21 +388,17 @@ def test_long_cycle_leaves_the_rest_to_the_next() -> None:
     for number in range(8):
         name = f"g{number}"
         world.upsert(podgroup(name, 1, phase="Pending"), pod(f"{name}-t-0", name))
-    placed: list[str] = []
+    allocated: list[str] = []
     cycles = 0
     while world.cluster.has_changes():
-        calls = iter(range(100))
-        stops_after = cycles % 4
-        decision = world.core.run_once(
-            now=0.0, interrupted=lambda calls=calls, last=stops_after: next(calls) > last
-        )
+        decision = world.core.run_once(now=0.0, interrupted=_after(cycles % 4))
         world.validate()
-        placed += [each.name for each in decision.placements]
+        allocated += [each.name for each in decision.placements]
         cycles += 1
-        if cycles == 4:  # an event between two parts
+        if cycles == 4:  # an event between two cycles
             world.remove(pod("g7-t-0", "g7"))
             world.remove(node("a", cpu=8))
             world.upsert(node("b", cpu=8))
         assert cycles < 100
-    assert sorted(placed) == [f"g{i}-t-0" for i in range(7)]
+    assert sorted(allocated) == [f"g{i}-t-0" for i in range(7)]
     assert cycles > 4

@@ -15,7 +15,7 @@ class ClassCapacity:
     """Whether it grows only if amounts on nodes that are feasible for the class grow."""
 
     sees_pods: bool = False
-    """Whether pods on other nodes matter."""
+    """Whether it also depends on pods on other nodes."""
 
 
 @dataclass(slots=True)

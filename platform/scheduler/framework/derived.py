@@ -1,10 +1,10 @@
-"""What is derived from the cache and the answers of plugins, and kept across sessions."""
+"""What is derived from the cache and the results of plugins, and kept across sessions."""
 
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.needed_capacity import NeededCapacity
 from ..state.resources import BoolVector, IntVector
-from ..state.waiting import ANY, FREED, USAGE
+from ..state.waiting import ANY, FREED, TOTAL, USAGE
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer_cache import PlacerCache
@@ -22,6 +22,7 @@ class Derived:
         self._cache = cache
         self._plugins = framework.plugins
         self._generations = self._current_generations()
+        self._total_version = cache.node_matrix.total_version
 
     @property
     def order_version(self) -> object:
@@ -29,7 +30,7 @@ class Derived:
         return id(self), self._cache.node_matrix.total_version, self._generations
 
     def check_generations(self) -> None:
-        """Drop everything if a plugin answers differently, for other reasons than the cache."""
+        """Drop everything if a plugin returns other results, for other reasons than the cache."""
         generations = self._current_generations()
         if generations != self._generations:
             self._generations = generations
@@ -43,6 +44,9 @@ class Derived:
         waiting = self._cache.waiting
         if self.capacity.is_outdated:
             waiting.publish(USAGE)
+        if self._total_version != self._cache.node_matrix.total_version:
+            self._total_version = self._cache.node_matrix.total_version
+            waiting.publish(TOTAL)
         try:
             grown, freed = self.capacity.update(self._feasible)
         except PluginError:  # the gangs are tried, and rejected for that

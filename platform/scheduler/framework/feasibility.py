@@ -46,7 +46,7 @@ class FeasibilityCache:
         self._masks: dict[bytes, FeasibilityMask] = {}
 
     def clear(self) -> None:
-        """Drop all masks: filters answer differently."""
+        """Drop all masks: the results of filters have changed."""
         self._masks.clear()
 
     def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:

@@ -49,5 +49,5 @@ class PlacerCache:
             del self._placers[next(iter(self._placers))]
 
     def clear(self) -> None:
-        """Drop all placers: plugins answer differently."""
+        """Drop all placers: the results of plugins have changed."""
         self._placers.clear()

@@ -14,7 +14,7 @@ from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
 from ..state.resources import MAX_AMOUNT
-from ..state.waiting import ANY, OWN, USAGE, WaitGroup, Waits, Wake, queue_gained
+from ..state.waiting import ANY, OWN, QUEUES, TOTAL, USAGE, WaitGroup, Waits, Wake, queue_gained
 from .attempt import Attempt, ClassCapacity
 from .decision import GangRef, Placement, UngatedPod
 from .derived import Derived
@@ -60,7 +60,7 @@ class Session:
         """Open the session: each plugin computes what it needs from *cache*.
 
         *has_enqueue_action* is whether the ``enqueue`` action is configured; without it,
-        ``allocate`` admits gangs. *interrupted* tells the actions to leave the rest to the next
+        ``allocate`` admits gangs. If *interrupted* returns true, actions leave the rest to the next
         cycle.
         """
         self.cache = cache
@@ -444,7 +444,8 @@ class Session:
 
     def limit_events(self, queue: QueueInfo) -> frozenset[Wake]:
         """Return what may raise the limits of *queue*."""
-        return frozenset(map(queue_gained, self.cache.with_ancestors(queue.name)))
+        path = self.cache.with_ancestors(queue.name)
+        return frozenset({QUEUES, TOTAL, *map(queue_gained, path)})
 
     def reject(
         self,
@@ -503,7 +504,7 @@ class Session:
                 for need in waits.needs:
                     capacity.set_capacity(need.eq_class, need.capacity)
                 if USAGE in waits.events and each.scheduled != self.scheduled:
-                    waiting.publish(USAGE)  # pods were placed after the attempt
+                    waiting.publish(USAGE)  # pods were allocated after the attempt
         if not self.is_stopped:
             for gang in list(waiting.active.values()):
                 if gang.key not in self._failed:
@@ -512,12 +513,12 @@ class Session:
         self.cache.mark_cycle_end(unfinished=self.is_stopped)
 
     def _waits_of(self, rejected: "_RejectedGang") -> Waits:
-        gang, parts = rejected.gang, rejected.waits
+        gang, found = rejected.gang, rejected.waits
         if rejected.attempt is not None:
             queue = self.cache.queue_of(gang)
-            parts = [*parts, waits_of(gang, queue.name, rejected.attempt, self._capacity_of)]
-        waits = parts[0]
-        for other in parts[1:]:
+            found = [*found, waits_of(gang, queue.name, rejected.attempt, self._capacity_of)]
+        waits = found[0]
+        for other in found[1:]:
             waits = waits | other
         if self.cache.node_matrix.has_pipelined and waits.needs:
             # Reserved amounts count for some gangs and not for others.

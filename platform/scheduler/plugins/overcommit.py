@@ -9,6 +9,7 @@ from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
 from ..state.gangs import Gang, add_amounts
 from ..state.resources import Amounts, format_amount
+from ..state.waiting import FREED, RESERVED, TOTAL
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
@@ -50,7 +51,13 @@ class OvercommitPlugin:
             for each in shortages
         ]
         message = f"resource in cluster is overused: {', '.join(insufficient)}"
-        return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
+        return Rejection(
+            NOT_ENOUGH_RESOURCES,
+            message,
+            shortages=shortages,
+            wake_on=frozenset({FREED, RESERVED, TOTAL}),
+            shared=True,
+        )
 
     def job_enqueued(self, gang: Gang) -> None:
         """Reserve the minimum of the gang."""

@@ -24,7 +24,7 @@ RESYNC_SECONDS = 300.0
 
 
 class Wake(NamedTuple):
-    """Something that may make rejected gangs schedulable."""
+    """An event after which rejected gangs may be schedulable."""
 
     kind: str
     name: str = ""
@@ -47,6 +47,9 @@ PODGROUP = Wake("podgroup")
 
 QUEUES = Wake("queues")
 """The spec of a queue changed."""
+
+TOTAL = Wake("total")
+"""What all nodes have in total changed."""
 
 OWN: frozenset[Wake] = frozenset()
 """Waited for by a gang that only its own changes can help."""
@@ -237,7 +240,7 @@ class WaitingGangs:
             for group in self._groups.values():
                 self._wake(group, ANY.kind)
             return
-        for event in published:
+        for event in sorted(published):
             for group in self._by_event.get(event, {}).values():
                 self._wake(group, event.kind)
         if published:
