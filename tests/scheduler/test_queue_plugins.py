@@ -40,18 +40,17 @@ def test_a_gang_is_admitted_in_spite_of_limits_once_it_has_waited_too_long() -> 
     gangs that small ones bypass."""
     world = SchedulerWorld(SLA)
     world.upsert(node("a"), podgroup("g", 1, phase="", resources={"cpu": 100}))
-    world.cluster.cycle_time = CREATED + 1799
+    world.time = CREATED + 1799
     world.schedule()
     assert phase(world, "g") == "Pending"
-    world.cluster.cycle_time = CREATED + 1801
-    world.cluster.capacity_generation += 1
+    world.time = CREATED + 1801
     world.schedule()
     assert phase(world, "g") == "Inqueue"
 
 
 def test_gangs_with_an_earlier_deadline_are_first() -> None:
     world = SchedulerWorld(SLA)
-    world.cluster.cycle_time = CREATED
+    world.time = CREATED
     world.upsert(node("a", cpu=1))
     for name, waiting in (("old", "2h"), ("urgent", "5m"), ("wrong", "soon")):
         annotations = {"volcano.sh/sla-waiting-time": waiting}
@@ -62,7 +61,7 @@ def test_gangs_with_an_earlier_deadline_are_first() -> None:
 def test_a_gang_without_a_waiting_time_has_no_deadline() -> None:
     world = SchedulerWorld(configuration("{name: sla}", "{name: gang}, {name: overcommit}"))
     world.upsert(node("a"), podgroup("g", 1, phase="", resources={"cpu": 100}))
-    world.cluster.cycle_time = CREATED + 10**8
+    world.time = CREATED + 10**8
     world.schedule()
     assert phase(world, "g") == "Pending"
 
@@ -87,7 +86,7 @@ def test_a_revocable_node_takes_preemptable_pods_while_its_zone_is_active(
     hour: int, minute: int, active: bool
 ) -> None:
     world = SchedulerWorld(TDM)
-    world.cluster.cycle_time = at(hour, minute)
+    world.time = at(hour, minute)
     world.upsert(node("lent", labels={"volcano.sh/revocable-zone": "night"}), node("own"))
     for name, annotations in (
         ("usual", {}),
@@ -107,15 +106,12 @@ def test_a_revocable_node_takes_preemptable_pods_while_its_zone_is_active(
 
 def test_pods_are_placed_when_their_zone_opens() -> None:
     world = SchedulerWorld(TDM)
-    world.cluster.cycle_time = at(21)
+    world.time = at(21)
     world.upsert(node("lent", labels={"volcano.sh/revocable-zone": "night"}), podgroup("g", 1))
     world.upsert(annotated(pod("g-0", "g"), volcano__preemptable="true"))
     assert world.schedule() == {}
     assert "in a revocable zone that is not active" in world.fit_message("g")
-    (tdm,) = world.core._framework.retry_times
-    assert tdm.retry_at(world.cluster.gangs["ns/g"]) == at(22)
-    world.cluster.cycle_time = at(22)
-    world.cluster.capacity_generation += 1
+    world.time = at(22)
     assert world.schedule() == {"g-0": "lent"}
 
 
@@ -246,7 +242,7 @@ def measure(world: SchedulerWorld, *, age: float = 0.0, **cpu: float) -> None:
 
 def test_nodes_with_little_measured_utilization_are_preferred() -> None:
     world = SchedulerWorld(USAGE)
-    world.cluster.cycle_time = NOW
+    world.time = NOW
     world.upsert(*(node(name, cpu=64) for name in ("a", "b", "c")))
     measure(world, a=70, b=20, c=50)
     submit(world, "g", 1)
@@ -255,7 +251,7 @@ def test_nodes_with_little_measured_utilization_are_preferred() -> None:
 
 def test_nodes_above_the_threshold_are_excluded_until_they_are_measured_again() -> None:
     world = SchedulerWorld(USAGE)
-    world.cluster.cycle_time = NOW
+    world.time = NOW
     world.upsert(node("a"))
     measure(world, a=81)
     submit(world, "g", 1)
@@ -267,19 +263,18 @@ def test_nodes_above_the_threshold_are_excluded_until_they_are_measured_again() 
 
 def test_old_measurements_are_not_used() -> None:
     world = SchedulerWorld(USAGE)
-    world.cluster.cycle_time = NOW
+    world.time = NOW
     world.upsert(node("a"), node("b"))
     measure(world, a=99, b=99)
     submit(world, "g", 2)
     assert world.schedule() == {}
-    world.cluster.cycle_time = NOW + MAX_AGE + 1
-    world.cluster.capacity_generation += 1
+    world.time = NOW + MAX_AGE + 1
     assert len(world.schedule()) == 2
 
 
 def test_pods_that_came_after_the_measurement_count_by_an_estimate() -> None:
     world = SchedulerWorld(USAGE)
-    world.cluster.cycle_time = NOW
+    world.time = NOW
     world.upsert(node("a", cpu=10), node("b", cpu=10))
     measure(world, a=30, b=40)
     submit(world, "g", 6)
@@ -464,10 +459,9 @@ def test_tasks_are_placed_in_the_declared_order() -> None:
 
 def test_the_time_of_a_deadline_is_when_a_gang_is_tried_again() -> None:
     world = SchedulerWorld(SLA)
-    world.cluster.cycle_time = CREATED
-    world.upsert(podgroup("g", 1, phase=""))
+    world.time = CREATED + 1700
+    world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}))
     world.schedule()
-    (sla,) = world.core._framework.retry_times
     waiting = timedelta(minutes=30).total_seconds()
-    at = sla.retry_at(world.cluster.gangs["ns/g"])
+    at = world.cluster.waiting.next_due()
     assert at is not None and CREATED + waiting < at < CREATED + waiting + 1

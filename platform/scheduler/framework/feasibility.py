@@ -45,7 +45,6 @@ class FeasibilityCache:
         self._codes: dict[str, int] = {}
         self._node_matrix = node_matrix
         self._filters = tuple(filters)
-        self._generation = 0
         self._masks: dict[bytes, FeasibilityMask] = {}
 
     def clear(self) -> None:

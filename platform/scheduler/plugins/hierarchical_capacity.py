@@ -54,11 +54,14 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         """What each queue itself contributes to the sums of its path."""
         self._stale: set[str] = set()
         """Queues whose contribution may have changed."""
+        self._position = -1
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute limits and sums of what has changed."""
         super().on_session_open(cache)
-        self._stale.update(cache.queues)
+        changed = cache.queue_changes.since(self._position)
+        self._position = cache.queue_changes.position
+        self._stale.update(cache.queues if changed is None else changed)
         self._add_up()
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
@@ -93,6 +96,22 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._add_up()
         self._stale.add(queue.name)  # it may change without another comparison
         return self._paths.get(queue.name, ())
+
+    def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
+        """Return *queue*, and the ancestors below the root that the argument includes."""
+        levels = self.levels(queue)
+        return levels[: min(1 + self.ancestor_reclaim_level, max(len(levels) - 1, 1))]
+
+    def losing_levels(self, queue: QueueInfo, gaining: QueueInfo) -> Sequence[QueueLevel]:
+        """Return *queue*, and the ancestors that the argument includes and *gaining* has not."""
+        kept = {level.name for level in self.levels(gaining)}
+        levels = self.levels(queue)[: 1 + self.ancestor_reclaim_level]
+        return [level for level in levels if level.name not in kept]
+
+    def victim_queue_order(self, queue: QueueInfo, preemptor: QueueInfo) -> float:
+        """Queues first that have most ancestors in common with that of the *preemptor*."""
+        own = {level.name for level in self.levels(preemptor)}
+        return -float(sum(level.name in own for level in self.levels(queue)))
 
     # -- private -------------------------------------------------------------------------------
 

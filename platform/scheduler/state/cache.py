@@ -285,6 +285,7 @@ class SchedulerCache:
             known is None
             or new is None
             or (known.spec, known.status.state) != (new.spec, new.status.state)
+            or known.metadata.annotations != new.metadata.annotations
         ):
             self.queue_version += 1
             self.queue_changes.add(name)
