@@ -110,7 +110,7 @@ class SchedulerCache:
         self._queue_shares: dict[str, _QueueShare] = {}
         self._changed_queues: set[str] = set()
         self.overcommitted_nodes: set[int] = set()
-        """Nodes that may be overcommitted: a pod that this scheduler has not placed there has
+        """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
         self._last_cycle_generation = -1
         self._in_cycle = False
