@@ -88,8 +88,9 @@ async def test_without_room_the_members_are_evicted(number: int, executed: bool)
         server.gang("g", MEMBERS)
         await killed_at(server, number, executed=executed)
         bound = len(server.nodes_of("g"))
-        for node in sorted({f"n{node}" for node in range(MEMBERS)} - {*server.nodes_of("g")}):
-            server.member("other", int(node[1:]), node=node, schedulerName="other")
+        for node in range(MEMBERS):
+            if f"n{node}" not in server.nodes_of("g"):
+                server.member("other", node, node=f"n{node}", schedulerName="other")
         async with server.scheduler(stranded_gang_timeout=0.2) as run:
             if bound in (0, MEMBERS):
                 await wait_for(lambda: "g-0" in {e[1] for e in run.recorder.events} or bound)

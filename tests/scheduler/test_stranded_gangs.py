@@ -223,8 +223,8 @@ def test_no_gang_stays_partly_bound_longer_than_the_timeout(
             world.upsert(pod(f"{name}-{index}", name, node_name=where))
     for step in [*steps, "wait", "wait", "wait"]:
         decision = world.after(DEFAULT_TIMEOUT if step == "wait" else 1.0)
-        for each in decision.evictions:
-            world.remove(world.pod_objects[each.uid])
+        for eviction in decision.evictions:
+            world.remove(world.pod_objects[eviction.uid])
         for each in decision.placements:
             if step == "lose":
                 world.cluster.forget(each.uid)
