@@ -9,6 +9,7 @@ from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
+from batholith.scheduler.framework.completeness import has_bound_tasks, was_complete
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.stranded_gangs import DEFAULT_TIMEOUT
 from batholith.scheduler.state.core_types import Pod
@@ -160,7 +161,7 @@ def test_bindings_in_progress_do_not_make_a_gang_complete() -> None:
     world.upsert(pod("g-0", "g", node_name="n0"))
     report = next(each for each in world.after().reports if each.key == "ns/g")
     assert report.status.conditions == ()
-    assert not world.cluster.gangs["ns/g"].was_complete
+    assert not was_complete(world.cluster.gangs["ns/g"])
 
 
 def test_a_gang_that_never_was_complete_is_not_unknown() -> None:
@@ -232,4 +233,4 @@ def test_no_gang_stays_partly_bound_longer_than_the_timeout(
                 world.upsert(pod(each.name, each.name.partition("-")[0], node_name=each.node))
     world.after(DEFAULT_TIMEOUT)
     for gang in world.cluster.gangs.values():
-        assert gang.was_complete or gang.is_ready() or not gang.has_bound_tasks(), gang.key
+        assert was_complete(gang) or gang.is_ready() or not has_bound_tasks(gang), gang.key

@@ -20,6 +20,7 @@ import numpy as np
 from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task, TaskStatus
 from ..state.reservations import Purpose
+from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, GangRef, IncompleteEviction
 from .plugin_calls import PluginError
 from .session import Session
@@ -131,15 +132,15 @@ class StrandedGangs:
 
 
 def _is_stranded(gang: Gang) -> bool:
-    if gang.single or gang.podgroup is None or gang.was_complete:
+    if gang.single or gang.podgroup is None or was_complete(gang):
         return False
-    return gang.has_bound_tasks() and not gang.is_ready()
+    return has_bound_tasks(gang) and not gang.is_ready()
 
 
 def _needs_replacements(gang: Gang) -> bool:
-    if gang.single or gang.podgroup is None or not gang.was_complete:
+    if gang.single or gang.podgroup is None or not was_complete(gang):
         return False
-    return bool(gang.pending_tasks) and gang.has_bound_tasks() and not gang.is_ready()
+    return bool(gang.pending_tasks) and has_bound_tasks(gang) and not gang.is_ready()
 
 
 def _allocate(session: Session, gang: Gang) -> bool:
