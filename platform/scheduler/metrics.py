@@ -112,6 +112,11 @@ class SchedulerMetrics:
         """Yield the gauges, all from one decision."""
         stats = self._stats
         yield from _unschedulable(stats.unschedulable)
+        yield GaugeMetricFamily(
+            "batholith_scheduler_stranded_gangs",
+            "Gangs that were never complete and of which pods are bound.",
+            value=stats.stranded,
+        )
         yield from _queue_metrics(stats.queues)
 
 

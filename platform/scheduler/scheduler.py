@@ -182,20 +182,7 @@ class Scheduler:
         self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
-        self._binder = Binder(
-            client,
-            recorder=recorder,
-            clock=self._clock,
-            max_in_flight=self._settings.max_bindings_in_flight,
-            forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
-            pod_versions=self._pod_versions,
-            check=PlacementCheck(
-                nodes=self._node_informer.get,
-                pods=self._pod_informer.get,
-                podgroups=self._podgroup_informer.get,
-            ),
-            count_stale=self._metrics.count_stale_placements,
-        )
+        self._binder = self._new_binder(client, recorder)
         self._evictor = Evictor(
             client,
             recorder=recorder,
@@ -233,6 +220,22 @@ class Scheduler:
                 self._nominator,
             ):
                 self._settings.work_metrics.register(writer.queue)
+
+    def _new_binder(self, client: Client, recorder: Recorder | None) -> Binder:
+        return Binder(
+            client,
+            recorder=recorder,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
+            forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
+            pod_versions=self._pod_versions,
+            check=PlacementCheck(
+                nodes=self._node_informer.get,
+                pods=self._pod_informer.get,
+                podgroups=self._podgroup_informer.get,
+            ),
+            count_stale=self._metrics.count_stale_placements,
+        )
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None

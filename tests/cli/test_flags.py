@@ -270,6 +270,18 @@ def test_a_reconcile_timeout_must_be_positive(given: str, expected: str) -> None
     assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {expected}")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("soon", '--stranded-gang-timeout: time: invalid duration "soon"'),
+        ("0s", "--stranded-gang-timeout=0s: must be more than 0"),
+    ],
+)
+def test_the_timeout_of_stranded_gangs_must_be_positive(given: str, expected: str) -> None:
+    outcome = CliRunner().invoke(app, ["scheduler", f"--stranded-gang-timeout={given}"])
+    assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {expected}")
+
+
 @pytest.mark.parametrize("command", ["controllers", "scheduler"])
 @pytest.mark.parametrize(
     ("given", "missing"),

@@ -17,7 +17,7 @@ from batholith.testing import Cluster, RequestMatcher
 
 Json = dict[str, Any]
 MEMBERS = 4
-DOOMED = "doomed-scheduler"
+KILLED = "killed-scheduler"
 
 
 def bindings(nth: int, *, agent: str = "", count: int | None = 1) -> RequestMatcher:
@@ -25,17 +25,17 @@ def bindings(nth: int, *, agent: str = "", count: int | None = 1) -> RequestMatc
 
 
 @asynccontextmanager
-async def doomed_scheduler(server: GangServer | Cluster, **settings: Any) -> AsyncIterator[None]:
+async def killed_scheduler(server: GangServer | Cluster, **settings: Any) -> AsyncIterator[None]:
     """A scheduler that binds one pod at a time, and is killed at the end of the block.
 
     What it sends from then on does not arrive.
     """
-    client = await server.client(DOOMED).__aenter__()
+    client = await server.client(KILLED).__aenter__()
     given = SchedulerSettings(max_bindings_in_flight=1, **settings)
     task = asyncio.create_task(Scheduler(client, settings=given).run())
     yield
-    server.faults.lose_request(RequestMatcher(user_agent=DOOMED, count=None))
-    server.faults.lose_request(RequestMatcher("watch", user_agent=DOOMED, count=None))
+    server.faults.lose_request(RequestMatcher(user_agent=KILLED, count=None))
+    server.faults.lose_request(RequestMatcher("watch", user_agent=KILLED, count=None))
     task.cancel()
     await client.__aexit__(None, None, None)
     await asyncio.gather(task, return_exceptions=True)
@@ -51,11 +51,11 @@ def kill_points() -> list[Any]:
 
 
 async def killed_at(server: GangServer, number: int, *, executed: bool) -> None:
-    """Let a scheduler place the gang *g*, and kill it at its binding of this number."""
-    matcher = bindings(number, agent=DOOMED)
+    """Let a scheduler allocate the gang *g*, and kill it at its binding of this number."""
+    matcher = bindings(number, agent=KILLED)
     hold = server.faults.hold_response if executed else server.faults.hold
     held = hold(matcher)
-    async with doomed_scheduler(server):
+    async with killed_scheduler(server):
         await held.wait_held()
     assert len(server.nodes_of("g")) == number - (not executed)
 
@@ -88,8 +88,9 @@ async def test_without_room_the_members_are_evicted(number: int, executed: bool)
         server.gang("g", MEMBERS)
         await killed_at(server, number, executed=executed)
         bound = len(server.nodes_of("g"))
-        for node in sorted({f"n{node}" for node in range(MEMBERS)} - {*server.nodes_of("g")}):
-            server.member("other", int(node[1:]), node=node, schedulerName="other")
+        for node in range(MEMBERS):
+            if f"n{node}" not in server.nodes_of("g"):
+                server.member("other", node, node=f"n{node}", schedulerName="other")
         async with server.scheduler(stranded_gang_timeout=0.2) as run:
             if bound in (0, MEMBERS):
                 await wait_for(lambda: "g-0" in {e[1] for e in run.recorder.events} or bound)
@@ -150,8 +151,8 @@ async def block(cluster: Cluster, node: str) -> None:
 async def test_the_eviction_costs_a_job_no_retry_and_no_policy() -> None:
     simulation = SimulationSettings(nodes=MEMBERS, cpus=1)
     async with Cluster(nodes=simulation, scheduler=False) as cluster:
-        held = cluster.faults.hold(bindings(3, agent=DOOMED))
-        async with doomed_scheduler(cluster):
+        held = cluster.faults.hold(bindings(3, agent=KILLED))
+        async with killed_scheduler(cluster):
             await cluster.create(JOBS, job())
             await held.wait_held()
         for node in free(cluster):

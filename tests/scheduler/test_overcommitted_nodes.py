@@ -76,7 +76,7 @@ def test_a_pod_that_the_kubelet_rejects_in_time_suffices() -> None:
     assert not world.cluster.overcommitted_nodes
 
 
-def test_a_terminating_pod_counts_as_gone() -> None:
+def test_a_terminating_pod_counts_as_leaving() -> None:
     world = World()
     world.own("old", 1)
     world.upsert(pod("leaving", "leaving", node_name="a", phase="Running", terminating=True))
@@ -136,7 +136,7 @@ def test_as_few_pods_leave_as_the_order_permits(own: list[int], foreign: list[in
     for number, cpu in enumerate(foreign):
         world.foreign(f"f{number}", cpu)
     world.after()
-    gone = evicted(world.after(KUBELET_DELAY))
+    leaving = evicted(world.after(KUBELET_DELAY))
     lacking = max(sum(foreign) - left, 0)
     expected = []
     for number, cpu in reversed(pods):
@@ -144,7 +144,7 @@ def test_as_few_pods_leave_as_the_order_permits(own: list[int], foreign: list[in
             break
         expected.append(f"p{number}")
         lacking -= cpu
-    assert gone == expected
+    assert leaving == expected
 
 
 async def test_the_pod_is_marked_and_deleted(monkeypatch: Any) -> None:

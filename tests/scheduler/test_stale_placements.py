@@ -1,4 +1,4 @@
-"""Placements are checked before they are sent, and the rest of a gang is placed again at once."""
+"""Placements are checked before they are sent; the rest of a gang is allocated again at once."""
 
 from collections.abc import Callable
 
@@ -92,10 +92,10 @@ async def test_the_rest_of_a_gang_is_placed_again_at_once(
             server.gang("g", 3)
             await first.wait_held()
             (bound,) = server.nodes_of("g")
-            placed = {
+            allocated = {
                 task.node for task in run.scheduler._scheduler_cache.gangs["d/g"].tasks.values()
             }
-            lost = min(placed - {bound})
+            lost = min(allocated - {bound})
             change(server, lost)
             await wait_for(
                 lambda: (

@@ -106,8 +106,8 @@ def test_quirk_51_a_complete_gang_is_not_pending_while_replacements_are_bound() 
     assert world.report_after().status.phase == "Running"
     world.remove(pod("x", "g", node_name="a", phase="Running"))
     world.upsert(pod("z", "g"))
-    placed = world.report_after()
-    assert placed.status.phase == "Running"
+    allocated = world.report_after()
+    assert allocated.status.phase == "Running"
     world.upsert(pod("z", "g", node_name="a"))
     assert world.report_after().status.phase == "Running"
 
@@ -231,8 +231,8 @@ def test_quirk_57_a_best_effort_pod_that_fits_no_node_is_unschedulable() -> None
     (condition,) = report.status.conditions
     assert (condition.type, report.status.phase) == ("Unschedulable", "Inqueue")
     assert "didn't match" in condition.message
-    (told,) = report.pod_conditions
-    assert told.reason == "Unschedulable" and "didn't match" in told.message
+    (reported,) = report.pod_conditions
+    assert reported.reason == "Unschedulable" and "didn't match" in reported.message
 
 
 async def test_quirk_58_a_refusal_at_enqueue_is_a_warning_with_its_text() -> None:

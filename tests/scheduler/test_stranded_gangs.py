@@ -1,4 +1,4 @@
-"""Gangs of which a part is bound: completed first, or evicted as a whole after a timeout."""
+"""Gangs of which some members are bound: completed first, or evicted as a whole after a timeout."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
+from batholith.scheduler.framework.completeness import has_bound_tasks, was_complete
 from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.framework.stranded_gangs import DEFAULT_TIMEOUT
 from batholith.scheduler.state.core_types import Pod
@@ -44,7 +45,7 @@ class World(SchedulerWorld):
         return blocker
 
 
-def placed(decision: Decision) -> set[str]:
+def allocated(decision: Decision) -> set[str]:
     return {each.name for each in decision.placements}
 
 
@@ -61,7 +62,7 @@ def test_a_stranded_gang_is_completed_before_all_others() -> None:
         pod("whole-0", "whole", priority=9),
         pod("whole-1", "whole", priority=9),
     )
-    assert placed(world.after()) == {"early-1", "early-2"}
+    assert allocated(world.after()) == {"early-1", "early-2"}
 
 
 def test_what_a_stranded_gang_lacks_is_reserved() -> None:
@@ -70,15 +71,15 @@ def test_what_a_stranded_gang_lacks_is_reserved() -> None:
         podgroup("g", 3), pod("g-0", "g", node_name="n0"), pod("g-1", "g"), pod("g-2", "g")
     )
     blockers = [world.block(name, "n0") for name in ("x", "y")]
-    assert placed(world.after()) == set()
+    assert allocated(world.after()) == set()
     reservation = world.cluster.reservations.get("ns/g")
     assert reservation is not None
     assert reservation.purpose is Purpose.STRANDED
     world.remove(blockers[0])
     world.upsert(pod("single", scheduler="default-scheduler"))
-    assert placed(world.after()) == set()  # one is free, and held
+    assert allocated(world.after()) == set()  # one is free, and held
     world.remove(blockers[1])
-    assert placed(world.after()) == {"g-1", "g-2"}
+    assert allocated(world.after()) == {"g-1", "g-2"}
     assert world.cluster.reservations.get("ns/g") is None
 
 
@@ -98,7 +99,7 @@ def test_members_of_a_stranded_gang_are_evicted_after_the_timeout() -> None:
     for number in range(2):
         world.remove(pod(f"g-{number}", "g", node_name=f"n{number}"))
     world.upsert(node("n2", cpu=1), pod("g-0", "g"), pod("g-1", "g"))
-    assert placed(world.after()) == {"g-0", "g-1", "g-2"}
+    assert allocated(world.after()) == {"g-0", "g-1", "g-2"}
 
 
 def test_a_gang_that_is_completed_in_time_keeps_its_members() -> None:
@@ -107,7 +108,7 @@ def test_a_gang_that_is_completed_in_time_keeps_its_members() -> None:
     world.half_bound("g", 3, 2)
     world.after()
     world.remove(blocker)
-    assert placed(world.after(DEFAULT_TIMEOUT - 1)) == {"g-2"}
+    assert allocated(world.after(DEFAULT_TIMEOUT - 1)) == {"g-2"}
     assert evicted(world.after(5)) == set()
     world.upsert(pod("g-2", "g", node_name="n2"))
     assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
@@ -138,7 +139,7 @@ def test_a_gang_that_was_complete_once_keeps_its_members(status: PodGroupStatus)
     assert world.cluster.reservations.get("ns/g") is not None
     world.remove(pod("g-0", "g", node_name="n0", phase="Running"))
     world.upsert(pod("single", scheduler="default-scheduler"))
-    assert placed(world.after()) != {"single"}
+    assert allocated(world.after()) != {"single"}
 
 
 def test_completeness_is_observed_without_a_status() -> None:
@@ -160,7 +161,7 @@ def test_bindings_in_progress_do_not_make_a_gang_complete() -> None:
     world.upsert(pod("g-0", "g", node_name="n0"))
     report = next(each for each in world.after().reports if each.key == "ns/g")
     assert report.status.conditions == ()
-    assert not world.cluster.gangs["ns/g"].was_complete
+    assert not was_complete(world.cluster.gangs["ns/g"])
 
 
 def test_a_gang_that_never_was_complete_is_not_unknown() -> None:
@@ -176,7 +177,7 @@ def test_a_gang_that_never_was_complete_is_not_unknown() -> None:
 def test_a_stranded_gang_whose_admission_was_lost_is_admitted_again() -> None:
     world = World(nodes=2, cpu=2)
     world.half_bound("g", 3, 1, phase="", resources={"cpu": 999})
-    assert placed(world.after()) == {"g-1", "g-2"}
+    assert allocated(world.after()) == {"g-1", "g-2"}
 
 
 def test_a_gang_with_missing_pods_holds_nothing_until_they_exist() -> None:
@@ -213,7 +214,7 @@ def test_elastic_gangs_above_their_minimum_are_not_stranded() -> None:
 def test_no_gang_stays_partly_bound_longer_than_the_timeout(
     gangs: list[tuple[int, int]], nodes: int, cpu: int, steps: list[str]
 ) -> None:
-    """Whatever a crash has left, and whichever bindings are confirmed or lost afterwards."""
+    """After any crash, with any of the later bindings confirmed or lost."""
     world = World(nodes=nodes, cpu=cpu)
     for number, (members, bound) in enumerate(gangs):
         name = f"g{number}"
@@ -223,8 +224,8 @@ def test_no_gang_stays_partly_bound_longer_than_the_timeout(
             world.upsert(pod(f"{name}-{index}", name, node_name=where))
     for step in [*steps, "wait", "wait", "wait"]:
         decision = world.after(DEFAULT_TIMEOUT if step == "wait" else 1.0)
-        for each in decision.evictions:
-            world.remove(world.pod_objects[each.uid])
+        for eviction in decision.evictions:
+            world.remove(world.pod_objects[eviction.uid])
         for each in decision.placements:
             if step == "lose":
                 world.cluster.forget(each.uid)
@@ -232,4 +233,4 @@ def test_no_gang_stays_partly_bound_longer_than_the_timeout(
                 world.upsert(pod(each.name, each.name.partition("-")[0], node_name=each.node))
     world.after(DEFAULT_TIMEOUT)
     for gang in world.cluster.gangs.values():
-        assert gang.was_complete or gang.is_ready() or not gang.has_bound_tasks(), gang.key
+        assert was_complete(gang) or gang.is_ready() or not has_bound_tasks(gang), gang.key

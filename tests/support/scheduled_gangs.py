@@ -1,4 +1,4 @@
-"""A scheduler on an API server of its own: gangs, nodes, and what became of them."""
+"""A scheduler and an API server: gangs, nodes, and where pods are bound."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -27,7 +27,7 @@ class GangServer(ControllerApi):
         self.put(QUEUES, "default", spec={"weight": 1}, status={"state": "Open"})
 
     def node(self, name: str, cpu: int = 1, **spec: Any) -> None:
-        """Store a node with room for *cpu* members."""
+        """Store a node that fits *cpu* members."""
         allocatable = {"cpu": str(cpu), "memory": "64Gi", "pods": "110"}
         self.put(NODES, name, spec=spec, status={"allocatable": allocatable})
 

@@ -143,16 +143,6 @@ def _namespace(obj: Json) -> Found:
             yield f"metadata.labels[{label}]", "pods are not held against the security standards"
 
 
-def _node(obj: Json) -> Found:
-    taints = _list(_dict(obj.get("spec")).get("taints"))
-    for index, taint in enumerate(taints):
-        # Kubernetes' own taints mark a lost node, where nothing is left to evict.
-        if taint.get("effect") == "NoExecute" and "kubernetes.io/" not in taint.get("key", ""):
-            path = f"spec.taints[{index}].effect"
-            yield path, "NoExecute keeps new pods away, but evicts none; use kubectl drain"
-            return
-
-
 def _pod(obj: Json) -> Found:
     return unenforced_pod_fields([("spec", obj.get("spec"))])
 
@@ -264,7 +254,6 @@ def _with_rules(schema: object) -> str | None:
 
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
-    ("", "Node"): _node,
     ("", "Pod"): _pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,

@@ -17,9 +17,10 @@ from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGro
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
 from ..state.diagnosis import Diagnosis, FitError
 from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
+from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
 from .explanations import Explanation
 
-SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
+UNSCHEDULABLE = "Unschedulable"
 SCHEDULABLE = "Schedulable"
 READY = "tasks in gang are ready to be scheduled"
 MEMBER_GRACE_PERIOD, MAX_MEMBER_GRACE_PERIOD = 1.0, 10.0
@@ -33,7 +34,6 @@ CONDITION_INTERVAL = 1.0
 """Seconds between two reports that include the conditions of a gang's pods."""
 
 _MISSING_MEMBER_REASONS = (NOT_ENOUGH_TASKS, NOT_ENOUGH_PODS_OF_TASK, SCHEDULING_GATED)
-_STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
 _PLACED_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
 
@@ -82,8 +82,7 @@ def build_report(
     *queue* is its queue, and *position* returns where it waits there and how many gangs do.
     """
     was_pending = gang.is_pending
-    gang.was_complete = gang.was_complete or (bool(gang.tasks) and gang.is_complete())
-    slow = busy and gang.phase not in _STARTED_PHASES
+    slow = busy and gang.phase not in STARTED_PHASES
     left = _remaining_grace_period(
         gang, now, MAX_MEMBER_GRACE_PERIOD if slow else MEMBER_GRACE_PERIOD
     )
@@ -154,10 +153,10 @@ def next_phase(gang: Gang) -> str:
     has to be admitted again.
     """
     counts = gang.counts
-    is_started = gang.phase in _STARTED_PHASES
+    is_started = gang.phase in STARTED_PHASES
     has_missing = not gang.is_ready() and not gang.is_terminating()
     # A gang that never was complete has not started: policies of its job do not react to it.
-    if counts[TaskStatus.RUNNING] and has_missing and (is_started or gang.was_complete):
+    if counts[TaskStatus.RUNNING] and has_missing and (is_started or was_complete(gang)):
         return PodGroupPhase.UNKNOWN
     count = sum(counts[status] for status in _PLACED_STATUSES) - gang.rejected
     count += counts[TaskStatus.BINDING] if is_started else 0
@@ -211,7 +210,7 @@ def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
 def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGroupCondition, ...]:
     """Return the last conditions with those that hold now set; none is ever removed."""
     conditions = {condition.type: condition for condition in gang.last_status.conditions}
-    if gang.tasks and gang.is_complete():
+    if gang.tasks and is_complete(gang):
         conditions[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
     elif diagnosis and not gang.is_ready():
         conditions[UNSCHEDULABLE] = PodGroupCondition(

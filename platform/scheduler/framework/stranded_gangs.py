@@ -3,8 +3,8 @@
 A gang is bound as a whole, but a crash between two bindings, or a rejected one, may leave a part of
 it bound, which uses resources without running. Such a gang was never complete: it is *stranded*.
 
-1. Stranded gangs are placed before all others, the oldest first. What they lack is reserved.
-2. After a timeout their bound members are evicted, and the gang is placed again as a whole. The
+1. Stranded gangs are allocated before all others, the oldest first. What they lack is reserved.
+2. After a timeout their bound members are evicted, and the gang is allocated again as a whole. The
    pods are marked as replaced, so that the job controller counts no retry and applies no policy.
 3. A gang that was complete once keeps its members; what replacements of lost ones lack is reserved.
 
@@ -20,6 +20,7 @@ import numpy as np
 from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task, TaskStatus
 from ..state.reservations import Purpose
+from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, GangRef, IncompleteEviction
 from .plugin_calls import PluginError
 from .session import Session
@@ -35,7 +36,7 @@ _BOUND_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING)
 
 
 class StrandedGangs:
-    """Places incomplete gangs before all others, and evicts those that stay incomplete."""
+    """Allocates incomplete gangs before all others, and evicts those that stay incomplete."""
 
     def __init__(self, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Evict the members of a gang that is stranded for *timeout* seconds."""
@@ -55,7 +56,7 @@ class StrandedGangs:
         return len(self._since)
 
     def run(self, session: Session, *, now: float) -> None:
-        """Place or evict incomplete gangs; to be called before the actions of a cycle.
+        """Allocate or evict incomplete gangs; to be called before the actions of a cycle.
 
         *now* is a reading of a monotonic clock.
         """
@@ -63,9 +64,9 @@ class StrandedGangs:
         for gang in list(session.cache.changed_gangs()):
             self._observe(session, gang, now)
         for gang in self._in_order(session, self._since):
-            self._place_or_evict(session, gang, now)
+            self._allocate_or_evict(session, gang, now)
         for gang in self._in_order(session, self._replacing):
-            _place(session, gang)
+            _allocate(session, gang)
 
     def rechecks(self, *, now: float) -> dict[str, float]:
         """Return the seconds until each stranded gang is to be evicted, by key."""
@@ -92,10 +93,10 @@ class StrandedGangs:
         found = [gang for gang in gangs if gang is not None]
         return sorted(found, key=lambda gang: (gang.created, gang.key))
 
-    def _place_or_evict(self, session: Session, gang: Gang, now: float) -> None:
+    def _allocate_or_evict(self, session: Session, gang: Gang, now: float) -> None:
         if now - self._since[gang.key] < self.timeout:
-            _place(session, gang)
-        elif not _place(session, gang):
+            _allocate(session, gang)
+        elif not _allocate(session, gang):
             self._evict(session, gang)
 
     def _evict(self, session: Session, gang: Gang) -> None:
@@ -131,19 +132,19 @@ class StrandedGangs:
 
 
 def _is_stranded(gang: Gang) -> bool:
-    if gang.single or gang.podgroup is None or gang.was_complete:
+    if gang.single or gang.podgroup is None or was_complete(gang):
         return False
-    return gang.has_bound_tasks() and not gang.is_ready()
+    return has_bound_tasks(gang) and not gang.is_ready()
 
 
 def _needs_replacements(gang: Gang) -> bool:
-    if gang.single or gang.podgroup is None or not gang.was_complete:
+    if gang.single or gang.podgroup is None or not was_complete(gang):
         return False
-    return bool(gang.pending_tasks) and gang.has_bound_tasks() and not gang.is_ready()
+    return bool(gang.pending_tasks) and has_bound_tasks(gang) and not gang.is_ready()
 
 
-def _place(session: Session, gang: Gang) -> bool:
-    """Place what *gang* lacks, or reserve it; returns whether it is placed."""
+def _allocate(session: Session, gang: Gang) -> bool:
+    """Allocate what *gang* lacks, or reserve it; returns whether it is allocated."""
     if session.can_skip(gang):
         return False
     rejection = session.job_valid(gang)
@@ -153,13 +154,13 @@ def _place(session: Session, gang: Gang) -> bool:
     try:
         if gang.is_pending:
             session.enqueue(gang)  # it was admitted before a restart lost that
-        return _place_missing(session, gang)
+        return _allocate_missing(session, gang)
     except PluginError as error:
         session.reject_failed(gang, error)
         return False
 
 
-def _place_missing(session: Session, gang: Gang) -> bool:
+def _allocate_missing(session: Session, gang: Gang) -> bool:
     tasks = session.tasks(gang)
     missing = MissingMembers(gang)
     fitting: dict[str, int] = {}

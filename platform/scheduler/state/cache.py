@@ -160,7 +160,7 @@ class SchedulerCache:
         self._seen_positions = (-1, -1)
         """Ends of the change logs of the node matrix after the last cycle."""
         self.overcommitted_nodes: set[int] = set()
-        """Nodes that may be overcommitted: a pod that this scheduler has not placed there has
+        """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
         self._in_cycle = False
 

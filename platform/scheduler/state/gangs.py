@@ -296,9 +296,7 @@ class Gang:
         self.min_request: Amounts = {}
         """The minimum without gated tasks, which ``enqueue`` compares."""
         self.rejected = 0
-        """Number of tasks that the kubelet has rejected; they count as failed, too."""
-        self.was_complete = False
-        """Whether its minimum was bound once, and confirmed."""
+        """Number of tasks that the kubelet has rejected; they are failed, too."""
         self.releasing = 0
         """Number of tasks that are being deleted and still on their node."""
         self.member_arrival = MemberArrival()
@@ -381,25 +379,12 @@ class Gang:
         return Counter(task.role for task in tasks if task.eq_class.best_effort)
 
     def is_terminating(self) -> bool:
-        """Return whether all missing members are being deleted, and no task is pending.
-
-        Those that the kubelet has rejected are about to be deleted.
-        """
+        """Return whether all missing members are being deleted, or rejected by the kubelet, and no
+        task is pending."""
         accounted = self.counts.allocated + self.counts.completed + self.releasing
         has_pending = self.counts[TaskStatus.PENDING] > 0
-        is_losing = self.releasing > 0 or self.rejected > 0
+        is_losing = self.releasing + self.rejected > 0
         return is_losing and not has_pending and accounted >= self.min_member
-
-    def is_complete(self) -> bool:
-        """Return whether the minimum is bound, in total and of each role; bindings in progress do
-        not count."""
-        return _bound(self.counts) >= self.min_member and all(
-            _bound(self.role_counts(role)) >= minimum for role, minimum in self.role_minima.items()
-        )
-
-    def has_bound_tasks(self) -> bool:
-        """Return whether tasks are bound, be it with binding of others in progress."""
-        return bool(self.counts[TaskStatus.BOUND] or self.counts[TaskStatus.RUNNING])
 
     def role_counts(self, role: str) -> TaskCounts:
         """Return the counts of one role."""
@@ -499,7 +484,6 @@ class Gang:
         if not known:
             self.phase = podgroup.status.phase if podgroup else ""
             self.last_status = podgroup.status if podgroup else PodGroupStatus()
-            self.was_complete = podgroup is not None and _was_complete(podgroup.status)
             self.diagnosis = None
         self.podgroup = podgroup
         self.min_resources = amounts(podgroup.spec.min_resources) if podgroup else {}
@@ -542,22 +526,6 @@ class Gang:
             tasks.pop(task.uid, None)
 
 
-def _bound(counts: TaskCounts) -> int:
-    """Return how many tasks are bound, or have succeeded."""
-    confirmed = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
-    return sum(counts[status] for status in confirmed)
-
-
-def _was_complete(status: PodGroupStatus) -> bool:
-    """Return whether the minimum of a PodGroup was bound once, according to its status.
-
-    The condition is written once all bindings are confirmed, and never removed.
-    """
-    scheduled = any((each.type, each.status) == ("Scheduled", "True") for each in status.conditions)
-    return scheduled or status.phase in _STARTED_PHASES
-
-
-_STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
 _NO_TASKS = TaskCounts()
 _RELEASING = TaskStatus.RELEASING
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)

@@ -1,8 +1,8 @@
 """The binder: binds pods to the nodes that cycles have chosen.
 
 Before a binding is sent, its placement is checked against the newest objects. If it does not hold
-any more, its node being deleted, say, it is forgotten together with all placements of its gang that
-were not sent: the next cycle places them at once, as far as possible.
+any more, because its node is deleted, for example, it is forgotten with all placements of its gang
+that were not sent: the next cycle allocates them at once, as far as possible.
 
 A binding has the uid and resourceVersion of its pod as preconditions, so that it fails for a later
 pod of that name, and for a pod that has changed since the cycle: a new leader may have chosen
@@ -133,7 +133,7 @@ class Binder:
             return None
         await self._pod_versions.wait_idle(uid)
         if self._requests.get(uid) is not request:
-            return None  # forgotten with its gang, and maybe placed again
+            return None  # forgotten with its gang, and maybe allocated again
         if not request.sent and (stale := self._check(placement)) is not None:
             self._forget_stale(request, stale)
             return None

@@ -25,9 +25,9 @@ from ...model.log_fields import object_fields
 from ...model.meta import ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
+from ..framework.completeness import SCHEDULED
 from ..framework.explanations import Explanation
 from ..framework.podgroup_status import (
-    SCHEDULED,
     UNSCHEDULABLE,
     PodGroupReport,
     PodScheduledCondition,
