@@ -5,6 +5,9 @@ equivalence classes nor memory. So these tests also show that batches, masks and
 change no decision.
 """
 
+from collections import Counter
+from fractions import Fraction
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
@@ -261,3 +264,55 @@ def test_a_gang_that_is_pending_again_is_admitted_in_the_next_cycle() -> None:
     world.compare_cycle()
     decision, _ = world.compare_cycle()
     assert [ref.key for ref in decision.enqueued] == ["ns/g"]
+
+
+def _exact_shares(weights: list[int], demand: list[int], cluster: int) -> list[Fraction]:
+    """Divide *cluster* by weight up to each demand, without rounding."""
+    shares = [Fraction(0)] * len(weights)
+    unmet = [i for i, wanted in enumerate(demand) if wanted]
+    remaining = Fraction(cluster)
+    while unmet and remaining:
+        total = sum(weights[i] for i in unmet)
+        level = min(
+            remaining / total, *(Fraction(demand[i] - shares[i]) / weights[i] for i in unmet)
+        )
+        for i in unmet:
+            shares[i] += level * weights[i]
+            remaining -= level * weights[i]
+        unmet = [i for i in unmet if shares[i] < demand[i]]
+    return shares
+
+
+@MODERATE
+@given(
+    cluster=st.integers(1, 40),
+    wanted=st.lists(
+        st.tuples(st.integers(1, 5), st.lists(st.integers(1, 6), max_size=8)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_no_queue_misses_its_share_by_more_than_one_gang(
+    cluster: int, wanted: list[tuple[int, list[int]]]
+) -> None:
+    """Each queue gets no more than its share, and less by at most its smallest waiting gang.
+
+    The pods request one CPU each, so that no gang is rejected for the nodes.
+    """
+    world = OracleWorld(CONFIGS["no enqueue"])
+    world.upsert(queue(), *(node(f"n{i}", cpu=1) for i in range(cluster)))
+    for q, (weight, sizes) in enumerate(wanted):
+        world.upsert(queue(f"q{q}", weight=weight))
+        for g, size in enumerate(sizes):
+            name = f"g{q}.{g}"
+            world.upsert(podgroup(name, size, queue=f"q{q}"))
+            world.upsert(*(pod(f"{name}-t-{i}", name) for i in range(size)))
+    decision, _ = world.compare_cycle()
+    counts = Counter(each.name.rpartition("-t-")[0] for each in decision.placements)
+    demand = [sum(sizes) for _, sizes in wanted]
+    shares = _exact_shares([weight for weight, _ in wanted], demand, cluster)
+    for q, (_, sizes) in enumerate(wanted):
+        got = sum(counts[f"g{q}.{g}"] for g in range(len(sizes)))
+        waiting = [size for g, size in enumerate(sizes) if not counts[f"g{q}.{g}"]]
+        assert got <= shares[q]
+        assert not waiting or shares[q] - got < min(waiting)
