@@ -62,7 +62,20 @@ class _Counter:
             self.done.set()
 
 
+async def _bare(number: int) -> float:
+    """Return the seconds in which a bare loop creates the same Jobs, on a new cluster."""
+    async with cluster("--simulate", "100") as (_, client):
+
+        async def create(index: int) -> None:
+            await client.create(JOBS, job(f"b{index}", 1), namespace=NAMESPACE)
+
+        started = time.perf_counter()
+        await in_parallel(range(number), create)
+        return time.perf_counter() - started
+
+
 async def _minute(number: int) -> None:
+    bare = await _bare(number)
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
         created, written = _Counter(number), _Counter(number)
         jobs, cronjobs = Informer(client, JOBS, _Job), Informer(client, CRONJOBS, _CronJob)
@@ -101,6 +114,7 @@ async def _minute(number: int) -> None:
             task.cancel()
     print(
         f"| {number} | {created.at - due.timestamp():.1f} s | {written.at - due.timestamp():.1f} s "
+        f"| {bare:.1f} s | {(created.at - due.timestamp()) / bare:.2f} "
         f"| {' / '.join(f'{spent[name]:.1f}' for name in COMPONENTS)} |",
         flush=True,
     )
@@ -108,8 +122,11 @@ async def _minute(number: int) -> None:
 
 def minute(given: argparse.Namespace) -> None:
     """Seconds from the scheduled time to the last Job, and to the last status."""
-    print(f"| CronJobs | all Jobs created | all in the status | CPU s: {' / '.join(COMPONENTS)} |")
-    print("| ---: | ---: | ---: | --- |")
+    print(
+        "| CronJobs | all Jobs created | all in the status | the Jobs by a bare loop | ratio "
+        f"| CPU s: {' / '.join(COMPONENTS)} |"
+    )
+    print("| ---: | ---: | ---: | ---: | ---: | --- |")
     asyncio.run(_minute(given.number))
 
 

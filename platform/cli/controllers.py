@@ -76,7 +76,7 @@ class ControllerFlags:
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
     worker_threads_for_cronjob: Annotated[
         int, typer.Option(min=1, help="Workers of the controller of Volcano's CronJobs.")
-    ] = 32
+    ] = 64
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="Workers of the PodGroup controller.")
     ] = 5

@@ -129,7 +129,7 @@ def test_the_arguments_of_volcanos_chart_for_its_controllers(
     cluster, work, serving = ParsedCommand().controllers(*CHART_CONTROLLERS)
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
-    assert work.worker_threads_for_cronjob == 32
+    assert work.worker_threads_for_cronjob == 64
     assert set(select(work.selection)) == set(ON_BY_DEFAULT)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
