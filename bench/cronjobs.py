@@ -173,7 +173,7 @@ def reconcile(given: argparse.Namespace) -> None:
     print("| reconcile | CPU ms |")
     print("| --- | ---: |")
     print(f"| nothing to do, three finished Jobs | {1000 * idle:.3f} |")
-    print(f"| one Job created, one status written, with the server's part | {1000 * start:.3f} |")
+    print(f"| one Job created, one status written, with the server's CPU | {1000 * start:.3f} |")
 
 
 BENCHES: dict[str, Callable[[argparse.Namespace], Any]] = {
