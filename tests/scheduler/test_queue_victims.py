@@ -28,9 +28,8 @@ class Preemptor:
 
 
 def plugin(world: SchedulerWorld, method: str) -> Any:
-    """The plugin with a method."""
-    (found,) = (each for each in world.core._framework.plugins if hasattr(each, method))
-    return found
+    """The last plugin with a method."""
+    return [each for each in world.core._framework.plugins if hasattr(each, method)][-1]
 
 
 def preemptor(world: SchedulerWorld, name: str) -> Preemptor:
