@@ -439,6 +439,7 @@ class Session:
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
             undo_operation(self.cache, operation, committed=True)
+            self.cache.mark_changed(operation.change.gang)  # its tasks are pending again
         for hold in self._pending_holds:
             hold()
         self.cache.refresh()
