@@ -12,18 +12,27 @@ from .framework.decision import (
     QueueStats,
     SchedulerStats,
 )
-from .framework.feasibility import FeasibilityCache
+from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
-from .framework.preemption import update_reservations
+from .framework.preemption import (
+    clear_nominations,
+    drop_unbacked_reservations,
+    update_reservations,
+)
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
+from .state.waiting import ANY
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
+
+
+def _never() -> bool:
+    return False
 
 
 def _no_timer(action: str) -> AbstractContextManager[object]:
@@ -31,7 +40,7 @@ def _no_timer(action: str) -> AbstractContextManager[object]:
 
 
 class CycleRunner:
-    """Runs cycles on one scheduler cache, keeping the feasibility masks between them."""
+    """Runs cycles on one scheduler cache, keeping what is derived from it between them."""
 
     def __init__(
         self,
@@ -50,31 +59,51 @@ class CycleRunner:
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
-        self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
+        self._derived = Derived(cache, framework)
         self._actions = list(actions)
         self._unschedulable: dict[str, GangStats] = {}
+        self._queue_stats: dict[str, QueueStats] = {}
+        self._queue_position = 0
 
     def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
-        """Use other plugins and actions from the next cycle on."""
+        """Use other plugins and actions from the next cycle on; every gang is tried again."""
         self._framework = framework
-        self._feasibility = FeasibilityCache(self._cache.node_matrix, framework.filters)
+        self._derived = Derived(self._cache, framework)
         self._actions = list(actions)
+        self._cache.wake(ANY)
 
-    def run_once(self, *, now: float, busy: bool = False) -> Decision:
+    def tasks_to_try(self, *, time: float, at_most: int) -> int:
+        """Return how many tasks the next cycle tries, or some number above *at_most*.
+
+        *time* is that of the next cycle.
+        """
+        self._prepare(time)
+        return self._cache.waiting.to_try(at_most)
+
+    def run_once(
+        self,
+        *,
+        now: float,
+        time: float | None = None,
+        busy: bool = False,
+        interrupted: Callable[[], bool] | None = None,
+    ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
-        *now* is a reading of a monotonic clock. *busy* is true if the cluster changes at
-        a high rate, so that members of a new gang may arrive slowly.
+        *now* is a reading of a monotonic clock, *time* the Unix time. *busy* is true if the cluster
+        changes at a high rate, so that members of a new gang may arrive slowly. If *interrupted*
+        returns true, the rest is left to the next cycle.
         """
         with self._cache.cycle():
-            session = self._run_actions(now)
+            self._prepare(now if time is None else time)
+            session = self._run_actions(now, interrupted)
             changed_gangs = self._cache.pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
             return Decision(
                 placements=tuple(session.placements),
                 evictions=tuple(session.evictions),
-                nominations=tuple(session.nominations),
+                nominations=tuple(session.nominations.values()),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
                 reports=tuple(build_report(gang, now=now, busy=busy) for gang in changed_gangs),
@@ -84,28 +113,47 @@ class CycleRunner:
                 plugin_failures=session.calls.failures(),
                 incomplete=tuple(self._stranded.evicted),
                 rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
+                retries=self._pop_retries(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
-    def open_session(self) -> Session:
+    def _prepare(self, time: float) -> None:
+        """Find the gangs to be tried."""
+        self._cache.cycle_time = time
+        self._cache.refresh()
+        update_reservations(self._cache)
+        self._cache.waiting.wake_due(time)
+        self._derived.wake()
+        self._cache.waiting.wake_published()
+
+    def _pop_retries(self) -> tuple[tuple[str, int], ...]:
+        retries = tuple(self._cache.waiting.retries.items())
+        self._cache.waiting.retries.clear()
+        return retries
+
+    def open_session(self, interrupted: Callable[[], bool] | None = None) -> Session:
         """Return a new session; to be closed."""
         self._cache.refresh()
         has_enqueue_action = any(name == ENQUEUE for name, _ in self._actions)
         return Session(
             self._cache,
             self._framework,
-            self._feasibility,
+            self._derived,
             has_enqueue_action=has_enqueue_action,
+            interrupted=interrupted or _never,
         )
 
-    def _run_actions(self, now: float) -> Session:
-        session = self.open_session()
-        update_reservations(session)
+    def _run_actions(self, now: float, interrupted: Callable[[], bool] | None) -> Session:
+        session = self.open_session(interrupted)
+        clear_nominations(session)
         self._overcommitted.run(session, now=now)
         self._stranded.run(session, now=now)
         for name, action in self._actions:
+            if session.is_stopped:
+                break
             with self.action_timer(name):
                 action(session)
+        drop_unbacked_reservations(session)
         session.close()
         self._cache.refresh()
         return session
@@ -122,21 +170,30 @@ class CycleRunner:
                 self._unschedulable[gang.key] = GangStats(gang.name, len(gang.pending_tasks))
             else:
                 self._unschedulable.pop(gang.key, None)
+        self._update_queue_stats()
         return SchedulerStats(
-            queues=tuple(
-                QueueStats(
-                    queue.name,
-                    queue.object.spec.weight,
-                    allocated=dict(queue.allocated),
-                    requested=dict(queue.requested),
-                    inqueue=dict(queue.reserved),
-                )
-                for queue in self._cache.queues.values()
-                if queue.object is not None
-            ),
+            queues=tuple(self._queue_stats.values()),
             unschedulable=tuple(self._unschedulable.values()),
             stranded=self._stranded.count,
         )
+
+    def _update_queue_stats(self) -> None:
+        """Update the stats of the queues that changed."""
+        log, queues = self._cache.queue_changes, self._cache.queues
+        changed = log.since(self._queue_position)
+        self._queue_position = log.position
+        for name in set(queues) | set(self._queue_stats) if changed is None else set(changed):
+            queue = queues.get(name)
+            if queue is None or queue.object is None:
+                self._queue_stats.pop(name, None)
+                continue
+            self._queue_stats[name] = QueueStats(
+                name,
+                queue.object.spec.weight,
+                allocated=dict(queue.allocated),
+                requested=dict(queue.requested),
+                inqueue=dict(queue.reserved),
+            )
 
 
 def _refresh_diagnosis(session: Session, gang: Gang) -> None:

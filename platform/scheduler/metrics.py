@@ -63,6 +63,12 @@ class SchedulerMetrics:
             ("plugin", "extension_point"),
             registry=registry,
         )
+        self._retries = Counter(
+            "batholith_scheduler_retries",
+            "Rejected gangs, or groups with equal demand, that were tried again, by reason.",
+            ("reason",),
+            registry=registry,
+        )
         for result in ("scheduled", "unschedulable"):
             self._attempts.labels(result)
         if registry is not None:
@@ -95,6 +101,8 @@ class SchedulerMetrics:
         for eviction in decision.evictions:
             if eviction.replaced:
                 self._replaced_pods.labels(eviction.reason).inc()
+        for reason, count in decision.retries:
+            self._retries.labels(reason).inc(count)
         for failure in decision.plugin_failures:
             labels = (failure.plugin, failure.extension_point)
             self._plugin_errors.labels(*labels).inc(failure.count)

@@ -23,7 +23,7 @@ from ..kube.client.client import Client
 from ..kube.informer.informer import Informer, KindSource
 from ..kube.supervision import supervise
 from ..machinery.change_rate import ChangeRate
-from ..machinery.clock import Clock, SystemClock
+from ..machinery.clock import Clock, SystemClock, Timer
 from ..machinery.delay_heap import DelayHeap
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import run_controller
@@ -40,13 +40,16 @@ from .framework.decision import Decision, IncompleteEviction
 from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
+from .optional_source import OptionalSource
 from .state.cache import SchedulerCache
 from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
     EvictionForgotten,
     NodeEvent,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -72,6 +75,9 @@ cycle handles several."""
 
 _EVICTION_RETRY_DELAY = 300.0
 """Seconds for which a pod whose eviction was refused is not chosen again."""
+
+_MIN_RETRY_DELAY = 0.01
+"""Seconds until a cycle for gangs that are due, so that several are tried in one."""
 
 _EVENT_BATCH_SIZE = 200
 """Events applied before the scheduler yields to the event loop: some 5 ms."""
@@ -111,6 +117,10 @@ class SchedulerSettings:
     inline_cycle_max_tasks: int = 200
     """Pending tasks up to which a cycle runs on the event loop: it takes a few milliseconds at most
     then, and a thread would cost as much again in switching."""
+
+    max_cycle_seconds: float = 0.05
+    """Time after which a cycle leaves the rest to the next, so that results are published and
+    events are applied."""
 
     write_intervals: WriteIntervals = field(default_factory=WriteIntervals)
     """How often statuses are written."""
@@ -154,6 +164,7 @@ class Scheduler:
         self._cycle_runner.action_timer = self._metrics.action
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
+        self._retry_timer: Timer | None = None
         self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
         self._delayed_rechecks = DelayHeap(
@@ -233,6 +244,9 @@ class Scheduler:
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
+            self._optional_source(
+                names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
+            ),
             self._source(self._podgroup_informer, PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
@@ -303,6 +317,16 @@ class Scheduler:
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
+    def _optional_source(
+        self,
+        resource: Resource,
+        view: type[T],
+        event: Callable[[T | None, T | None], CacheEvent],
+    ) -> OptionalSource:
+        """Return the source of a kind without which the scheduler works, too."""
+        source = self._source(self._informer(resource, view), event)
+        return OptionalSource(self._client, resource, source, self._clock)
+
     def _forget_eviction(self, uid: str) -> None:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
         self._enqueue_event(EvictionForgotten(uid, until))
@@ -349,23 +373,57 @@ class Scheduler:
     # -- cycles --------------------------------------------------------------------------------
 
     async def _run_cycle(self) -> None:
-        """Collect and apply a batch of events, run a cycle, and dispatch its decision."""
-        await self._clock.sleep(_BATCH_DELAY if self._change_rate.quiet_in() else 0)
+        """Collect and apply a batch of events, run a cycle, and dispatch its decision.
+
+        A cycle that takes long leaves the rest to the next one, which starts at once.
+        """
+        cache = self._scheduler_cache
+        if not cache.is_unfinished:
+            await self._clock.sleep(_BATCH_DELAY if self._change_rate.quiet_in() else 0)
         self._wake.clear()
         self._switch_conf()
         await self._apply_events()
-        if not self._scheduler_cache.has_changes():
+        if not cache.has_changes() and not self._has_due_retries():
+            self._schedule_retries()
             return
         with self._metrics.cycle():
             decision = await self._decide()
         self._metrics.record_decision(decision)
         self._dispatch(decision)
+        self._schedule_retries()
+        if cache.has_changes():
+            self._wake.set()
 
     async def _decide(self) -> Decision:
         now, busy = self._clock.monotonic(), self._change_rate.quiet_in() > 0
-        if self._scheduler_cache.pending_task_count() > self._settings.inline_cycle_max_tasks:
-            return await asyncio.to_thread(self._cycle_runner.run_once, now=now, busy=busy)
-        return self._cycle_runner.run_once(now=now, busy=busy)
+        time, at_most = self._time(), self._settings.inline_cycle_max_tasks
+        run = partial(
+            self._cycle_runner.run_once,
+            now=now,
+            time=time,
+            busy=busy,
+            interrupted=lambda: self._clock.monotonic() - now > self._settings.max_cycle_seconds,
+        )
+        if self._cycle_runner.tasks_to_try(time=time, at_most=at_most) > at_most:
+            return await asyncio.to_thread(run)
+        return run()
+
+    def _time(self) -> float:
+        return self._clock.now().timestamp()
+
+    def _has_due_retries(self) -> bool:
+        due = self._scheduler_cache.waiting.next_due()
+        return due is not None and due <= self._time()
+
+    def _schedule_retries(self) -> None:
+        """Let the next cycle run when a rejected gang is due."""
+        due = self._scheduler_cache.waiting.next_due()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        if due is not None:
+            delay = max(due - self._time(), _MIN_RETRY_DELAY)
+            self._retry_timer = self._clock.call_later(delay, self._wake.set)
 
     def _dispatch(self, decision: Decision) -> None:
         for gang in decision.enqueued:

@@ -49,7 +49,7 @@ def test_decision_has_placements_allocations_and_stats() -> None:
 def test_pending_tasks_are_counted_before_the_first_cycle_after_their_events() -> None:
     world = SchedulerWorld()
     world.upsert(podgroup("g", 1), pod("g-0", "g"), pod("g-1", "g"))
-    assert world.cluster.pending_task_count() == 2
+    assert world.core.tasks_to_try(time=0.0, at_most=100) == 2
 
 
 def test_gang_is_not_unschedulable_in_the_stats_once_it_is_placed_or_deleted() -> None:

@@ -141,23 +141,23 @@ def test_finished_pod_frees_resources_for_the_next_gang() -> None:
     assert world.schedule() == {"h-0": "a"}
 
 
-def test_running_pod_does_not_change_the_capacity_generation() -> None:
-    """Else all rejected gangs would be tried again for each pod that starts."""
+def test_running_pod_does_not_wake_rejected_gangs() -> None:
+    """Else all of them would be tried again for each pod that starts."""
     world = SchedulerWorld()
     world.upsert(
         node("a"), podgroup("g", 1), pod("g-0", "g", cpu=8), podgroup("h", 1), pod("h-0", "h")
     )
     assert world.schedule() == {"g-0": "a"}
-    generation = world.cluster.capacity_generation
     world.upsert(
         pod("g-0", "g", cpu=8, node_name="a"),
         pod("g-0", "g", cpu=8, node_name="a", phase="Running"),
     )
     world.upsert(pod("g-0", "g", cpu=8, node_name="a", phase="Running", terminating=True))
-    assert world.cluster.capacity_generation == generation
+    assert world.decision().retries == ()
     world.remove(pod("g-0", "g", cpu=8, node_name="a", phase="Running"))
-    assert world.cluster.capacity_generation > generation
-    assert world.schedule() == {"h-0": "a"}
+    decision = world.decision()
+    assert [(each.name, each.node) for each in decision.placements] == [("h-0", "a")]
+    assert dict(decision.retries) == {"nodes": 1}
 
 
 def test_pod_bound_to_another_node_is_allocated_there() -> None:

@@ -1,13 +1,10 @@
 """Admission to queues, order of gangs and queues, and queue limits."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler import conf
-from batholith.scheduler.plugins.proportion import QueueAttr, compute_deserved
 from batholith.scheduler.state.core_types import PriorityClass
 
 
@@ -197,27 +194,6 @@ def test_queue_of_higher_priority_is_first() -> None:
     for name in ("a", "b"):
         world.upsert(podgroup(name, 1, queue=name), pod(f"{name}-0", name))
     assert set(world.schedule()) == {"b-0"}
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 9), st.integers(0, 50), st.integers(0, 30)),
-        min_size=1,
-        max_size=6,
-    ),
-    st.integers(1, 100),
-)
-def test_deserved_is_within_the_total_and_all_limits(
-    queues: list[tuple[int, int, int]], total: int
-) -> None:
-    attrs = [QueueAttr(w, {"cpu": request}, {}, {"cpu": limit}) for w, request, limit in queues]
-    compute_deserved(attrs, {"cpu": total})
-    deserved = [attr.deserved.get("cpu", 0) for attr in attrs]
-    assert sum(deserved) <= total
-    maxima = [min(request, limit) for _, request, limit in queues]
-    assert all(each <= maximum for each, maximum in zip(deserved, maxima, strict=True))
-    assert deserved == maxima or sum(deserved) == total
 
 
 def test_extension_point_of_a_plugin_can_be_disabled() -> None:

@@ -37,6 +37,8 @@ class EvictingWorld(SchedulerWorld):
 
     def __init__(self, text: str = "", **options: object) -> None:
         super().__init__(text or conf(), **options)  # type: ignore[arg-type]
+        self.time = 0.0
+        """Unix time of the next cycle."""
         self.evicted: list[str] = []
         """Names of the pods that were evicted, in order."""
         self.nominated: dict[str, str] = {}
@@ -47,7 +49,7 @@ class EvictingWorld(SchedulerWorld):
     def run(self, *, time: float | None = None) -> Decision:
         """Run a cycle, bind what it placed, and let evicted pods terminate."""
         if time is not None:
-            self.cluster.cycle_time = time
+            self.time = time
         decision = self.decision()
         for placement in decision.placements:
             self.started(placement.name, placement.node)
@@ -55,9 +57,17 @@ class EvictingWorld(SchedulerWorld):
             self.evicted.append(eviction.name)
             self.terminating(eviction.name)
         for nomination in decision.nominations:
-            self.nominated[nomination.name] = nomination.node
-            self._update(nomination.name, nominated_node_name=nomination.node)
+            self.nominated_on(nomination.name, nomination.node)
         return decision
+
+    def nominated_on(self, name: str, node_name: str) -> None:
+        """The status of the pod names a node."""
+        self.nominated[name] = node_name
+        self._update(name, nominated_node_name=node_name)
+
+    def decision(self, *, now: float | None = None, busy: bool = False) -> Decision:
+        """Run a cycle at :attr:`time`."""
+        return super().decision(now=self.time if now is None else now, busy=busy)
 
     def started(self, name: str, node_name: str) -> None:
         """The pod runs on a node."""

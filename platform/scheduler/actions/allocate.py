@@ -2,8 +2,8 @@
 
 0. If ``enqueue`` is not configured, pending gangs of open queues are admitted. Queue gates are
    removed from pods within the limits of their queue; such a pod is scheduled once it has none.
-1. Admitted gangs with pending pods are put into a heap for each queue, without those that were
-   rejected and for which nothing has changed since.
+1. Admitted gangs with pending pods are put into a heap for each queue, without those that wait
+   for something. Of gangs with equal demand, the next one follows if one was scheduled.
 2. The first queue in queue order gives its first gang in job order; an overused queue is skipped.
 3. A gang that is not ready is allocated up to its minimum, or not at all and rejected.
 4. A gang that is ready gets further pods one at a time (a large gang in small batches), so that
@@ -14,9 +14,11 @@
 import heapq
 from dataclasses import dataclass, field
 
+from ..framework.attempt import Attempt
 from ..framework.plugin_calls import PluginError
-from ..framework.session import Session, SortKey
+from ..framework.session import Candidate, Session, SortKey
 from ..framework.statement import MissingMembers
+from ..framework.waits import limit_waits
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.diagnosis import Diagnosis, FitError
 from ..state.gangs import Gang, QueueInfo, Task
@@ -31,7 +33,7 @@ _EXTRA_ROUNDS = 32
 class PendingGang:
     """A gang in the heap of its queue, and what is to be tried in this cycle."""
 
-    gang: Gang
+    candidate: Candidate
     tasks: list[Task]
     """In task order; best-effort tasks are last."""
 
@@ -40,6 +42,15 @@ class PendingGang:
 
     fit_errors: dict[str, FitError] = field(default_factory=dict)
     """By role."""
+
+    attempt: Attempt = field(default_factory=Attempt)
+    is_new: bool = True
+    """Whether it has not been tried yet."""
+
+    @property
+    def gang(self) -> Gang:
+        """The gang."""
+        return self.candidate.gang
 
 
 def allocate(session: Session) -> None:
@@ -50,7 +61,7 @@ def allocate(session: Session) -> None:
     pending = _pending_by_queue(session)
     queue_heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in pending]
     heapq.heapify(queue_heap)
-    while queue_heap:
+    while queue_heap and not session.should_stop():
         _, name = heapq.heappop(queue_heap)
         queue, heap = session.cache.queue_named(name), pending[name]
         try:
@@ -65,39 +76,66 @@ def allocate(session: Session) -> None:
         if not heap:
             continue
         pending_gang = heapq.heappop(heap)[2]
-        if _allocate(session, pending_gang, is_last=not queue_heap and not heap):
+        is_last = not queue_heap and not heap and _is_alone(pending_gang.candidate)
+        if _allocate(session, pending_gang, is_last=is_last):
             _push(session, heap, pending_gang)
+        _push_next(session, heap, pending_gang)
         heapq.heappush(queue_heap, (session.queue_order(queue), name))
 
 
 def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, PendingGang]]]:
     """Return heaps of gangs to try, by queue; invalid gangs are rejected."""
     pending: dict[str, list[tuple[SortKey, str, PendingGang]]] = {}
-    for gang in list(session.cache.pending_gangs.values()):
-        if gang.is_pending or session.can_skip(gang) or not gang.has_requesting_tasks():
-            continue
-        if gang.awaits_ungating():
-            continue
+    for candidate in session.candidates(_is_wanted):
+        gang = candidate.gang
         rejection = session.job_valid(gang)
         if rejection:
-            session.reject(gang, rejection.diagnosis())
+            session.reject_for(gang, rejection)
         else:
             heap = pending.setdefault(session.cache.queue_of(gang).name, [])
-            _push(session, heap, PendingGang(gang, session.tasks(gang)))
+            _push(session, heap, PendingGang(candidate, session.tasks(gang)))
     return pending
+
+
+def _is_wanted(gang: Gang) -> bool:
+    return not gang.is_pending and gang.has_requesting_tasks() and not gang.awaits_ungating()
+
+
+def _is_alone(candidate: Candidate) -> bool:
+    """Return whether no gang follows *candidate*."""
+    return candidate.group is None or len(candidate.group) < 2
+
+
+def _push_next(
+    session: Session, heap: list[tuple[SortKey, str, PendingGang]], tried: PendingGang
+) -> None:
+    """Push the next gang with the same demand as *tried*, if that one was scheduled."""
+    if not tried.is_new:
+        return
+    tried.is_new = False
+    following = session.next_candidate(tried.candidate)
+    while following is not None:
+        rejection = session.job_valid(following.gang)
+        if rejection is None:
+            _push(session, heap, PendingGang(following, session.tasks(following.gang)))
+            return
+        session.reject_for(following.gang, rejection)
+        following = session.next_candidate(following)
 
 
 def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:
     """Reject gangs of an overused queue."""
+    events = session.limit_events(queue)
     for gang in gangs:
         eq_class = session.tasks(gang)[0].eq_class
+        waits = limit_waits(gang, queue.name, events)
         try:
             rejection = session.queue_rejection(queue, eq_class)
         except PluginError as error:
             session.reject_failed(gang, error)
             continue
         message = rejection.message if rejection else f'queue "{queue.name}" is overused'
-        session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message))
+        session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message), waits)
 
 
 def _push(
@@ -126,7 +164,7 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
     with session.statement(pending_gang.gang) as statement:
         statement.allocate_minimum(pending_gang.tasks, missing)
         if not missing.satisfied:
-            session.reject(pending_gang.gang, statement.diagnosis())
+            session.reject(pending_gang.gang, statement.diagnosis(), statement.attempt)
             return False
         allocated_uids = statement.allocated_uids()
         session.commit(pending_gang.gang, statement)
@@ -157,12 +195,12 @@ def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: boo
         diagnosis = statement.diagnosis()
         pending_gang.reason = diagnosis.reason
         pending_gang.fit_errors.update(diagnosis.fit_errors)
+        pending_gang.attempt.update(statement.attempt)
         remaining = [] if is_last else pending_gang.tasks
         pending_gang.tasks = [
             t for t in remaining if t.uid not in allocated_uids and not statement.has_failed(t)
         ]
     if not pending_gang.tasks and pending_gang.fit_errors:
-        session.reject(
-            pending_gang.gang, Diagnosis(pending_gang.reason, "", dict(pending_gang.fit_errors))
-        )
+        diagnosis = Diagnosis(pending_gang.reason, "", dict(pending_gang.fit_errors))
+        session.reject(pending_gang.gang, diagnosis, pending_gang.attempt)
     return bool(pending_gang.tasks)

@@ -6,6 +6,8 @@
 3. A gang that is ready gets as many more as fit.
 """
 
+import heapq
+
 from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
@@ -14,26 +16,34 @@ from ..state.gangs import Gang
 
 def backfill(session: Session) -> None:
     """Schedule best-effort pods."""
-    for gang in sorted(_candidates(session), key=session.job_order):
+    heap = [
+        (session.job_order(each.gang), each.gang.key, each)
+        for each in session.candidates(_is_wanted, rejected=True)
+    ]
+    heapq.heapify(heap)
+    while heap and not session.should_stop():
+        candidate = heapq.heappop(heap)[2]
+        gang = candidate.gang
         rejection = session.job_valid(gang)
-        if rejection:
-            session.reject(gang, rejection.diagnosis())
-            continue
         try:
-            _backfill_gang(session, gang)
+            if rejection:
+                session.reject_for(gang, rejection)
+            else:
+                _backfill_gang(session, gang)
         except PluginError as error:
             session.reject_failed(gang, error)
+        following = session.next_candidate(candidate)
+        if following is not None:
+            heapq.heappush(heap, (session.job_order(following.gang), following.gang.key, following))
 
 
-def _candidates(session: Session) -> list[Gang]:
-    return [
-        gang
-        for gang in session.cache.pending_gangs.values()
-        if not gang.is_pending
+def _is_wanted(gang: Gang) -> bool:
+    return (
+        not gang.is_pending
         and gang.has_best_effort_tasks()
         and (gang.is_ready() or not gang.has_requesting_tasks())
         and not gang.awaits_ungating()
-    ]
+    )
 
 
 def _backfill_gang(session: Session, gang: Gang) -> None:
@@ -49,5 +59,9 @@ def _backfill_gang(session: Session, gang: Gang) -> None:
         diagnosis = statement.diagnosis()
         if missing.satisfied:
             session.commit(gang, statement)
-    if diagnosis.fit_errors and not gang.has_requesting_tasks():
-        session.reject(gang, diagnosis)
+    if not diagnosis.fit_errors:
+        return
+    if gang.has_requesting_tasks():
+        session.wait(gang, statement.attempt)
+    else:
+        session.reject(gang, diagnosis, statement.attempt)

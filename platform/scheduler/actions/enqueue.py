@@ -4,9 +4,10 @@
 2. A gang is admitted or rejected; a rejected gang does not block those behind it.
 """
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable
 
-from ..framework.session import Session
+from ..framework.session import Candidate, Session, SortKey
 from ..plugins.extension_points import Rejection
 from ..plugins.queue_state import queue_state_rejection
 from ..state.gangs import Gang
@@ -14,36 +15,46 @@ from ..state.gangs import Gang
 
 def enqueue(session: Session) -> None:
     """Admit gangs to their queues."""
-    for gang in list(_round_robin(session)):
-        _enqueue_or_reject(
-            session, gang, session.job_enqueueable(gang) if gang.min_resources else None
-        )
+    _enqueue(session, lambda gang: session.job_enqueueable(gang) if gang.min_resources else None)
 
 
 def enqueue_without_plugins(session: Session) -> None:
     """Admit gangs to open queues without asking plugins: for ``allocate`` without ``enqueue``."""
-    for gang in list(_round_robin(session)):
-        _enqueue_or_reject(session, gang, None)
+    _enqueue(session, lambda gang: None)
+
+
+def _enqueue(session: Session, vote: Callable[[Gang], Rejection | None]) -> None:
+    """Admit or reject gangs in rounds, one gang of each queue per round."""
+    heaps: dict[str, list[tuple[SortKey, str, Candidate]]] = {}
+    for candidate in session.candidates(_is_wanted):
+        name = session.cache.queue_of(candidate.gang).name
+        _push(session, heaps.setdefault(name, []), candidate)
+    order = sorted(heaps, key=lambda name: session.queue_order(session.cache.queue_named(name)))
+    while order and not session.should_stop():
+        for name in order:
+            candidate = heapq.heappop(heaps[name])[2]
+            _enqueue_or_reject(session, candidate.gang, vote(candidate.gang))
+            following = session.next_candidate(candidate)
+            if following is not None:
+                _push(session, heaps[name], following)
+        order = [name for name in order if heaps[name]]
+
+
+def _is_wanted(gang: Gang) -> bool:
+    return gang.is_pending and gang.podgroup is not None
+
+
+def _push(
+    session: Session, heap: list[tuple[SortKey, str, Candidate]], candidate: Candidate
+) -> None:
+    heapq.heappush(heap, (session.job_order(candidate.gang), candidate.gang.key, candidate))
 
 
 def _enqueue_or_reject(session: Session, gang: Gang, rejection: Rejection | None) -> None:
-    rejection = queue_state_rejection(session.cache.queue_of(gang)) or rejection
+    queue = session.cache.queue_of(gang)
+    rejection = queue_state_rejection(queue) or rejection
     if rejection:
-        session.reject(gang, rejection.diagnosis())
+        demand = ("enqueue", queue.name, gang.priority, tuple(sorted(gang.min_request.items())))
+        session.reject_for(gang, rejection, demand)
     else:
         session.enqueue(gang)
-
-
-def _round_robin(session: Session) -> Iterator[Gang]:
-    """Yield pending gangs in rounds, one gang of each queue per round."""
-    queues: dict[str, list[Gang]] = {}
-    for gang in session.cache.pending_gangs.values():
-        if gang.is_pending and gang.podgroup is not None and not session.can_skip(gang):
-            queues.setdefault(session.cache.queue_of(gang).name, []).append(gang)
-    for gangs in queues.values():
-        gangs.sort(key=session.job_order, reverse=True)
-    order = sorted(queues, key=lambda name: session.queue_order(session.cache.queue_named(name)))
-    while order:
-        for name in order:
-            yield queues[name].pop()
-        order = [name for name in order if queues[name]]

@@ -9,28 +9,32 @@ queue must not count there, so they have a scheduling gate until then.
 """
 
 from ..framework.plugin_calls import PluginError
-from ..framework.session import Session
+from ..framework.session import Candidate, Session, SortKey
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.diagnosis import Stage
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts
+from ..state.waiting import Waits
 
 
 def remove_gates(session: Session) -> None:
     """Remove the gates of pods that are within the limits of their queue."""
-    gangs = [
-        gang
-        for gang in session.cache.pending_gangs.values()
-        if gang.gated_by_queue and not gang.is_pending and not session.can_skip(gang)
-    ]
     queue_of = session.cache.queue_of
-    for gang in sorted(
-        gangs, key=lambda each: (session.queue_order(queue_of(each)), session.job_order(each))
-    ):
+
+    def order(candidate: Candidate) -> tuple[SortKey, SortKey]:
+        gang = candidate.gang
+        return session.queue_order(queue_of(gang)), session.job_order(gang)
+
+    for candidate in sorted(session.candidates(_is_wanted), key=order):
+        gang = candidate.gang
         try:
             _remove_gates_of_gang(session, gang, queue_of(gang))
         except PluginError as error:
             session.reject_failed(gang, error)
+
+
+def _is_wanted(gang: Gang) -> bool:
+    return bool(gang.gated_by_queue) and not gang.is_pending
 
 
 def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> None:
@@ -39,14 +43,15 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
         return
     invalid = session.job_valid(gang)
     if invalid:
-        session.reject(gang, invalid.diagnosis())
+        session.reject_for(gang, invalid)
         return
-    ungated_request = sum_amounts(session.cache.gangs[key].ungated_request for key in queue.gangs)
+    ungated_request = queue.ungated.copy()
     add_amounts(queue.allocated, ungated_request)
     try:
         fitting, rejection = _tasks_within_limits(session, queue, tasks)
     finally:
         add_amounts(queue.allocated, ungated_request, -1)
+    waits = Waits(session.limit_events(queue))
     missing = MissingMembers(gang)
     for task in (*gang.pending_tasks.values(), *gang.gated_by_queue.values()):
         if not task.gates or task.ungated:
@@ -56,7 +61,9 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
     if fitting and missing.satisfied:
         session.remove_gates(gang, fitting)
     elif rejection and (gang.awaits_ungating() or not gang.pending_tasks):
-        session.reject(gang, rejection.diagnosis())
+        session.reject(gang, rejection.diagnosis(), waits)
+    if rejection:
+        session.wait(gang, waits)
 
 
 def _tasks_within_limits(

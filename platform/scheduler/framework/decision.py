@@ -176,6 +176,9 @@ class Decision:
     rejected: int = 0
     """Rejections of a gang, or of the pods that it has left."""
 
+    retries: tuple[tuple[str, int], ...] = ()
+    """How often rejected gangs, or groups of them, were woken, by reason."""
+
     plugin_failures: tuple[PluginFailure, ...] = ()
     incomplete: tuple[IncompleteEviction, ...] = ()
     """Stranded gangs whose members are evicted."""

@@ -13,7 +13,7 @@ import numpy as np
 from ..plugins.extension_points import FilterPlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
-from ..state.resources import BoolVector, IntVector
+from ..state.resources import BoolVector, FloatVector, IntVector
 from .plugin_calls import PluginError
 
 FEASIBLE, NO_NODE = 0, 1
@@ -32,6 +32,8 @@ class FeasibilityMask:
     position: int = 0
     evaluated: int = field(default=0)
     """Node indexes evaluated so far; those beyond are new."""
+    static_scores: tuple[object, FloatVector] | None = None
+    """Scores that do not depend on amounts, and what they were computed from."""
 
 
 class FeasibilityCache:
@@ -44,6 +46,10 @@ class FeasibilityCache:
         self._node_matrix = node_matrix
         self._filters = tuple(filters)
         self._masks: dict[bytes, FeasibilityMask] = {}
+
+    def clear(self) -> None:
+        """Drop all masks: the results of filters have changed."""
+        self._masks.clear()
 
     def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
         """Return the current mask of *eq_class*, to be read at once and not changed.

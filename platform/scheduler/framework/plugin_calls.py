@@ -54,6 +54,11 @@ class PluginCalls:
         """Return the failures so far."""
         return tuple(PluginFailure(*key, count) for key, count in self._counts.items())
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a plugin raised at the start of the session."""
+        return bool(self._failed_opens)
+
     def open(self, plugin: object, function: Callable[[], object]) -> None:
         """Call *function* at the start of the session."""
         try:

@@ -77,6 +77,8 @@ def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupRepor
     diagnosis = None if left else gang.diagnosis
     if not gang.single and gang.podgroup is not None:
         gang.phase = next_phase(gang)
+        if gang.is_pending is not was_pending:
+            gang.version += 1  # it is to be admitted again
     status = PodGroupStatus(
         phase=gang.phase,
         conditions=_podgroup_conditions(gang, diagnosis),

@@ -22,8 +22,8 @@ from ..state.reservations import EXPIRY_MARGIN, Purpose, Reservation
 from ..state.resources import CPU, MEMORY, Amounts, BoolVector, IntVector, amounts
 from ..state.task_table import TaskTable
 from ..state.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
-from .decision import Eviction, GangRef, Nomination
-from .session import Session
+from .decision import Eviction, GangRef
+from .session import OWN_CHANGES, Session
 from .statement import MissingMembers, OperationKind, Statement, grouped
 from .victim_plan import Candidates, NodeOption, choose_victims, pods_fitting
 from .victims import Reach
@@ -422,7 +422,7 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
     """
     reservations = session.cache.reservations
     if _is_waiting(session, gang):
-        session.reject(gang, _waiting_diagnosis(gang))
+        session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES)
         return False
     outranked = [each.gang.key for each in reservations if _outranks(session, gang, each)]
     retry_at: list[float] = []
@@ -432,7 +432,8 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
             reservations.lent((gang.key, *outranked)),
         ):
             attempt = Preemption(session, statement, gang, reach, breaking=breaking)
-            if attempt.run():
+            # Without victims it would hold resources of pods that may never terminate.
+            if attempt.run() and (outranked or _evicts(statement)):
                 _commit(session, gang, statement, reach)
                 for dropped in reservations.recount(outranked):
                     _forget_reservation(session, dropped)
@@ -441,22 +442,49 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         if not attempt.breaks_gangs:
             break
     if retry_at:
-        session.retry_later(gang, min(retry_at))
+        session.wait(gang, retry_at=min(retry_at))
     return False
 
 
-def update_reservations(session: Session) -> None:
-    """Restore reservations after a restart, and end those that expired or lost their nodes."""
-    cache, reservations = session.cache, session.cache.reservations
+def update_reservations(cache: SchedulerCache) -> None:
+    """Restore reservations after a restart, and end those that expired; to be called before a
+    session.
+
+    A gang is tried again once all that is held for it is free. A reservation
+    whose nodes will not have what is held is kept until its gang has been tried again: what they
+    have is still for that gang.
+    """
+    reservations = cache.reservations
     reservations.restore(now=cache.cycle_time, longest_grace=partial(_longest_grace, cache))
     if not reservations:
         return
     for expired in reservations.expire(cache.cycle_time):
-        _forget_reservation(session, expired)
-    for reservation in list(reservations):
-        if reservation.purpose is Purpose.PREEMPTION and not reservations.is_backed(reservation):
-            reservations.drop(reservation.gang.key)
-            _forget_reservation(session, reservation)
+        _wake(cache, expired.gang)
+    for reservation in reservations.changed():
+        if reservations.is_free(reservation):
+            _wake(cache, reservation.gang)
+        if reservation.purpose is Purpose.PREEMPTION:
+            backed = reservations.is_backed(reservation)
+            if reservation.backed and not backed:
+                _wake(cache, reservation.gang)  # other victims may be chosen
+            reservation.backed = backed
+
+
+def clear_nominations(session: Session) -> None:
+    """Clear the nominated nodes of tasks for which nothing is held any more."""
+    for reservation in session.cache.reservations.pop_ended():
+        _clear_nominations(session, reservation)
+
+
+def drop_unbacked_reservations(session: Session) -> None:
+    """End the reservations whose nodes will not have what is held, after other victims were tried.
+
+    To be called after the actions.
+    """
+    rejected = {gang.key for gang in session.starving_gangs()}
+    for reservation in list(session.cache.reservations):
+        if not reservation.backed and reservation.gang.key in rejected:
+            _drop_reservation(session, reservation.gang)
 
 
 def _is_waiting(session: Session, gang: Gang) -> bool:
@@ -510,16 +538,18 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
         for task in victims
     ]
     session.commit(gang, statement)
+    before = cache.reservations.drop(gang.key)
+    if before is not None:
+        _clear_nominations(session, before)
     until = cache.cycle_time + grace + EXPIRY_MARGIN
     session.reserve(gang, nodes, until=until)
-    names = cache.node_matrix.names
-    session.nominations += [
-        Nomination(task.namespace, task.name, task.uid, names[nodes[task.uid]])
-        for task in waiting
-        if task.nominated_node != names[nodes[task.uid]]
-    ]
-    session.reject(gang, _waiting_diagnosis(gang))
-    session.retry_later(gang, until)
+    for task in waiting:
+        session.nominate(task, cache.node_matrix.names[nodes[task.uid]])
+    session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES, retry_at=until)
+
+
+def _evicts(statement: Statement) -> bool:
+    return any(each.kind is OperationKind.EVICT for each in statement.operations)
 
 
 def _waiting_diagnosis(gang: Gang) -> Diagnosis:
@@ -527,17 +557,31 @@ def _waiting_diagnosis(gang: Gang) -> Diagnosis:
     return Diagnosis(NOT_ENOUGH_RESOURCES, message)
 
 
+def _drop_reservation(session: Session, gang: Gang) -> None:
+    """End the reservation of *gang*, if there is one."""
+    dropped = session.cache.reservations.drop(gang.key)
+    if dropped is not None:
+        _forget_reservation(session, dropped)
+
+
 def _forget_reservation(session: Session, reservation: Reservation) -> None:
     """Clear the nominations of a reservation that has ended, and try its gang again."""
-    gang = reservation.gang
-    gang.version += 1
-    session.cache.mark_changed(gang)
-    tasks = (session.cache.task(uid) for uid in reservation.holds)
-    session.nominations += [
-        Nomination(task.namespace, task.name, task.uid, "")
-        for task in tasks
-        if task is not None and task.status is TaskStatus.PENDING
-    ]
+    _clear_nominations(session, reservation)
+    _wake(session.cache, reservation.gang)
+
+
+def _clear_nominations(session: Session, reservation: Reservation) -> None:
+    for uid in reservation.holds:
+        task = session.cache.task(uid)
+        if task is not None and task.status in (TaskStatus.PENDING, TaskStatus.PIPELINED):
+            session.nominate(task, "")
+
+
+def _wake(cache: SchedulerCache, gang: Gang) -> None:
+    """Let *gang* be tried again."""
+    if gang.key in cache.pending_gangs:
+        cache.waiting.activate(gang)
+        cache.mark_changed(gang)
 
 
 def _longest_grace(cache: SchedulerCache, node_indexes: Collection[int]) -> float:

@@ -4,29 +4,50 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
 from ..state.cache import SchedulerCache
-from ..state.diagnosis import Diagnosis, NodeFit
+from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
 from ..state.reservations import Purpose
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
+from ..state.waiting import ANY, OWN, QUEUES, TOTAL, USAGE, WaitGroup, Waits, Wake, queue_gained
+from .attempt import Attempt, ClassCapacity
 from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
+from .derived import Derived
 from .explain import explain
-from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer import Placer
+from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
 from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
+from .waits import ANY_NODE_CHANGE, waits_of
 
 SortKey = tuple[float | str | tuple[float, ...], ...]
+
+ANY_EVENT = Waits(frozenset({ANY}))
+OWN_CHANGES = Waits(OWN)
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A gang to be tried."""
+
+    gang: Gang
+    group: WaitGroup | None = None
+    """The gangs with equal demand of which it is the first."""
 
 
 class Session:
@@ -36,14 +57,16 @@ class Session:
         self,
         cache: SchedulerCache,
         framework: Framework,
-        feasibility: FeasibilityCache,
+        derived: Derived,
         *,
         has_enqueue_action: bool,
+        interrupted: Callable[[], bool] = _never,
     ) -> None:
         """Open the session: each plugin computes what it needs from *cache*.
 
         *has_enqueue_action* is whether the ``enqueue`` action is configured; without it,
-        ``allocate`` admits gangs.
+        ``allocate`` admits gangs. If *interrupted* returns true, actions leave the rest to the next
+        cycle.
         """
         self.cache = cache
         self.has_enqueue_action = has_enqueue_action
@@ -52,16 +75,21 @@ class Session:
         self.evicted: list[Task] = []
         """Tasks that were evicted by a committed statement."""
         self.evictions: list[Eviction] = []
-        self.nominations: list[Nomination] = []
-        self.retry_times: dict[str, float] = {}
-        """When gangs are tried again without an event, as Unix time."""
+        self.nominations: dict[str, Nomination] = {}
+        """Nominations that differ from the status of the pod, by its uid."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
         self.rejected = 0
         self._framework = framework
-        self._feasibility = feasibility
-        self._placers: dict[EquivalenceClass, Placer] = {}
+        self._derived = derived
+        self._feasibility = derived.feasibility
+        self._interrupted = interrupted
+        self.is_stopped = False
+        """Whether actions have left gangs to the next cycle."""
+        self._rejections: dict[str, _RejectedGang] = {}
+        self._failed: set[str] = set()
+        """Keys of gangs that a plugin failed for."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
         self.calls = calls = PluginCalls(framework.plugin_names)
@@ -69,8 +97,10 @@ class Session:
         for plugin in framework.session_open:
             calls.open(plugin, partial(plugin.on_session_open, cache))
         self.votes = VictimVotes(framework, calls, self)
-        self._rejected_gangs: dict[str, Gang] = {}
         self._pending_holds: list[Callable[[], object]] = []
+        derived.check_generations()
+        cache.waiting.wake_published()
+        self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else derived.placers
         self._job_order = calls.opened(framework.job_order)
         self._queue_order = calls.opened(framework.queue_order)
         self._listeners = calls.opened(framework.allocation_listeners)
@@ -218,15 +248,16 @@ class Session:
         Raises:
             PluginError: a filter or limit raised.
         """
-        placer = self._placers.get(eq_class)
+        placer = self._placers.get(eq_class, self.calls.record)
         if placer is None:
             if eq_class in self._placer_errors:
                 raise self._placer_errors[eq_class].with_traceback(None)
             try:
-                placer = self._placers[eq_class] = self._new_placer(eq_class)
+                placer = self._new_placer(eq_class)
             except PluginError as error:
                 self._placer_errors[eq_class] = error
                 raise
+            self._placers.add(eq_class, placer)
         return placer
 
     def _new_placer(self, eq_class: EquivalenceClass) -> Placer:
@@ -283,14 +314,11 @@ class Session:
             partial(reservations.hold, gang, nodes, until=until, purpose=Purpose.PREEMPTION)
         )
 
-    def retry_later(self, gang: Gang, time: float) -> None:
-        """Try *gang* again at *time* (Unix time), if not before."""
-        known = self.retry_times.get(gang.key, time)
-        self.retry_times[gang.key] = min(known, time)
-
-    def starving_gangs(self) -> list[Gang]:
-        """Return the gangs that were rejected in this session."""
-        return list(self._rejected_gangs.values())
+    def nominate(self, task: Task, node: str) -> None:
+        """Set the nominated node of pending *task*; empty for none."""
+        self.nominations.pop(task.uid, None)
+        if task.nominated_node != node:
+            self.nominations[task.uid] = Nomination(task.namespace, task.name, task.uid, node)
 
     def pvc_rejection(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""
@@ -311,15 +339,71 @@ class Session:
         """Return a new statement for *gang*."""
         return Statement(self, gang, self.cache.queue_of(gang))
 
+    # -- gangs to be tried ---------------------------------------------------------------------
+
+    def candidates(
+        self, is_wanted: Callable[[Gang], bool], *, rejected: bool = False
+    ) -> list[Candidate]:
+        """Return the gangs to be tried that are wanted and not rejected in this session.
+
+        With *rejected*, also those that were rejected.
+
+        Of a group of gangs with equal demand only the first; if it is scheduled,
+        :meth:`next_candidate` returns the next one.
+        """
+        waiting = self.cache.waiting
+        found = [
+            Candidate(gang)
+            for gang in waiting.active.values()
+            if (rejected or not self._is_rejected(gang)) and is_wanted(gang)
+        ]
+        for group in list(waiting.woken.values()):
+            group.sort(self.order_of, self._derived.order_version)
+            gang = group.first()[1]
+            if (rejected or not self._is_rejected(gang)) and is_wanted(gang):
+                found.append(Candidate(gang, group))
+        return found
+
+    def next_candidate(self, candidate: Candidate) -> Candidate | None:
+        """Return the next gang with the demand of *candidate*, if that one was scheduled."""
+        group = candidate.group
+        following = self._first_of(group) if group is not None else None
+        return None if following is None or following.gang is candidate.gang else following
+
+    def _first_of(self, group: WaitGroup) -> Candidate | None:
+        if not group:
+            return None
+        gang = group.first()[1]
+        return None if self._is_rejected(gang) else Candidate(gang, group)
+
+    def _is_rejected(self, gang: Gang) -> bool:
+        known = self._rejections.get(gang.key)
+        return known is not None and known.is_rejected
+
+    def order_of(self, gang: Gang) -> SortKey:
+        """Return the sort key of *gang* that is kept while it waits."""
+        return self.job_order(gang)
+
     def can_skip(self, gang: Gang) -> bool:
         """Return whether *gang* was rejected and no relevant event has been applied since."""
-        return gang.last_attempt == (self.cache.capacity_generation, gang.version)
+        return self._is_rejected(gang) or gang.key not in self.cache.waiting.active
+
+    def starving_gangs(self) -> list[Gang]:
+        """Return the gangs that were tried and rejected in this session."""
+        return [each.gang for each in self._rejections.values() if each.is_rejected]
+
+    def should_stop(self) -> bool:
+        """Return whether the rest is to be left to the next cycle."""
+        if not self.is_stopped and self._interrupted():
+            self.is_stopped = True
+        return self.is_stopped
 
     def commit(self, gang: Gang, statement: Statement) -> None:
         """Commit *statement*: assume its placements."""
         committed = statement.commit()
         gang.diagnosis = None
         self.scheduled += 1
+        self.cache.waiting.activate(gang)
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
             gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
@@ -355,8 +439,11 @@ class Session:
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
             undo_operation(self.cache, operation, committed=True)
+            self.cache.mark_changed(operation.change.gang)  # its tasks are pending again
         for hold in self._pending_holds:
             hold()
+        self.cache.refresh()
+        self._park_gangs()
 
     # -- listeners -----------------------------------------------------------------------------
 
@@ -397,28 +484,158 @@ class Session:
     def remove_gates(self, gang: Gang, tasks: list[Task]) -> None:
         """Remove the queue gate of *tasks* of *gang*."""
         gang.diagnosis = None
+        self.cache.waiting.activate(gang)
         self.cache.mark_ungated(gang, tasks)
         self.ungated += [UngatedPod(task.namespace, task.name, task.uid) for task in tasks]
         self.ungated_gangs.append(gang)
 
     def reject_failed(self, gang: Gang, error: PluginError) -> None:
         """Record that *gang* is unschedulable because a plugin raised."""
-        rejection = self.calls.record(error)
-        self.reject(gang, rejection.diagnosis())
+        self.reject_for(gang, self.calls.record(error))
 
-    def reject(self, gang: Gang, diagnosis: Diagnosis) -> None:
+    def reject_for(self, gang: Gang, rejection: Rejection, demand: Hashable = None) -> None:
+        """Record *rejection* of *gang*; with *demand*, of all gangs with equal demand."""
+        waits = Waits(self._events(gang, rejection), demand=demand if rejection.shared else None)
+        self.reject(gang, rejection.diagnosis(), waits, retry_at=rejection.retry_at)
+
+    def _events(self, gang: Gang, rejection: Rejection) -> frozenset[Wake]:
+        """Return what may end *rejection*."""
+        if rejection.wake_on is not None:
+            return rejection.wake_on
+        if rejection.stage in (Stage.GANG, Stage.POD):
+            return OWN
+        if rejection.stage is Stage.QUEUE:
+            return self.limit_events(self.cache.queue_of(gang))
+        return frozenset({ANY})
+
+    def limit_events(self, queue: QueueInfo) -> frozenset[Wake]:
+        """Return what may raise the limits of *queue*."""
+        path = self.cache.with_ancestors(queue.name)
+        return frozenset({QUEUES, TOTAL, *map(queue_gained, path)})
+
+    def reject(
+        self,
+        gang: Gang,
+        diagnosis: Diagnosis,
+        waits: Waits | Attempt = ANY_EVENT,
+        *,
+        retry_at: float | None = None,
+    ) -> None:
         """Record why *gang*, or what is left of it, is unschedulable.
 
-        It is skipped until something changes, unless a plugin raised: no event marks the
-        end of that.
+        It is skipped until something happens that it waits for, unless a plugin raised: no event
+        marks the end of that.
         """
-        if diagnosis.reason != PLUGIN_ERROR:
-            gang.last_attempt = (self.cache.capacity_generation, gang.version)
+        if diagnosis.reason == PLUGIN_ERROR:
+            self._failed.add(gang.key)
+        self.wait(gang, waits, retry_at=retry_at)
+        self._rejections[gang.key].is_rejected = True
         self.rejected += 1
-        self._rejected_gangs[gang.key] = gang
         if gang.diagnosis != diagnosis:
             gang.diagnosis = diagnosis
             self.cache.mark_changed(gang)
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def wait(
+        self, gang: Gang, waits: Waits | Attempt = OWN_CHANGES, *, retry_at: float | None = None
+    ) -> None:
+        """Skip *gang* until something happens that it waits for, or has waited for before in this
+        session."""
+        known = self._rejections.get(gang.key)
+        if known is None:
+            known = self._rejections[gang.key] = _RejectedGang(gang, gang.version)
+        known.scheduled = self.scheduled
+        if retry_at is not None:
+            known.retry_at = min(retry_at, known.retry_at or retry_at)
+        if isinstance(waits, Waits):
+            known.waits.append(waits)
+        elif known.attempt is None:
+            known.attempt = waits
+        else:
+            known.attempt.update(waits)
+
+    def _park_gangs(self) -> None:
+        """Park the rejected gangs; the others remain to be tried if the session was stopped."""
+        waiting, capacity = self.cache.waiting, self._derived.capacity
+        if not self.is_stopped:
+            waiting.woken.clear()
+        self._derived.wake()
+        for each in self._rejections.values():
+            if each.gang.key in self._failed:
+                waiting.activate(each.gang)
+            elif each.gang.key in self.cache.pending_gangs and each.version == each.gang.version:
+                waits = self._waits_of(each)
+                self._park(each.gang, waits, each.retry_at)
+                for need in waits.needs:
+                    capacity.set_capacity(need.eq_class, need.capacity)
+                if USAGE in waits.events and each.scheduled != self.scheduled:
+                    waiting.publish(USAGE)  # pods were allocated after the attempt
+        if not self.is_stopped:
+            for gang in list(waiting.active.values()):
+                if gang.key not in self._failed:
+                    self._park(gang, OWN_CHANGES, None)
+        capacity.keep(waiting.needed_classes())
+        self.cache.mark_cycle_end(unfinished=self.is_stopped)
+
+    def _waits_of(self, rejected: "_RejectedGang") -> Waits:
+        gang, found = rejected.gang, rejected.waits
+        if rejected.attempt is not None:
+            queue = self.cache.queue_of(gang)
+            found = [*found, waits_of(gang, queue.name, rejected.attempt, self._capacity_of)]
+        waits = found[0]
+        for other in found[1:]:
+            waits = waits | other
+        if self.cache.node_matrix.has_pipelined and waits.needs:
+            # Reserved amounts count for some gangs and not for others.
+            waits = waits | Waits(ANY_NODE_CHANGE)
+        return waits
+
+    def _capacity_of(self, eq_class: EquivalenceClass, attempt: Attempt) -> ClassCapacity | None:
+        known = attempt.capacities.get(eq_class)
+        placer = self._placers.peek(eq_class)
+        if placer is None:
+            return known
+        try:
+            return ClassCapacity(placer.capacity(), not placer.limited)
+        except PluginError as error:
+            self.calls.record(error)
+            return known
+
+    def _park(self, gang: Gang, waits: Waits, retry_at: float | None) -> None:
+        cache = self.cache
+        for plugin in self._framework.retry_times:
+            try:
+                at = self.calls.call(plugin, "retry_at", partial(plugin.retry_at, gang))
+            except PluginError as error:
+                self.calls.record(error)
+                continue
+            if at is not None:
+                retry_at = at if retry_at is None else min(at, retry_at)
+        cache.waiting.park(
+            gang,
+            waits,
+            self.order_of(gang),
+            order_version=self._derived.order_version,
+            now=cache.cycle_time,
+            retry_at=retry_at,
+        )
+
+
+@dataclass(slots=True)
+class _RejectedGang:
+    """A gang that was rejected in a session."""
+
+    gang: Gang
+    version: int
+    waits: list[Waits] = field(default_factory=list)
+    attempt: Attempt | None = None
+    retry_at: float | None = None
+    is_rejected: bool = False
+    """Whether no other action of the session tries it."""
+
+    scheduled: int = 0
+    """How many statements were committed before."""
 
 
 def _vote(function: Callable[[Gang], object], gang: Gang) -> Rejection | None:

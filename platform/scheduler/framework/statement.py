@@ -17,6 +17,8 @@ from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.waiting import Wake
+from .attempt import Attempt, ClassCapacity
 from .placer import Placer
 from .plugin_calls import PluginError
 
@@ -44,6 +46,10 @@ class SessionView(Protocol):
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
         """Return why the queue allocates no more pods of *eq_class*, or ``None`` if it does."""
+        ...
+
+    def limit_events(self, queue: QueueInfo) -> frozenset[Wake]:
+        """Return what may raise the limits of *queue*."""
         ...
 
     def pvc_rejection(self, task: Task) -> str:
@@ -138,8 +144,8 @@ class Statement:
     def __init__(self, session: SessionView, gang: Gang, queue: QueueInfo) -> None:
         """Start without operations."""
         self.fit_errors: dict[str, FitError] = {}
+        self.attempt = Attempt()
         self._failed: set[str | EquivalenceClass] = set()
-        self._blocked: set[str] = set()
         self._reason = NOT_ENOUGH_RESOURCES
         self._session = session
         self._cache = session.cache
@@ -250,7 +256,7 @@ class Statement:
     def allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
         """Allocate tasks in order until *missing* is satisfied or cannot be satisfied."""
         tasks = self._unblocked(tasks)
-        if self._blocked and not missing.is_satisfiable(tasks):
+        if self.attempt.blocked and not missing.is_satisfiable(tasks):
             return
         order = grouped(tasks) if missing.total >= len(tasks) else tasks
         done = 0
@@ -281,7 +287,7 @@ class Statement:
 
         Tasks without a role are compared by equivalence class.
         """
-        return task.uid in self._blocked or (task.role or task.eq_class) in self._failed
+        return task.uid in self.attempt.blocked or (task.role or task.eq_class) in self._failed
 
     def diagnosis(self) -> Diagnosis:
         """Return why tasks did not fit, and which did; to be called before :meth:`discard`."""
@@ -312,9 +318,15 @@ class Statement:
         allowed = len(tasks)
         if not self._gang.single and not eq_class.best_effort:
             allowed = min(allowed, self._session.allocatable_count(self._queue, eq_class))
-        capacity = self._session.placer(eq_class).capacity()
+        placer = self._session.placer(eq_class)
+        capacity = placer.capacity()
         possible = min(allowed, capacity)
+        if not self._operations:
+            self.attempt.capacities[eq_class] = ClassCapacity(capacity, not placer.limited)
         if possible < len(tasks):
+            self.attempt.failed.add(eq_class)
+            if allowed < len(tasks):
+                self.attempt.limits[eq_class] = self._session.limit_events(self._queue)
             # The fit error is computed with the fitting tasks counted as allocated.
             add_amounts(self._queue.allocated, eq_class.request, possible)
             try:
@@ -380,6 +392,8 @@ class Statement:
         else:
             fit = self._session.explain(eq_class)
             fit_error = FitError(task.name, task.uid, fit.message, nodes=fit)
+        if rejection and rejection.wake_on is not None:
+            self.attempt.limits[eq_class] = rejection.wake_on
         self._failed.add(task.role or task.eq_class)
         self.fit_errors.setdefault(task.role, fit_error)
 
@@ -396,7 +410,7 @@ class Statement:
             if unsupported:
                 self._reason = UNSUPPORTED_FIELD
             if message := unsupported or self._session.pvc_rejection(task):
-                self._blocked.add(task.uid)
+                self.attempt.blocked.add(task.uid)
                 fit_error = FitError(task.name, task.uid, message, Stage.POD)
                 self.fit_errors.setdefault(task.role, fit_error)
             else:

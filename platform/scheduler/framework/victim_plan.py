@@ -207,15 +207,19 @@ def _choose_exactly(options: _Options, count: int) -> list[int]:
 def _choose_by_density(options: _Options, count: int) -> list[int]:
     """Return options by which *count* pods fit, the cheapest for each pod first."""
     density = options.cost / np.minimum(options.pods, count)
+    order = np.lexsort((options.node, density)).tolist()
     taken: dict[int, int] = {}
     left = count
-    for at in np.lexsort((options.node, density)).tolist():
-        node = int(options.node[at])
-        if node not in taken:
-            taken[node] = at
-            left -= int(options.pods[at])
-            if left <= 0:
-                break
+    for is_upgrade in (
+        False,
+        True,
+    ):  # larger options of the same nodes only if the others are short
+        for at in order:
+            node = int(options.node[at])
+            known = int(options.pods[taken[node]]) if node in taken else 0
+            if left > 0 and (known < options.pods[at] if is_upgrade else not known):
+                taken[node] = at
+                left -= int(options.pods[at]) - known
     for node, at in sorted(taken.items(), key=lambda each: -int(options.cost[each[1]])):
         pods = int(options.pods[at])
         if left + pods <= 0:  # not needed after all

@@ -20,6 +20,7 @@ from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import BoolVector, IntVector, Matrix
 from ..state.task_table import TaskTable
+from ..state.waiting import Wake
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
@@ -42,6 +43,15 @@ class Rejection:
     stage: Stage = Stage.QUOTA
     shortages: tuple[Shortage, ...] = ()
     """What a limit leaves too little of."""
+
+    wake_on: frozenset[Wake] | None = None
+    """What may end it, besides changes of the gang; ``None``: any event."""
+
+    retry_at: float | None = None
+    """When it may end without an event, in Unix time."""
+
+    shared: bool = False
+    """Whether it holds for every gang with the same queue, priority and minimum."""
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of a gang that is rejected as a whole."""
@@ -252,7 +262,10 @@ class ScorePlugin(Protocol):
 
 @runtime_checkable
 class StaticScorePlugin(Protocol):
-    """Score of a node for an equivalence class, apart from amounts; scores are added."""
+    """Score of a node for an equivalence class, apart from amounts; scores are added.
+
+    Classes with equal constraints (``eq_class.constraints_key``) have equal scores.
+    """
 
     def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
         """Return a score for each of *nodes*, or ``None`` if all are equal."""

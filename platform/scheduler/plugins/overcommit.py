@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
-from ..state.gangs import Gang, add_amounts, sum_amounts
+from ..state.gangs import Gang, add_amounts
 from ..state.resources import Amounts, format_amount
+from ..state.waiting import FREED, RESERVED, TOTAL
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
@@ -31,7 +32,7 @@ class OvercommitPlugin:
         self._limit = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
         self._idle = dict(self._limit)
         add_amounts(self._idle, node_matrix.used(), -1)
-        add_amounts(self._idle, sum_amounts(queue.reserved for queue in cache.queues.values()), -1)
+        add_amounts(self._idle, cache.reserved, -1)
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Reject a gang whose minimum exceeds the idle resources."""
@@ -50,7 +51,13 @@ class OvercommitPlugin:
             for each in shortages
         ]
         message = f"resource in cluster is overused: {', '.join(insufficient)}"
-        return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
+        return Rejection(
+            NOT_ENOUGH_RESOURCES,
+            message,
+            shortages=shortages,
+            wake_on=frozenset({FREED, RESERVED, TOTAL}),
+            shared=True,
+        )
 
     def job_enqueued(self, gang: Gang) -> None:
         """Reserve the minimum of the gang."""

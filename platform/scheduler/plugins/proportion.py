@@ -6,31 +6,20 @@ the others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, add_amounts, positive_difference, sum_amounts
-from ..state.resources import Amounts, BoolVector, IntVector, amounts
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.resources import Amounts, BoolVector, IntVector, Matrix
 from ..state.task_table import TaskTable
+from ..state.waiting import QUEUES, TOTAL, queue_gained
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
-from .queue_limits import count_within, over_limit, share
+from .fair_division import UNLIMITED, divide
+from .queue_limits import count_within, guarantee_of, over_limit, real_capability, share
 from .queue_state import queue_state_rejection
-
-
-@dataclass(slots=True)
-class QueueAttr:
-    """The limits of one queue."""
-
-    weight: int
-    requested: Amounts
-    guarantee: Amounts
-    real_capability: Amounts
-    """Its maximum; a resource without an entry is not limited."""
-
-    deserved: Amounts = field(default_factory=dict)
 
 
 class ProportionPlugin:
@@ -38,29 +27,19 @@ class ProportionPlugin:
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Ignore the arguments: there are none."""
-        self._queue_attrs: dict[str, QueueAttr] = {}
         self._cache: SchedulerCache | None = None
+        self._division = Division()
 
     def on_session_open(self, cache: SchedulerCache) -> None:
-        """Compute what each queue deserves."""
+        """Compute what each queue deserves, if anything has changed."""
         self._cache = cache
-        total_resource = cache.node_matrix.total()
-        by_name = sorted(cache.queues.values(), key=lambda queue: queue.name)
-        named = [queue for queue in by_name if queue.object]
-        guaranteed = sum_amounts(_guarantee(queue) for queue in named)
-        unguaranteed = positive_difference(total_resource, guaranteed)
-        self._queue_attrs = {
-            queue.name: _queue_attr(queue, unguaranteed, total_resource)
-            for queue in named
-            if queue.gangs
-        }
-        compute_deserved(list(self._queue_attrs.values()), total_resource)
+        self._division.update(cache)
 
     def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
         """Higher priority first, then the smaller allocated fraction of what it deserves."""
         priority = queue.object.spec.priority if queue.object else 0
-        attr = self._queue_attrs.get(queue.name)
-        return (-priority, share(queue.allocated, attr.deserved) if attr else 0.0)
+        deserved = self._division.deserved(queue.name)
+        return (-priority, 0.0 if deserved is None else share(queue.allocated, deserved))
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Reject a gang whose minimum exceeds the real capability of its queue."""
@@ -69,29 +48,34 @@ class ProportionPlugin:
         queue = self._cache.queue_of(gang)
         if rejection := queue_state_rejection(queue):
             return rejection
-        attr = self._queue_attrs.get(queue.name)
-        if not gang.min_resources or attr is None:
+        limit = self._division.real_capability(queue.name)
+        if not gang.min_resources or limit is None:
             return True
         inqueue = sum_amounts((queue.allocated, queue.reserved))
         add_amounts(inqueue, queue.elastic, -1)
-        return over_limit(gang.min_request, inqueue, attr.real_capability) or True
+        rejection = over_limit(gang.min_request, inqueue, limit)
+        if rejection is None:
+            return True
+        return replace(
+            rejection, wake_on=frozenset({queue_gained(queue.name), QUEUES, TOTAL}), shared=True
+        )
 
     def job_enqueued(self, gang: Gang) -> None:
         """Do nothing: the cache adds the minimum of an admitted gang to ``reserved``."""
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
         """Return how many more pods of *eq_class* are within what the queue deserves."""
-        attr = self._queue_attrs.get(queue.name)
-        if attr is None or queue_state_rejection(queue):
+        deserved = self._division.deserved(queue.name)
+        if deserved is None or queue_state_rejection(queue):
             return 0
-        return count_within(eq_class.request, queue.allocated, attr.deserved)
+        return count_within(eq_class.request, queue.allocated, deserved)
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return what is insufficient for one more pod of *eq_class*."""
-        attr = self._queue_attrs.get(queue.name)
+        deserved = self._division.deserved(queue.name)
         rejection = queue_state_rejection(queue)
-        if rejection is None and attr is not None:
-            rejection = over_limit(eq_class.request, queue.allocated, attr.deserved)
+        if rejection is None and deserved is not None:
+            rejection = over_limit(eq_class.request, queue.allocated, deserved)
         return rejection or Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
 
     def preemptive_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
@@ -104,11 +88,11 @@ class ProportionPlugin:
         victims = []
         for task in candidates:
             queue = self._queue_of(task)
-            attr = self._queue_attrs.get(queue.name) if queue else None
-            if queue is None or attr is None:
+            deserved = self._division.deserved(queue.name) if queue else None
+            if queue is None or deserved is None:
                 continue
             left = allocated.setdefault(queue.name, dict(queue.allocated))
-            if any(units > attr.deserved.get(name, 0) for name, units in left.items()):
+            if any(units > deserved.get(name, 0) for name, units in left.items()):
                 add_amounts(left, task.eq_class.request, -1)
                 victims.append(task)
         return victims
@@ -128,62 +112,123 @@ class ProportionPlugin:
 
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether all that the queue deserves is allocated."""
-        attr = self._queue_attrs.get(queue.name)
-        return (
-            attr is not None
-            and bool(attr.deserved)
-            and all(queue.allocated.get(name, 0) >= n for name, n in attr.deserved.items())
+        deserved = self._division.deserved(queue.name)
+        return bool(deserved) and all(
+            queue.allocated.get(name, 0) >= n for name, n in (deserved or {}).items()
         )
 
 
-def compute_deserved(attrs: list[QueueAttr], total_resource: Amounts) -> None:
-    """Set ``deserved`` of *attrs* by weight, until all is divided or all requests are met."""
-    remaining = dict(total_resource)
-    unmet = list(attrs)
-    while unmet and remaining:
-        weights = sum(attr.weight for attr in unmet)
-        before, still = dict(remaining), []
-        for attr in unmet:
-            had = attr.deserved
-            attr.deserved = _next_deserved(attr, before, remaining, weights)
-            remaining = positive_difference(remaining, positive_difference(attr.deserved, had))
-            if attr.deserved != had and positive_difference(attr.requested, attr.deserved):
-                still.append(attr)
-        if remaining == before:
-            return
-        unmet = still
+class Division:
+    """What each queue deserves and may have at most, updated for queues that changed.
 
-
-def _next_deserved(attr: QueueAttr, before: Amounts, remaining: Amounts, weights: int) -> Amounts:
-    """Return what *attr* deserves after its fraction of *before*, limited by *remaining*.
-
-    Fractions are rounded up, so that the last unit is assigned.
+    Queues without gangs get nothing.
     """
-    deserved = {}
-    for name in attr.requested.keys() | attr.guarantee.keys():
-        fraction = -(-before.get(name, 0) * attr.weight // weights)
-        units = attr.deserved.get(name, 0) + min(fraction, remaining.get(name, 0))
-        units = min(units, attr.real_capability.get(name, units), attr.requested.get(name, 0))
-        units = max(units, attr.guarantee.get(name, 0))
-        if units:
-            deserved[name] = units
-    return deserved
 
+    def __init__(self) -> None:
+        """Start without queues."""
+        self._names: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._resources: list[str] = []
+        self._active = np.zeros(0, np.bool_)
+        self._weights = np.zeros(0, np.int64)
+        self._total = np.zeros(0, np.int64)
+        self._requested = self._guarantee = self._limit = self._deserved = np.zeros(
+            (0, 0), np.int64
+        )
+        self._capabilities: list[Amounts] = []
+        self._deserved_amounts: dict[str, Amounts] = {}
+        self._versions = (-1, -1)
+        self._position = 0
 
-def _queue_attr(queue: QueueInfo, unguaranteed: Amounts, total_resource: Amounts) -> QueueAttr:
-    """Return the limits of *queue*; its maximum excludes what others are guaranteed."""
-    spec = queue.object.spec if queue.object else None
-    guarantee = _guarantee(queue)
-    real_capability = {
-        name: unguaranteed.get(name, 0) + guarantee.get(name, 0)
-        for name in total_resource.keys() | guarantee.keys()
-    }
-    for name, units in amounts(spec.capability if spec else {}).items():
-        if units > 0 or name not in ("cpu", "memory"):
-            real_capability[name] = min(real_capability.get(name, units), units)
-    weight = max(spec.weight, 1) if spec else 1
-    return QueueAttr(weight, dict(queue.requested), guarantee, real_capability)
+    def deserved(self, name: str) -> Amounts | None:
+        """Return what queue *name* deserves; ``None`` if it has no gangs."""
+        known = self._deserved_amounts.get(name)
+        if known is not None:
+            return known
+        row = self._rows.get(name, -1)
+        if row < 0 or not self._active[row]:
+            return None
+        units = self._deserved[row].tolist()
+        found = {each: n for each, n in zip(self._resources, units, strict=True) if n}
+        self._deserved_amounts[name] = found
+        return found
 
+    def real_capability(self, name: str) -> Amounts | None:
+        """Return the maximum of queue *name*, where a resource without an entry is not limited;
+        ``None`` if it has no gangs."""
+        row = self._rows.get(name, -1)
+        return self._capabilities[row] if row >= 0 and self._active[row] else None
 
-def _guarantee(queue: QueueInfo) -> Amounts:
-    return amounts(queue.object.spec.guarantee.resource) if queue.object else {}
+    def update(self, cache: SchedulerCache) -> None:
+        """Update for what has changed, and publish which queues deserve more than before."""
+        versions = (cache.node_matrix.total_version, cache.queue_version)
+        changed = cache.queue_changes.since(self._position)
+        self._position = cache.queue_changes.position
+        if versions != self._versions or changed is None:
+            self._versions = versions
+            self._rebuild(cache)
+        elif not changed:
+            return
+        elif not self._update_rows(cache, set(changed)):
+            self._rebuild(cache)
+        before = self._deserved
+        self._divide()
+        if before.shape != self._deserved.shape:
+            cache.wake(QUEUES)
+            return
+        for row in np.flatnonzero((self._deserved > before).any(axis=1)).tolist():
+            cache.wake(queue_gained(self._names[row]))
+
+    def _rebuild(self, cache: SchedulerCache) -> None:
+        by_name = sorted(cache.queues.values(), key=lambda each: each.name)
+        queues = [(queue, queue.object.spec) for queue in by_name if queue.object]
+        total = cache.node_matrix.total()
+        guarantees = [guarantee_of(spec) for _, spec in queues]
+        guaranteed = sum_amounts(guarantees)
+        self._names = [queue.name for queue, _ in queues]
+        self._rows = {name: row for row, name in enumerate(self._names)}
+        self._capabilities = [
+            real_capability(spec, available=total, guaranteed=guaranteed) for _, spec in queues
+        ]
+        every = (total, *guarantees, *(queue.requested for queue, _ in queues))
+        self._resources = sorted({name for each in every for name in each})
+        self._weights = np.array([max(spec.weight, 1) for _, spec in queues], np.int64)
+        self._total = self._vector(total)
+        self._guarantee = self._matrix(guarantees)
+        self._limit = self._matrix(self._capabilities, missing=UNLIMITED)
+        self._requested = self._matrix([queue.requested for queue, _ in queues])
+        self._active = np.array([bool(queue.gangs) for queue, _ in queues], np.bool_)
+        self._deserved = np.zeros((0, 0), np.int64)
+
+    def _update_rows(self, cache: SchedulerCache, names: set[str]) -> bool:
+        """Update the requests of queues; returns whether all of their resources are known."""
+        known = set(self._resources)
+        for name in names:
+            row, queue = self._rows.get(name, -1), cache.queues.get(name)
+            if row < 0 or queue is None:
+                continue
+            if not queue.requested.keys() <= known:
+                return False
+            self._requested[row] = self._vector(queue.requested)
+            self._active[row] = bool(queue.gangs)
+        return True
+
+    def _divide(self) -> None:
+        self._deserved_amounts.clear()
+        active = np.flatnonzero(self._active)
+        self._deserved = np.zeros_like(self._requested)
+        self._deserved[active] = divide(
+            self._weights[active],
+            self._requested[active],
+            self._guarantee[active],
+            self._limit[active],
+            self._total,
+        )
+
+    def _vector(self, units: Amounts, missing: int = 0) -> IntVector:
+        return np.array([units.get(name, missing) for name in self._resources], np.int64)
+
+    def _matrix(self, rows: list[Amounts], missing: int = 0) -> Matrix:
+        if not rows:
+            return np.zeros((0, len(self._resources)), np.int64)
+        return np.array([self._vector(row, missing) for row in rows], np.int64)

@@ -2,20 +2,20 @@
 
 A pod becomes a task of its gang and uses resources of its node; a gang counts in its queue. Events
 are applied between cycles only (:meth:`SchedulerCache.apply` raises otherwise), so a cycle sees
-a consistent snapshot without a copy. An event after which a rejected gang may be schedulable
-(resources freed, a node or queue changed) increments :attr:`SchedulerCache.capacity_generation`;
-gangs that were rejected in the current generation are skipped.
+a consistent snapshot without a copy. A rejected gang is skipped until something happens that it
+waits for (:mod:`.waiting`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
@@ -23,6 +23,7 @@ from .events import (
     NodeEvent,
     NodesMeasured,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -32,7 +33,7 @@ from .events import (
     ResourceQuotaEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
-from .node_matrix import NodeMatrix
+from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
 from .pod_traits import QueueAffinities, annotated_traits
 from .pvcs import PVCTracker
@@ -41,6 +42,15 @@ from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .task_table import TaskTable
 from .victim_columns import add_victim_columns
+from .waiting import (
+    ANY,
+    PODGROUP,
+    QUEUES,
+    RESERVED,
+    WaitingGangs,
+    Wake,
+    queue_gained,
+)
 
 
 @dataclass(slots=True)
@@ -57,10 +67,27 @@ class _QueueShare:
     """What the sums of a queue contain of one gang."""
 
     queue_name: str
-    allocated: Amounts
-    requested: Amounts
-    reserved: Amounts
-    elastic: Amounts
+    allocated: Amounts = field(default_factory=dict)
+    requested: Amounts = field(default_factory=dict)
+    reserved: Amounts = field(default_factory=dict)
+    elastic: Amounts = field(default_factory=dict)
+    ungated: Amounts = field(default_factory=dict)
+    settled: Amounts = field(default_factory=dict)
+    """What was allocated at the last refresh."""
+
+    def admitted(self) -> Amounts:
+        """Return what is allocated or still needed."""
+        return sum_amounts((self.settled, self.reserved))
+
+    def charged(self) -> Amounts:
+        """Return what is allocated, or will be to tasks without their gate."""
+        return sum_amounts((self.settled, self.ungated))
+
+    def inqueue(self) -> Amounts:
+        """Return what admission compares with the limit of the queue."""
+        inqueue = self.admitted()
+        add_amounts(inqueue, self.elastic, -1)
+        return inqueue
 
 
 class SchedulerCache:
@@ -90,12 +117,19 @@ class SchedulerCache:
         self.pvcs = PVCTracker()
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
+        self.disruption_budgets = DisruptionBudgets()
         self.node_usage = NodeUsages()
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
-        self.capacity_generation = 0
+        self.waiting = WaitingGangs()
+        self.queue_changes: ChangeLog[str] = ChangeLog()
+        """Names of queues whose object or sums changed."""
+        self.queue_version = 0
+        """Grows when the object of a queue is added, changed or deleted."""
+        self.reserved: Amounts = {}
+        """What admitted gangs of all queues still need for their minimum."""
         self.pending_gangs: dict[str, Gang] = {}
         """Gangs that are not admitted yet, or have gated or pending tasks."""
         self._gang_scheduler_names = frozenset(gang_scheduler_names)
@@ -112,7 +146,10 @@ class SchedulerCache:
         self.overcommitted_nodes: set[int] = set()
         """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
-        self._last_cycle_generation = -1
+        self._unfinished = False
+        self._capacity_generation = 0
+        self._seen_positions = (-1, -1)
+        """Ends of the change logs of the node matrix after the last cycle."""
         self._in_cycle = False
 
     @contextmanager
@@ -173,7 +210,6 @@ class SchedulerCache:
         if new is None:
             if old is not None:
                 self._remove_pod(old.metadata.uid)
-                self.capacity_generation += 1
             return
         uid = new.metadata.uid
         known = self._tasks.get(uid)
@@ -194,13 +230,12 @@ class SchedulerCache:
     def update_node(self, old: Node | None, new: Node | None) -> None:
         """Add, update or delete a node."""
         if new is not None:
-            self.capacity_generation += self.node_matrix.update_node(new)
+            self.node_matrix.update_node(new)
         elif old is not None:
             index = self.node_matrix.index_of(old.metadata.name)
             if index is not None and self.reservations:
                 self.reservations.drop_node(index)
             self.node_matrix.remove_node(old.metadata.name)
-            self.capacity_generation += 1
 
     def update_pvc(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -220,7 +255,8 @@ class SchedulerCache:
         if new is None and key not in self.gangs:
             return
         gang = self._get_or_create_gang(key)
-        self.capacity_generation += gang.set_podgroup(new)
+        if gang.set_podgroup(new):
+            self.waiting.publish(PODGROUP)
         if self._queue_affinities:
             self._reclassify(gang)
         self.mark_changed(gang)
@@ -238,7 +274,11 @@ class SchedulerCache:
             or new is None
             or (known.spec, known.status.state) != (new.spec, new.status.state)
         ):
-            self.capacity_generation += 1
+            self.queue_version += 1
+            self.queue_changes.add(name)
+            self.waiting.publish(queue_gained(name))
+            if known is None or new is None or known.spec != new.spec:
+                self.waiting.publish(QUEUES)
         if new is not None and known is None:
             self._changed_queues.add(name)
         if self._queue_affinities.update(name, known, new):
@@ -252,14 +292,20 @@ class SchedulerCache:
         if new is not None:
             self._priority_classes[new.metadata.name] = new
         for gang in self.gangs.values():
-            gang.priority = self._priority(gang)
-            self.task_table.update_gang(gang, self.queue_of(gang).name)
+            priority = self._priority(gang)
+            if priority != gang.priority:
+                gang.priority = priority
+                gang.version += 1
+                self.task_table.update_gang(gang, self.queue_of(gang).name)
+                self._dirty_gangs[gang.key] = gang
 
     def _apply_for_plugins(self, event: CacheEvent) -> None:
         """Apply an event that only plugins are concerned with."""
         match event:
             case ResourceQuotaEvent(old, new):
                 self.capacity_generation += self.resource_quotas.update(old, new)
+            case PodDisruptionBudgetEvent(old, new):
+                self.capacity_generation += self.disruption_budgets.update(old, new)
             case NodesMeasured(by_node, interval):
                 self.node_usage.update(by_node, interval)
                 self.capacity_generation += 1
@@ -330,7 +376,6 @@ class SchedulerCache:
         self.unplace_tasks(gang, (task,))
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         gang.version += 1
-        self.capacity_generation += 1
         self.mark_changed(gang)
         return gang
 
@@ -338,10 +383,12 @@ class SchedulerCache:
         """Record that the queue gate of *tasks* is removed."""
         for task in tasks:
             gang.mark_ungated(task)
+        self._update_queue_sums(gang)
 
     def mark_enqueued(self, gang: Gang) -> None:
         """Record that *gang* is admitted to its queue."""
         gang.phase = PodGroupPhase.INQUEUE
+        self.waiting.activate(gang)
         self.mark_changed(gang)
         self.refresh()
 
@@ -376,28 +423,57 @@ class SchedulerCache:
             is_new = gang.is_pending and gang.podgroup is not None
             if gang.pending_tasks or gang.gated_by_queue or is_new:
                 self.pending_gangs[gang.key] = gang
+                if gang.wait_group is None or gang.version != gang.parked_version:
+                    self.waiting.activate(gang)
             else:
                 self.pending_gangs.pop(gang.key, None)
+                self.waiting.discard(gang)
             if gang.podgroup is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
 
     def has_changes(self) -> bool:
         """Return whether anything has changed since the last call that needs a cycle."""
-        changes = bool(self._changed_gangs or self._changed_queues or self._dirty_gangs)
-        changes, self._last_cycle_generation = (
-            changes or self._last_cycle_generation != self.capacity_generation,
-            self.capacity_generation,
+        positions = self._positions()
+        changes = bool(
+            self._changed_gangs
+            or self._changed_queues
+            or self._dirty_gangs
+            or self._unfinished
+            or self.waiting.has_work()
+            or positions != self._seen_positions
         )
+        self._seen_positions = positions
         return changes
 
-    def pending_task_count(self) -> int:
-        """Return how many tasks a cycle would try to allocate."""
-        self.refresh()
-        return sum(
-            len(gang.pending_tasks) + len(gang.gated_by_queue)
-            for gang in self.pending_gangs.values()
-            if gang.last_attempt != (self.capacity_generation, gang.version)
-        )
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the last cycle has left gangs to the next."""
+        return self._unfinished
+
+    def mark_cycle_end(self, *, unfinished: bool) -> None:
+        """Record that a cycle has seen all changes of nodes, its own included; an *unfinished* one
+        has left gangs to the next."""
+        self._seen_positions = self._positions()
+        self._unfinished = unfinished
+
+    def _positions(self) -> tuple[int, int]:
+        matrix = self.node_matrix
+        return matrix.usage_changes.position, matrix.node_changes.position
+
+    @property
+    def capacity_generation(self) -> int:
+        """Grows when every rejected gang is to be tried again."""
+        return self._capacity_generation
+
+    @capacity_generation.setter
+    def capacity_generation(self, value: int) -> None:
+        if value != self._capacity_generation:
+            self._capacity_generation = value
+            self.waiting.publish(ANY)
+
+    def wake(self, event: Wake) -> None:
+        """Publish *event*, so that gangs that wait for it are tried again."""
+        self.waiting.publish(event)
 
     def changed_gangs(self) -> Collection[Gang]:
         """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
@@ -413,7 +489,7 @@ class SchedulerCache:
         """Return queues whose allocation may have changed since the last call, with ancestors."""
         changed: set[str] = set()
         for name in self._changed_queues:
-            changed.update(self._with_ancestors(name))
+            changed.update(self.with_ancestors(name))
         self._changed_queues.clear()
         return changed
 
@@ -422,8 +498,18 @@ class SchedulerCache:
         return sum_amounts(
             queue.allocated
             for queue in self.queues.values()
-            if name in self._with_ancestors(queue.name)
+            if name in self.with_ancestors(queue.name)
         )
+
+    def with_ancestors(self, name: str) -> list[str]:
+        """Return *name* and its ancestors, each once even if they form a loop."""
+        path: list[str] = []
+        while name and name not in path:
+            path.append(name)
+            queue = self.queues.get(name)
+            parent = queue.object.spec.parent if queue and queue.object else ""
+            name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
+        return path
 
     # -- private -------------------------------------------------------------------------------
 
@@ -477,6 +563,7 @@ class SchedulerCache:
         self.set_task_statuses(gang, (task,), status)
         after = status is TaskStatus.RELEASING
         if before is not after:
+            gang.version += 1
             sign = 1 if after else -1
             self.node_matrix.add_releasing(task.eq_class, (task.node_index,), sign)
 
@@ -509,13 +596,13 @@ class SchedulerCache:
         """Return the equivalence class of *pod*, a member of *gang*."""
         traits = annotated_traits(pod)
         if self._queue_affinities:
-            path = self._with_ancestors(self.queue_of(gang).name)
+            path = self.with_ancestors(self.queue_of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
         return self.eq_classes.get(pod.spec).with_traits(traits)
 
     def _reclassify(self, gang: Gang) -> None:
         """Update the classes of the tasks of *gang* for the affinity of its queue."""
-        path = self._with_ancestors(self.queue_of(gang).name)
+        path = self.with_ancestors(self.queue_of(gang).name)
         for task in gang.tasks.values():
             traits = self._queue_affinities.add_to(task.eq_class.traits, path)
             if traits != task.eq_class.traits:
@@ -541,7 +628,6 @@ class SchedulerCache:
         other = self._foreign_pods.pop(uid, None)
         if other is not None:
             self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
-            self.capacity_generation += 1
         known = self._tasks.pop(uid, None)
         if known is None:
             return
@@ -551,7 +637,6 @@ class SchedulerCache:
         if task.node_index >= 0:
             releasing = task.status is TaskStatus.RELEASING
             self._remove_from_node(task.node_index, task.eq_class, releasing=releasing)
-            self.capacity_generation += 1
         gang.remove_task(task)
         self.mark_changed(gang)
 
@@ -560,7 +645,7 @@ class SchedulerCache:
         self.node_matrix.occupy(eq_class, (node_index,))
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
-        elif self._last_cycle_generation >= 0 and self.node_matrix.is_overcommitted(node_index):
+        elif self._seen_positions[0] >= 0 and self.node_matrix.is_overcommitted(node_index):
             self.overcommitted_nodes.add(node_index)
         return node_index
 
@@ -592,15 +677,41 @@ class SchedulerCache:
         queue = self.queue_of(gang)
         if not is_deleted:
             gang.priority = self._priority(gang)
-            amounts = (gang.allocated.copy(), gang.requested.copy(), *_reserved_and_elastic(gang))
-            share = self._queue_shares[gang.key] = _QueueShare(queue.name, *amounts)
+            share = self._queue_shares[gang.key] = _QueueShare(
+                queue.name,
+                gang.allocated.copy(),
+                gang.requested.copy(),
+                *_reserved_and_elastic(gang),
+                gang.ungated_request.copy(),
+                settled=gang.allocated.copy(),
+            )
             _add_to_queue(queue, share, 1)
             queue.gangs.add(gang.key)
             self.task_table.update_gang(gang, queue.name)
-        previous = (before.queue_name, before.allocated) if before else ("", {})
-        current = ("", {}) if is_deleted else (queue.name, gang.allocated)
-        if previous != current:
-            self._changed_queues.update({previous[0], current[0]} - {""})
+        share = _QueueShare("") if is_deleted else self._queue_shares[gang.key]
+        self._record_changes(before or _QueueShare(""), share)
+
+    def _record_changes(self, before: "_QueueShare", after: "_QueueShare") -> None:
+        """Record and publish how the sums of queues have changed."""
+        if before == after:
+            return
+        names_of_queues = {before.queue_name, after.queue_name} - {""}
+        for name in names_of_queues:
+            self.queue_changes.add(name)
+        if (before.queue_name, before.settled) != (after.queue_name, after.settled):
+            self._changed_queues.update(names_of_queues)
+        add_amounts(self.reserved, before.reserved, -1)
+        add_amounts(self.reserved, after.reserved)
+        if positive_difference(before.admitted(), after.admitted()):
+            self.waiting.publish(RESERVED)
+        if before.queue_name and (
+            before.queue_name != after.queue_name
+            or positive_difference(before.settled, after.settled)
+            or positive_difference(before.inqueue(), after.inqueue())
+            or positive_difference(before.charged(), after.charged())
+        ):
+            for name in self.with_ancestors(before.queue_name):
+                self.waiting.publish(queue_gained(name))
 
     def _priority(self, gang: Gang) -> int:
         if gang.single:
@@ -612,22 +723,13 @@ class SchedulerCache:
             (each.value for each in self._priority_classes.values() if each.global_default), 0
         )
 
-    def _with_ancestors(self, name: str) -> list[str]:
-        """Return *name* and its ancestors, each once even if they form a loop."""
-        path: list[str] = []
-        while name and name not in path:
-            path.append(name)
-            queue = self.queues.get(name)
-            parent = queue.object.spec.parent if queue and queue.object else ""
-            name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
-        return path
-
 
 def _add_to_queue(queue: QueueInfo, share: _QueueShare, sign: int) -> None:
     add_amounts(queue.allocated, share.allocated, sign)
     add_amounts(queue.requested, share.requested, sign)
     add_amounts(queue.reserved, share.reserved, sign)
     add_amounts(queue.elastic, share.elastic, sign)
+    add_amounts(queue.ungated, share.ungated, sign)
 
 
 def _keep_evicting(task: Task) -> None:

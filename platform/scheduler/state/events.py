@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .disruption_budgets import PodDisruptionBudget
 from .node_usage import NodeUsage
 from .resource_quotas import ResourceQuota
 
@@ -43,6 +44,10 @@ class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
 
 class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
     """A resource quota was added, updated or deleted."""
+
+
+class PodDisruptionBudgetEvent(ObjectEvent[PodDisruptionBudget]):
+    """A PodDisruptionBudget was added, updated or deleted."""
 
 
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
@@ -86,6 +91,7 @@ CacheEvent = (
     | PodGroupEvent
     | QueueEvent
     | PVCEvent
+    | PodDisruptionBudgetEvent
     | PriorityClassEvent
     | ResourceQuotaEvent
     | NodesMeasured

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from ...model import names
 from ...model.pod import is_rejection
@@ -250,6 +251,8 @@ class QueueInfo:
         """What its admitted gangs still need for their minimum."""
         self.elastic: Amounts = {}
         """What is allocated to its gangs beyond their minimum."""
+        self.ungated: Amounts = {}
+        """Requests of tasks without their queue gate that are not allocated yet."""
 
     @property
     def state(self) -> str:
@@ -302,8 +305,12 @@ class Gang:
         """When conditions of its pods were last reported, by the same clock."""
         self.version = 0
         """Grows with every event that may change the result of an attempt."""
-        self.last_attempt = (-1, -1)
-        """The capacity generation and the version of this gang at its last rejection."""
+        self.wait_group: Any = None
+        """The group in which it is parked, if it was rejected (``state.waiting``)."""
+        self.wait_order: tuple[object, ...] = ()
+        """Its order in the group."""
+        self.parked_version = -1
+        """Version of this gang when it was parked."""
 
     # -- requirements --------------------------------------------------------------------------
 

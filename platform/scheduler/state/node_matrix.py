@@ -11,6 +11,7 @@ Data derived from columns (feasibility masks, scores) is kept with a position in
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from .resources import (
     amounts,
 )
 
+T = TypeVar("T")
+
 OccupancyListener = Callable[[EquivalenceClass, Sequence[int], int], object]
 """Called with a class, a node for each pod of it, and 1 if they arrive or -1 if they leave."""
 
@@ -47,31 +50,31 @@ class NodeInfo:
     unschedulable: bool
 
 
-class ChangeLog:
-    """The columns that changed, in order; each reader keeps its position."""
+class ChangeLog(Generic[T]):
+    """What changed (columns, or names), in order; each reader keeps its position."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._indexes: list[int] = []
+        self._changed: list[T] = []
         self._dropped = 0
 
     @property
     def position(self) -> int:
         """The end of the log."""
-        return self._dropped + len(self._indexes)
+        return self._dropped + len(self._changed)
 
-    def add(self, node_index: int) -> None:
-        """Record a change of column *node_index*."""
-        self._indexes.append(node_index)
-        if len(self._indexes) > 2 * _MAX_CHANGES:
-            del self._indexes[:_MAX_CHANGES]
+    def add(self, changed: T) -> None:
+        """Record a change of *changed*."""
+        self._changed.append(changed)
+        if len(self._changed) > 2 * _MAX_CHANGES:
+            del self._changed[:_MAX_CHANGES]
             self._dropped += _MAX_CHANGES
 
-    def since(self, position: int) -> list[int] | None:
-        """Return the columns changed since *position*, or ``None`` if that is no longer logged."""
+    def since(self, position: int) -> list[T] | None:
+        """Return what changed since *position*, or ``None`` if that is no longer logged."""
         if position < self._dropped:
             return None
-        return self._indexes[position - self._dropped :]
+        return self._changed[position - self._dropped :]
 
 
 class NodeMatrix:
@@ -93,9 +96,9 @@ class NodeMatrix:
         self._total: Amounts | None = None
         self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
-        self.usage_changes = ChangeLog()
+        self.usage_changes: ChangeLog[int] = ChangeLog()
         """Columns whose amounts or host ports changed."""
-        self.node_changes = ChangeLog()
+        self.node_changes: ChangeLog[int] = ChangeLog()
         """Columns whose :class:`NodeInfo` changed."""
         self._index_by_name: dict[str, int] = {}
         self._free_indexes: list[int] = []
@@ -245,6 +248,11 @@ class NodeMatrix:
     def is_overcommitted(self, node_index: int) -> bool:
         """Return whether the pods of a node request more than it has."""
         return bool(self.alive[node_index]) and bool((self.idle[:, node_index] < 0).any())
+
+    @property
+    def has_pipelined(self) -> bool:
+        """Whether any amount is promised to waiting pods."""
+        return self._pipelined_pods > 0
 
     def available(self, node_indexes: IntVector | None = None) -> Matrix:
         """Return what is idle and not promised to waiting pods; not to be changed."""

@@ -56,6 +56,9 @@ class Reservation:
     counted: bool = True
     """Whether it counts in the node matrix now."""
 
+    backed: bool = True
+    """Whether its nodes had what is held, or were to have it, when that was last checked."""
+
 
 class Reservations:
     """All reservations, one for each gang at most."""
@@ -66,6 +69,10 @@ class Reservations:
         self._find_task = find_task
         self._by_gang: dict[str, Reservation] = {}
         self._gang_by_uid: dict[str, str] = {}
+        self._ended: list[Reservation] = []
+        self._gangs_by_node: dict[int, set[str]] = {}
+        """Keys of the gangs with reservations on a node; a key may be outdated."""
+        self._position = node_matrix.usage_changes.position
         self._nominated: dict[str, str] = {}
         """Nodes of pending tasks by uid, as found after a restart."""
 
@@ -96,6 +103,8 @@ class Reservations:
             return None
         reservation = self._by_gang[gang.key] = Reservation(gang, holds, until, purpose)
         self._gang_by_uid.update(dict.fromkeys(holds, gang.key))
+        for hold in holds.values():
+            self._gangs_by_node.setdefault(hold.node_index, set()).add(gang.key)
         self._count(holds.values(), 1)
         return reservation
 
@@ -106,8 +115,9 @@ class Reservations:
             return None
         if reservation.counted:
             self._count(reservation.holds.values(), -1)
-        for uid in reservation.holds:
+        for uid, hold in reservation.holds.items():
             del self._gang_by_uid[uid]
+            self._gangs_by_node.get(hold.node_index, set()).discard(gang_key)
         return reservation
 
     def expire(self, now: float) -> list[Reservation]:
@@ -115,7 +125,13 @@ class Reservations:
         expired = [each for each in self._by_gang.values() if each.until <= now]
         for each in expired:
             self.drop(each.gang.key)
+        self._ended += expired
         return expired
+
+    def pop_ended(self) -> list[Reservation]:
+        """Return the reservations that expired since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def is_backed(self, reservation: Reservation) -> bool:
         """Return whether its nodes have what is held, once evicted pods are gone."""
@@ -124,6 +140,23 @@ class Reservations:
         future_idle = self._node_matrix.future_idle(indexes)
         alive = self._node_matrix.alive[indexes].all()
         return bool(alive and (future_idle[requested] >= 0).all())
+
+    def is_free(self, reservation: Reservation) -> bool:
+        """Return whether its nodes have what is held now."""
+        indexes = np.array([each.node_index for each in reservation.holds.values()], np.int64)
+        pipelined = self._node_matrix.pipelined[:, indexes]
+        idle = self._node_matrix.idle[:, indexes]
+        return bool((idle >= pipelined)[pipelined > 0].all())
+
+    def changed(self) -> list[Reservation]:
+        """Return the reservations on nodes that have changed since the last call."""
+        log = self._node_matrix.usage_changes
+        indexes = log.since(self._position)
+        self._position = log.position
+        if indexes is None:
+            return list(self._by_gang.values())
+        keys = {key: None for index in set(indexes) for key in self._gangs_by_node.get(index, ())}
+        return [self._by_gang[key] for key in keys if key in self._by_gang]
 
     @contextmanager
     def lent(self, gang_keys: Collection[str]) -> Iterator[None]:

@@ -1,0 +1,264 @@
+"""Measure decisions of the scheduler without API server: ``python -m bench.scheduling [NAME ...]``.
+
+Each measurement runs in its own process; times are CPU times of one core. They are compared with
+the time that one naive comparison of a pod with all nodes takes there, since machines differ.
+Counts (placements, attempts, retries) do not depend on the machine.
+"""
+
+import gc
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from batholith.model import names
+from batholith.model.meta import ObjectMeta
+from batholith.model.pod_resources import Resources
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+from batholith.model.queue import Queue, QueueSpec, QueueStatus
+from batholith.scheduler import conf
+from batholith.scheduler.cycle_runner import CycleRunner
+from batholith.scheduler.framework.decision import Decision
+from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.core_types import (
+    Container,
+    Node,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+)
+
+NODES = 5_000
+PODS_PER_GANG = 100
+_REPEATS = 20
+
+
+class Cluster:
+    """A scheduler cache with nodes of 32 CPU and 256Gi, and its cycles."""
+
+    def __init__(self, *, queues: int = 1) -> None:
+        loaded = conf.load(conf.DEFAULT)
+        self.cache = SchedulerCache()
+        self.framework = Framework(loaded.tiers)
+        self.runner = CycleRunner(self.cache, self.framework, loaded.actions)
+        self.cycle_seconds = 0.0
+        self._now = 0.0
+        for number in range(queues):
+            self.cache.update_queue(None, queue(queue_name(number)))
+        for number in range(NODES):
+            self.cache.update_node(None, node(f"node-{number:05d}"))
+
+    def gang(
+        self,
+        name: str,
+        pods: Iterable[Pod],
+        minimum: int,
+        *,
+        queue_number: int = 0,
+        phase: str = "Inqueue",
+    ) -> None:
+        """Add a gang with its pods."""
+        self.cache.update_podgroup(None, podgroup(name, minimum, queue_number, phase))
+        for each in pods:
+            self.cache.update_pod(None, each)
+
+    def cycle(self) -> Decision:
+        """Run a cycle, and measure it."""
+        self._now += 1
+        started = time.process_time()
+        decision = self.runner.run_once(now=self._now)
+        self.cycle_seconds = time.process_time() - started
+        return decision
+
+    def fill(self, pods: int) -> list[Pod]:
+        """Fill all nodes with *pods* running pods of gangs of one class."""
+        cpu = f"{32_000 * NODES // pods}m"
+        found = []
+        for number in range(pods // PODS_PER_GANG):
+            name = f"running-{number}"
+            members = [
+                pod(
+                    f"{name}-{i}",
+                    name,
+                    cpu,
+                    node_name=f"node-{(number * PODS_PER_GANG + i) % NODES:05d}",
+                )
+                for i in range(PODS_PER_GANG)
+            ]
+            self.gang(name, members, PODS_PER_GANG, phase="Running")
+            found += members
+        return found
+
+
+def naive_seconds() -> float:
+    """Return the time to compare one pod with all nodes in plain Python: the baseline."""
+    nodes = [{"cpu": 32_000 - i % 7, "memory": 2**38, "pods": 110} for i in range(NODES)]
+    request = {"cpu": 1_000, "memory": 2**30, "pods": 1}
+    times = []
+    for _ in range(_REPEATS):
+        started = time.process_time()
+        fitting = [each for each in nodes if all(each[k] >= n for k, n in request.items())]
+        max(fitting, key=lambda each: each["cpu"] / 32_000 + each["memory"] / 2**38)
+        times.append(time.process_time() - started)
+    return statistics.median(times)
+
+
+def queue_name(number: int) -> str:
+    """Return the name of a queue; the first is the default one."""
+    return f"queue-{number}" if number else "default"
+
+
+def node(name: str) -> Node:
+    """Return a node."""
+    allocatable: dict[str, str | int | float] = {"cpu": 32, "memory": "256Gi", "pods": 110}
+    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(allocatable=allocatable))
+
+
+def queue(name: str) -> Queue:
+    """Return an open queue."""
+    return Queue(
+        metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
+        spec=QueueSpec(weight=1),
+        status=QueueStatus(state="Open"),
+    )
+
+
+def podgroup(name: str, minimum: int, queue_number: int, phase: str) -> PodGroup:
+    """Return a PodGroup."""
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="bench",
+            uid=f"group-{name}",
+            creation_timestamp="2026-01-01T00:00:00Z",
+        ),
+        spec=PodGroupSpec(min_member=minimum, queue=queue_name(queue_number)),
+        status=PodGroupStatus(phase=phase),
+    )
+
+
+def pod(name: str, group: str, cpu: str, *, node_name: str = "", memory: str = "1Gi") -> Pod:
+    """Return a pod; with *node_name* it is running."""
+    requests: dict[str, str | int | float] = {"cpu": cpu, "memory": memory}
+    return Pod(
+        metadata=ObjectMeta(
+            name=name, namespace="bench", uid=name, annotations={names.GROUP_NAME: group}
+        ),
+        spec=PodSpec(
+            scheduler_name="volcano",
+            node_name=node_name,
+            containers=(Container(resources=Resources(requests=requests)),),
+        ),
+        status=PodStatus(phase="Running" if node_name else "Pending"),
+    )
+
+
+def classes(count: int) -> list[str]:
+    """10,000 pods of *count* classes, as gangs of 100; of 10,000 classes, each pod differs."""
+    cluster = Cluster()
+    for number in range(10_000 // PODS_PER_GANG):
+        name = f"gang-{number}"
+        members = []
+        for i in range(PODS_PER_GANG):
+            kind = (number if count < 1000 else number * PODS_PER_GANG + i) % count
+            cpu, memory = f"{1000 + kind % 100}m", f"{1024 + kind // 100}Mi"
+            members.append(pod(f"{name}-{i}", name, cpu, memory=memory))
+        cluster.gang(name, members, PODS_PER_GANG)
+    gc.collect()
+    allocated, seconds, cycles = _until_settled(cluster)
+    return _row(f"10,000 pods of {count:,} classes", seconds, f"{allocated} in {cycles}")
+
+
+def _until_settled(cluster: Cluster) -> tuple[int, float, int]:
+    allocated, seconds, cycles = 0, 0.0, 0
+    while cluster.cache.has_changes():
+        decision = cluster.cycle()
+        allocated += len(decision.placements)
+        seconds += cluster.cycle_seconds
+        cycles += 1
+    return allocated, seconds, cycles
+
+
+def waiting(kind: str) -> list[str]:
+    """A full cluster of 50,000 pods, and 10,000 gangs that wait; then one event after the other."""
+    cluster = Cluster()
+    running = cluster.fill(50_000)
+    for number in range(10_000):
+        name = f"waiting-{number}"
+        cpu = f"{3200 + 10 * (number % 20)}m" if kind == "finished" else "4000m"
+        cluster.gang(name, [pod(f"{name}-{i}", name, cpu) for i in range(2)], 2)
+    _until_settled(cluster)
+    gc.collect()
+    gc.freeze()
+    times, counts = [], []
+    for number in range(_REPEATS):
+        if kind == "new":
+            name = f"new-{number}"
+            cluster.gang(name, [pod(f"{name}-0", name, "3500m")], 1)
+        else:
+            cluster.cache.update_pod(running[number], None)
+        allocated, seconds, _ = _until_settled(cluster)
+        times.append(seconds)
+        counts.append(allocated)
+    event = "one new pod" if kind == "new" else "one finished pod"
+    label = f"{event}, 50,000 bound pods, 10,000 gangs waiting"
+    return _row(label, statistics.median(times), f"{sum(counts)} in {_REPEATS} events")
+
+
+def queues(count: int) -> list[str]:
+    """A pod in a cluster of *count* queues that have a running gang each."""
+    cluster = Cluster(queues=count)
+    for number in range(count):
+        name = f"running-{number}"
+        members = [pod(f"{name}-0", name, "1", node_name=f"node-{number:05d}")]
+        cluster.gang(name, members, 1, queue_number=number, phase="Running")
+    _until_settled(cluster)
+    gc.collect()
+    gc.freeze()
+    times = []
+    for number in range(_REPEATS):
+        name = f"new-{number}"
+        cluster.gang(name, [pod(f"{name}-0", name, "1")], 1, queue_number=number)
+        times.append(_until_settled(cluster)[1])
+    return _row(f"one new pod, {count:,} queues", statistics.median(times), "")
+
+
+def _row(label: str, seconds: float, counts: str) -> list[str]:
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    values = (
+        f"{seconds * 1000:.1f} ms",
+        f"{seconds / naive_seconds():.2f}",
+        f"{memory} MiB",
+        counts,
+    )
+    return [label, *values]
+
+
+CASES: Mapping[str, Callable[[], list[str]]] = {
+    "20-classes": lambda: classes(20),
+    "10000-classes": lambda: classes(10_000),
+    "new-pod": lambda: waiting("new"),
+    "finished-pod": lambda: waiting("finished"),
+    "1000-queues": lambda: queues(1_000),
+}
+
+
+def main() -> None:
+    """Run the named measurements, or all, each in its own process."""
+    if os.environ.get("BENCH_SCHEDULING_CASE"):
+        print("| " + " | ".join(CASES[os.environ["BENCH_SCHEDULING_CASE"]]()) + " |", flush=True)
+        return
+    print("| measurement | CPU time | in naive comparisons | memory | pods allocated |")
+    print("| --- | ---: | ---: | ---: | --- |", flush=True)
+    for name in sys.argv[1:] or CASES:
+        environment = {**os.environ, "BENCH_SCHEDULING_CASE": name}
+        subprocess.run([sys.executable, "-m", "bench.scheduling"], check=True, env=environment)
+
+
+if __name__ == "__main__":
+    main()

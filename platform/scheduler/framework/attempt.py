@@ -1,0 +1,42 @@
+"""What an attempt to schedule a gang has learned about the tasks that did not fit."""
+
+from dataclasses import dataclass, field
+
+from ..state.equivalence import EquivalenceClass
+from ..state.waiting import Wake
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCapacity:
+    """How many pods of a class the nodes take."""
+
+    count: int
+    is_exact: bool
+    """Whether it grows only if amounts on nodes that are feasible for the class grow."""
+
+    sees_pods: bool = False
+    """Whether it also depends on pods on other nodes."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What a statement has learned about the tasks that it tried."""
+
+    capacities: dict[EquivalenceClass, ClassCapacity] = field(default_factory=dict)
+    """By class that was tried when the statement had no effect yet."""
+
+    failed: set[EquivalenceClass] = field(default_factory=set)
+    """Classes of which a task did not fit."""
+
+    limits: dict[EquivalenceClass, frozenset[Wake]] = field(default_factory=dict)
+    """What may raise the limit of the queue, for classes that it excludes."""
+
+    blocked: set[str] = field(default_factory=set)
+    """Uids of tasks that only their own changes can help."""
+
+    def update(self, other: "Attempt") -> None:
+        """Add what a later statement for the same gang has learned."""
+        self.capacities |= other.capacities
+        self.failed |= other.failed
+        self.limits |= other.limits
+        self.blocked |= other.blocked

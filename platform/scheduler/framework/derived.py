@@ -1,0 +1,64 @@
+"""What is derived from the cache and the results of plugins, and kept across sessions."""
+
+from ..state.cache import SchedulerCache
+from ..state.equivalence import EquivalenceClass
+from ..state.needed_capacity import NeededCapacity
+from ..state.resources import BoolVector, IntVector
+from ..state.waiting import ANY, FREED, TOTAL, USAGE
+from .feasibility import FeasibilityCache
+from .framework import Framework
+from .placer_cache import PlacerCache
+from .plugin_calls import PluginError
+
+
+class Derived:
+    """Feasible nodes, placers, and the capacity for classes that rejected gangs wait for."""
+
+    def __init__(self, cache: SchedulerCache, framework: Framework) -> None:
+        """Start empty, for the plugins of *framework*."""
+        self.feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
+        self.placers = PlacerCache(cache.node_matrix)
+        self.capacity = NeededCapacity(cache.node_matrix)
+        self._cache = cache
+        self._plugins = framework.plugins
+        self._generations = self._current_generations()
+        self._total_version = cache.node_matrix.total_version
+
+    @property
+    def order_version(self) -> object:
+        """Changes when orders of gangs may have changed that have not changed themselves."""
+        return id(self), self._cache.node_matrix.total_version, self._generations
+
+    def check_generations(self) -> None:
+        """Drop everything if a plugin returns other results, for other reasons than the cache."""
+        generations = self._current_generations()
+        if generations != self._generations:
+            self._generations = generations
+            self.feasibility.clear()
+            self.placers.clear()
+            self._cache.waiting.publish(ANY)
+
+    def wake(self) -> None:
+        """Wake gangs for which the nodes have capacity since the last call, and publish what has
+        happened to nodes."""
+        waiting = self._cache.waiting
+        if self.capacity.is_outdated:
+            waiting.publish(USAGE)
+        if self._total_version != self._cache.node_matrix.total_version:
+            self._total_version = self._cache.node_matrix.total_version
+            waiting.publish(TOTAL)
+        try:
+            grown, freed = self.capacity.update(self._feasible)
+        except PluginError:  # the gangs are tried, and rejected for that
+            waiting.publish(ANY)
+            return
+        if freed:
+            waiting.publish(FREED)
+        for eq_class, capacity in grown:
+            waiting.wake_class(eq_class, capacity)
+
+    def _feasible(self, eq_class: EquivalenceClass, columns: IntVector) -> BoolVector:
+        return self.feasibility.get(eq_class).feasible[columns]
+
+    def _current_generations(self) -> tuple[int, ...]:
+        return tuple(int(getattr(each, "generation", 0)) for each in self._plugins)

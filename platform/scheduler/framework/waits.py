@@ -1,0 +1,105 @@
+"""What a gang that was rejected waits for, by why its tasks did not fit.
+
+A gang waits for a *necessary* condition if there is one: as long as the nodes take fewer pods of
+a class than it needs, no other change helps. Then gangs with equal demand wait together. Otherwise
+(its classes compete for nodes, or pods depend on other pods) it waits for any change of nodes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang, Task
+from ..state.waiting import FREED, OWN, USAGE, NodeNeed, Waits, Wake
+from .attempt import Attempt, ClassCapacity
+from .statement import MissingMembers
+
+ANY_NODE_CHANGE = frozenset({FREED, USAGE})
+
+
+CapacityOf = Callable[[EquivalenceClass, Attempt], ClassCapacity | None]
+
+
+def limit_waits(gang: Gang, queue_name: str, events: frozenset[Wake]) -> Waits:
+    """Return what *gang* waits for if no pod of its size is within the limits of its queue."""
+    tasks = list(gang.pending_tasks.values())
+    return Waits(events, demand=_demand(gang, queue_name, tasks, MissingMembers(gang)))
+
+
+def waits_of(gang: Gang, queue_name: str, attempt: Attempt, capacity_of: CapacityOf) -> Waits:
+    """Return what *gang* of queue *queue_name* waits for after *attempt*."""
+    tasks = [task for task in gang.pending_tasks.values() if task.uid not in attempt.blocked]
+    missing = MissingMembers(gang)
+    if missing.satisfied:
+        return _waits_of_extra_tasks(gang, queue_name, tasks, attempt, capacity_of)
+    if attempt.blocked and not missing.is_satisfiable(tasks):
+        return Waits(OWN)
+    required = dict(_required(tasks, missing))
+    events: frozenset[Wake] = frozenset()
+    for eq_class, count in required.items():
+        capacity = capacity_of(eq_class, attempt)
+        if capacity is None or capacity.count >= count:
+            continue
+        if capacity.is_exact:
+            need = NodeNeed(eq_class, count, capacity.count)
+            return Waits(needs=(need,), demand=_demand(gang, queue_name, tasks, missing))
+        events = frozenset({FREED, USAGE} if capacity.sees_pods else {FREED})
+        events |= attempt.limits.get(eq_class, OWN)
+    if events:
+        return Waits(events, demand=_demand(gang, queue_name, tasks, missing))
+    if attempt.limits and len(required) == len({task.eq_class for task in tasks}):
+        limits = frozenset().union(*attempt.limits.values())
+        if missing.total >= len(tasks) or len(required) == 1:
+            return Waits(limits, demand=_demand(gang, queue_name, tasks, missing))
+    return Waits(ANY_NODE_CHANGE.union(*attempt.limits.values()))
+
+
+def _waits_of_extra_tasks(
+    gang: Gang, queue_name: str, tasks: list[Task], attempt: Attempt, capacity_of: CapacityOf
+) -> Waits:
+    """Return what a ready gang waits for: that a task of one of the failed classes fits."""
+    events: frozenset[Wake] = frozenset()
+    needs: list[NodeNeed] = []
+    for eq_class in attempt.failed:
+        capacity = capacity_of(eq_class, attempt)
+        if capacity is not None and capacity.count < 1:
+            if capacity.is_exact:
+                needs.append(NodeNeed(eq_class, 1, capacity.count))
+            else:
+                events |= {FREED, USAGE} if capacity.sees_pods else {FREED}
+        elif eq_class in attempt.limits:
+            events |= attempt.limits[eq_class]
+        else:
+            events |= ANY_NODE_CHANGE
+    if not needs and not events:
+        return Waits(OWN)
+    demand = _demand(gang, queue_name, tasks, MissingMembers(gang))
+    return Waits(events, tuple(needs), demand if not events & ANY_NODE_CHANGE else None)
+
+
+def _required(tasks: list[Task], missing: MissingMembers) -> Iterable[tuple[EquivalenceClass, int]]:
+    """Yield how many tasks of which class the gang cannot do without."""
+    counts = Counter(task.eq_class for task in tasks)
+    if missing.total >= len(tasks):
+        yield from counts.items()
+        return
+    if len(counts) == 1:
+        needed = max(missing.total, sum(missing.by_role.values()))
+        yield next(iter(counts)), needed
+        return
+    for role, count in missing.by_role.items():
+        classes = {task.eq_class for task in tasks if task.role == role}
+        if len(classes) == 1:
+            yield classes.pop(), count
+
+
+def _demand(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMembers) -> Hashable:
+    """Return what decides whether *gang* fits, and in which limits; equal for equal gangs."""
+    return (
+        queue_name,
+        gang.single,
+        gang.priority,
+        missing.total,
+        frozenset(missing.by_role.items()),
+        frozenset(Counter((task.eq_class, task.role) for task in tasks).items()),
+    )

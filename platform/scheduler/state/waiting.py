@@ -1,0 +1,330 @@
+"""Which gangs are to be tried, and what the others wait for.
+
+A gang that was rejected is parked in a *group*: gangs with equal demand, which the same rejection
+concerns. A group wakes when one of the things that it waits for happens; then its first gang is
+tried, and the others only if that one is scheduled. A gang that itself has changed, whose timer
+is due, or that has not been tried for long, is tried on its own.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .equivalence import EquivalenceClass
+from .gangs import Gang
+
+OrderKey = tuple[object, ...]
+"""Sort key of a gang; unique."""
+
+RESYNC_SECONDS = 300.0
+"""A gang is tried again after this time if nothing has woken it."""
+
+
+class Wake(NamedTuple):
+    """An event after which rejected gangs may be schedulable."""
+
+    kind: str
+    name: str = ""
+
+
+ANY = Wake("any")
+"""Waited for: each of the others. Published: every gang is to be tried again."""
+
+FREED = Wake("freed")
+"""Resources of a node were freed, or a node was added or changed."""
+
+USAGE = Wake("usage")
+"""A pod arrived at a node or left it."""
+
+RESERVED = Wake("reserved")
+"""Admitted gangs need less than before."""
+
+PODGROUP = Wake("podgroup")
+"""The spec of a PodGroup changed."""
+
+QUEUES = Wake("queues")
+"""The spec of a queue changed."""
+
+TOTAL = Wake("total")
+"""What all nodes have in total changed."""
+
+OWN: frozenset[Wake] = frozenset()
+"""Waited for by a gang that only its own changes can help."""
+
+RESYNC, TIMER, NODES = "resync", "timer", "nodes"
+"""Other reasons of a retry."""
+
+
+def queue_gained(name: str) -> Wake:
+    """Return the event that queue *name* may allocate or admit more."""
+    return Wake("queue", name)
+
+
+def plugin_event(name: str) -> Wake:
+    """Return an event that a plugin defines."""
+    return Wake("plugin", name)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """The nodes take fewer than *count* pods of a class."""
+
+    eq_class: EquivalenceClass
+    count: int
+    capacity: int
+    """How many they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a rejected gang waits for; any of it is enough."""
+
+    events: frozenset[Wake] = OWN
+    needs: tuple[NodeNeed, ...] = ()
+    demand: Hashable | None = None
+    """Equal for gangs that the same rejection concerns; ``None`` if it concerns this one only."""
+
+    def __or__(self, other: "Waits") -> "Waits":
+        """Return what a gang waits for that was rejected twice."""
+        return Waits(self.events | other.events, self.needs + other.needs)
+
+
+class WaitGroup:
+    """Parked gangs with equal demand, in order."""
+
+    def __init__(self, demand: Hashable) -> None:
+        """Start without gangs."""
+        self.demand = demand
+        self.waits = Waits()
+        self.order_version: object = None
+        self._members: list[tuple[OrderKey, Gang]] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def gangs(self) -> list[Gang]:
+        """The gangs, the first one first."""
+        return [gang for _, gang in self._members]
+
+    def first(self) -> tuple[OrderKey, Gang]:
+        """Return the first gang with its order."""
+        return self._members[0]
+
+    def add(self, order: OrderKey, gang: Gang) -> None:
+        """Add *gang*."""
+        insort(self._members, (order, gang), key=_order)
+        gang.wait_order = order
+
+    def remove(self, gang: Gang) -> None:
+        """Remove *gang*."""
+        index = bisect_left(self._members, gang.wait_order, key=_order)
+        if self._members[index][1] is not gang:
+            raise ValueError(f"{gang.key} is not in the group")
+        del self._members[index]
+
+    def sort(self, order: Callable[[Gang], OrderKey], version: object) -> None:
+        """Sort the gangs again if orders have changed since, that is, with another *version*."""
+        if self.order_version == version:
+            return
+        self.order_version = version
+        self._members = sorted(((order(gang), gang) for gang in self.gangs), key=_order)
+        for key, gang in self._members:
+            gang.wait_order = key
+
+
+def _order(member: tuple[OrderKey, Gang]) -> OrderKey:
+    return member[0]
+
+
+@dataclass(slots=True)
+class _NeededClass:
+    """The groups that wait for capacity for one class."""
+
+    counts: dict[WaitGroup, int] = field(default_factory=dict)
+
+
+class WaitingGangs:
+    """The pending gangs: those to be tried, and the parked ones."""
+
+    def __init__(self) -> None:
+        """Start without gangs."""
+        self.active: dict[str, Gang] = {}
+        """Gangs to be tried one by one."""
+        self.woken: dict[Hashable, WaitGroup] = {}
+        """Groups whose first gang is to be tried."""
+        self.retries: Counter[str] = Counter()
+        """How often parked gangs and groups were to be tried again, by reason."""
+        self.published: set[Wake] = set()
+        """Events that have not woken the gangs yet."""
+        self._groups: dict[Hashable, WaitGroup] = {}
+        self._by_event: dict[Wake, dict[Hashable, WaitGroup]] = {}
+        self._by_class: dict[EquivalenceClass, _NeededClass] = {}
+        self._tried_at: dict[str, tuple[float, Gang]] = {}
+        """When parked gangs were tried, in order."""
+        self._timers: list[tuple[float, str]] = []
+        self._timer_of: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """Return the number of parked gangs."""
+        return len(self._tried_at)
+
+    # -- gangs ---------------------------------------------------------------------------------
+
+    def park(
+        self,
+        gang: Gang,
+        waits: Waits,
+        order: OrderKey,
+        *,
+        order_version: object,
+        now: float,
+        retry_at: float | None = None,
+    ) -> None:
+        """Park *gang*, which was rejected at Unix time *now*, until something wakes it."""
+        self.discard(gang)
+        demand = waits.demand or ("gang", gang.key)
+        group = self._groups.get(demand)
+        if group is None:
+            group = self._groups[demand] = WaitGroup(demand)
+            group.order_version = order_version
+        elif group.order_version != order_version:
+            group.order_version = None  # to be sorted before it is used
+        group.add(order, gang)
+        gang.wait_group, gang.parked_version = group, gang.version
+        self._tried_at[gang.key] = (now, gang)
+        if retry_at is not None:
+            self._timer_of[gang.key] = retry_at
+            heapq.heappush(self._timers, (retry_at, gang.key))
+        self.woken.pop(demand, None)
+        if waits != group.waits:
+            self._remove_from_indexes(group)
+            group.waits = waits
+            self._add_to_indexes(group)
+
+    def activate(self, gang: Gang, reason: str = "") -> None:
+        """Let *gang* be tried on its own; *reason* is that of a retry."""
+        if reason and gang.wait_group is not None:
+            self.retries[reason] += 1
+        self.discard(gang)
+        self.active[gang.key] = gang
+
+    def discard(self, gang: Gang) -> None:
+        """Forget *gang*, if it is known."""
+        self.active.pop(gang.key, None)
+        self._tried_at.pop(gang.key, None)
+        self._timer_of.pop(gang.key, None)
+        group = gang.wait_group
+        if group is None:
+            return
+        gang.wait_group = None
+        group.remove(gang)
+        if not group:
+            self._remove_from_indexes(group)
+            del self._groups[group.demand]
+            self.woken.pop(group.demand, None)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def publish(self, event: Wake) -> None:
+        """Record that *event* has happened."""
+        self.published.add(event)
+
+    def wake_published(self) -> None:
+        """Wake the groups that wait for what was published."""
+        published, self.published = self.published, set()
+        if ANY in published:
+            for group in self._groups.values():
+                self._wake(group, ANY.kind)
+            return
+        for event in sorted(published):
+            for group in self._by_event.get(event, {}).values():
+                self._wake(group, event.kind)
+        if published:
+            for group in self._by_event.get(ANY, {}).values():
+                self._wake(group, ANY.kind)
+
+    def needed_classes(self) -> Iterable[EquivalenceClass]:
+        """Return the classes for which groups wait for capacity."""
+        return self._by_class.keys()
+
+    def wake_class(self, eq_class: EquivalenceClass, capacity: int) -> None:
+        """Wake the groups that need no more than *capacity* pods of *eq_class* to fit."""
+        needed = self._by_class.get(eq_class)
+        if needed is not None:
+            for group, count in needed.counts.items():
+                if count <= capacity:
+                    self._wake(group, NODES)
+
+    def wake_due(self, now: float) -> None:
+        """Activate the gangs whose timer is due at Unix time *now*, or that were not tried for
+        long."""
+        while self._timers and self._timers[0][0] <= now:
+            due, key = heapq.heappop(self._timers)
+            if self._timer_of.get(key) == due:
+                self.activate(self._tried_at[key][1], TIMER)
+        while self._tried_at:
+            tried_at, gang = next(iter(self._tried_at.values()))
+            if tried_at + RESYNC_SECONDS > now:
+                return
+            self.activate(gang, RESYNC)
+
+    def next_due(self) -> float | None:
+        """Return when :meth:`wake_due` is to be called next, in Unix time."""
+        while self._timers and self._timer_of.get(self._timers[0][1]) != self._timers[0][0]:
+            heapq.heappop(self._timers)
+        due = [self._timers[0][0]] if self._timers else []
+        if self._tried_at:
+            due.append(next(iter(self._tried_at.values()))[0] + RESYNC_SECONDS)
+        return min(due, default=None)
+
+    def has_work(self) -> bool:
+        """Return whether something was published that a group waits for."""
+        if not self.published or not self._groups:
+            return False
+        if ANY in self.published or ANY in self._by_event:
+            return True
+        return not self._by_event.keys().isdisjoint(self.published)
+
+    def to_try(self, at_most: int) -> int:
+        """Return how many tasks are to be tried, or some number above *at_most*."""
+        total = 0
+        for gang in self.active.values():
+            total += len(gang.pending_tasks) + len(gang.gated_by_queue)
+            if total > at_most:
+                return total
+        for group in self.woken.values():
+            total += len(group.first()[1].pending_tasks) * len(group)
+            if total > at_most:
+                return total
+        return total
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _wake(self, group: WaitGroup, reason: str) -> None:
+        if group.demand not in self.woken:
+            self.woken[group.demand] = group
+            self.retries[reason] += 1
+
+    def _add_to_indexes(self, group: WaitGroup) -> None:
+        for event in group.waits.events:
+            self._by_event.setdefault(event, {})[group.demand] = group
+        for need in group.waits.needs:
+            counts = self._by_class.setdefault(need.eq_class, _NeededClass()).counts
+            counts[group] = min(need.count, counts.get(group, need.count))
+
+    def _remove_from_indexes(self, group: WaitGroup) -> None:
+        for event in group.waits.events:
+            groups = self._by_event[event]
+            groups.pop(group.demand, None)
+            if not groups:
+                del self._by_event[event]
+        for need in group.waits.needs:
+            needed = self._by_class.get(need.eq_class)
+            if needed is not None:
+                needed.counts.pop(group, None)
+                if not needed.counts:
+                    del self._by_class[need.eq_class]
