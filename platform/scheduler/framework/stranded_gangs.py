@@ -74,6 +74,9 @@ class StrandedGangs:
 
     def _observe(self, session: Session, gang: Gang, now: float) -> None:
         key = gang.key
+        is_known = key in self._since or key in self._replacing
+        if not is_known and (gang.is_ready() or not has_bound_tasks(gang)):
+            return  # as most gangs that changed
         if _is_stranded(gang):
             self._since.setdefault(key, now)
         else:
