@@ -294,7 +294,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         )
 
     async def start(self) -> None:
-        """A new scheduler: what it finds is no fault of its own."""
+        """Start a scheduler; it is not checked for what it finds."""
         if self.controller is None:
             self._excuse_overcommitted()
         await super().start()
