@@ -23,13 +23,19 @@ from batholith.model.queue import Queue
 from batholith.scheduler import conf
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.scheduler.state.core_types import Node, Pod
-from batholith.scheduler.state.resources import amounts
 
 Object = dict[str, Any]
 
 ENDED = ("Succeeded", "Failed")
 LONGEST_BACKOFF = 65.0
 """Seconds after which everything that failed is tried again."""
+
+ON_EVICTION = {"DisruptionTarget", "batholith.io/ReplacedByScheduler"}
+"""Conditions of a pod that is evicted."""
+
+REPAIRS = "stranded_gang_timeout" in SchedulerSettings.__dataclass_fields__
+"""Whether the scheduler evicts pods of gangs and nodes that another one has left incomplete or
+overcommitted."""
 
 MAX_ROUNDS = 10
 """How often the longest backoff passes until nothing is left to do."""
@@ -64,10 +70,12 @@ class SchedulerApi(InMemoryApi):
         if old is not None and target.prefix == PODS.path() and isinstance(body, dict):
             if target.subresource == "binding":
                 return self._bind(target, old, body)
+            if target.subresource == "eviction":
+                return self._evict(target, old, body)
             if target.subresource == "status" and _conflict(old, body) is None:
                 new = strategic_merge(PODS, old, body)
                 return web.json_response(self._store(target.prefix, target.key, new))
-        elif target.subresource == "binding":
+        elif target.subresource in ("binding", "eviction"):
             return status_response(404, "NotFound", f"{target.key} not found")
         return super()._handle_object(request, target, body)
 
@@ -79,6 +87,13 @@ class SchedulerApi(InMemoryApi):
             return problem
         spec = {**old["spec"], "nodeName": body["target"]["name"]}
         self._store(target.prefix, target.key, {**old, "spec": spec})
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+    def _evict(self, target: Target, old: Object, body: Object) -> web.Response:
+        preconditions = body.get("deleteOptions", {}).get("preconditions", {})
+        if (problem := _conflict(old, {"metadata": preconditions})) is not None:
+            return problem
+        self._delete(target.prefix, target.key)
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
 
@@ -106,8 +121,9 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """What schedulers have written."""
         self.bound_by_us: set[str] = set()
         """Uids of pods that the scheduler has bound."""
-        self.overcommitted_by_others: set[str] = set()
-        """Nodes that others have given more than they have."""
+        self.excused: set[str] = set()
+        """Nodes that are overcommitted since they have fewer resources than before, or since
+        others have used them before the first cycle of the scheduler."""
         self.complete: set[str] = set()
         """Uids of PodGroups that were complete once."""
 
@@ -207,8 +223,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 self._check_write(prefix, change, new, old or {})
             except AssertionError as error:
                 self.violations.append(f"{error}")
-        elif prefix in (PODS.path(), NODES.path()):
-            self._note_overcommitted()
+        elif prefix == NODES.path() or not self._has_run_a_cycle():
+            self._excuse_overcommitted()
         if prefix == PODS.path() and (group := _group_of(new)) in self.objects(PODGROUPS):
             podgroup = self.objects(PODGROUPS)[group]
             if len(bound(self.members(group))) >= podgroup["spec"]["minMember"]:
@@ -216,21 +232,30 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
 
     def _check_write(self, prefix: str, change: str, new: Object, old: Object) -> None:
         name = new["metadata"]["name"]
-        assert change == "MODIFIED", f"{name} is {change}"
         if prefix == PODS.path():
-            if new["spec"] == old["spec"]:
-                assert not new["spec"].get("nodeName"), f"{name} is bound, and its status written"
-                return
-            assert not old["spec"].get("nodeName"), f"{name} is bound twice"
-            assert {**old["spec"], "nodeName": new["spec"]["nodeName"]} == new["spec"], name
-            self.bound_by_us.add(new["metadata"]["uid"])
-            self._check_binding(new)
+            self._check_pod_write(name, change, new, old)
             return
+        assert change == "MODIFIED", f"{name} is {change}"
         assert prefix in (PODGROUPS.path(), QUEUES.path()), f"{prefix} is written"
         assert new["spec"] == old.get("spec"), f"INV-OW-2: the spec of {name} is written"
         if prefix == QUEUES.path():
             changed = {k for k, v in new["status"].items() if old["status"].get(k) != v}
             assert changed <= {"allocated"}, f"{name}: {changed}"
+
+    def _check_pod_write(self, name: str, change: str, new: Object, old: Object) -> None:
+        node = old["spec"].get("nodeName")
+        if change == "DELETED" or _ends(new) != _ends(old):
+            assert "DisruptionTarget" in _conditions(old), f"{name} is evicted without a condition"
+            assert node and old["status"]["phase"] not in ENDED, f"{name} is deleted"
+        elif new["spec"] == old["spec"]:
+            changed = _conditions(new).items() ^ _conditions(old).items()
+            kinds = {kind for kind, _ in changed}
+            assert kinds <= (ON_EVICTION if node else {"PodScheduled"}), f"{name}: {kinds}"
+        else:
+            assert not node, f"{name} is bound twice"
+            assert {**old["spec"], "nodeName": new["spec"]["nodeName"]} == new["spec"], name
+            self.bound_by_us.add(new["metadata"]["uid"])
+            self._check_binding(new)
 
     def _check_binding(self, pod: Object) -> None:
         """Check the limit of the queue after a binding."""
@@ -252,21 +277,32 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             and not _ends(pod)
         ]
 
-    def used_of(self, node: str, *, ours: bool = False) -> int:
-        """CPUs that pods on *node* use; only those that the scheduler has bound with *ours*."""
+    def used_of(self, node: str) -> int:
+        """CPUs that pods on *node* use."""
         return sum(
             cpu_of(pod)
             for pod in self.pods.values()
-            if pod["spec"].get("nodeName") == node
-            and pod["status"]["phase"] not in ENDED
-            and (not ours or pod["metadata"]["uid"] in self.bound_by_us)
+            if pod["spec"].get("nodeName") == node and pod["status"]["phase"] not in ENDED
         )
 
-    def _note_overcommitted(self) -> None:
-        """Note the nodes to which others have just given too much, which is not our fault."""
+    def _has_run_a_cycle(self) -> bool:
+        return (
+            self.controller is not None
+            and self._client is not None
+            and not self._client.killed
+            and self.controller._scheduler_cache._last_cycle_generation >= 0
+        )
+
+    async def start(self) -> None:
+        """Start a scheduler; it is not checked for what it finds."""
+        if self.controller is None:
+            self._excuse_overcommitted()
+        await super().start()
+
+    def _excuse_overcommitted(self) -> None:
         for name, node in self.objects(NODES).items():
             if self.used_of(name) > int(node["status"]["allocatable"]["cpu"]):
-                self.overcommitted_by_others.add(name)
+                self.excused.add(name)
 
     # At rest.
 
@@ -291,16 +327,41 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             AssertionError: it is not.
         """
         for name, node in self.objects(NODES).items():
-            allocatable = int(node["status"]["allocatable"]["cpu"])
-            if name not in self.overcommitted_by_others:
-                assert self.used_of(name) <= allocatable, f"node {name} is overcommitted"
-        for name in self.overcommitted_by_others & self.objects(NODES).keys():
-            allocatable = amounts(self.objects(NODES)[name]["status"]["allocatable"])["cpu"] // 1000
-            if self.used_of(name) <= allocatable:
-                self.overcommitted_by_others.discard(name)
+            self._check_node(name, int(node["status"]["allocatable"]["cpu"]))
         self._check_nothing_is_schedulable()
         for name in self.objects(PODGROUPS):
             self._check_gang(name)
+            self._check_not_stranded(name)
+
+    def _check_node(self, name: str, allocatable: int) -> None:
+        """Check that a node which others have filled, too, has no pod of ours in excess."""
+        pods = [
+            pod
+            for pod in self.pods.values()
+            if pod["spec"].get("nodeName") == name
+            and pod["status"]["phase"] not in ENDED
+            and not _ends(pod)
+        ]
+        used = sum(map(cpu_of, pods))
+        if used <= allocatable:
+            self.excused.discard(name)
+            return
+        if name in self.excused:
+            return
+        mine = sum(cpu_of(pod) for pod in pods if pod["metadata"]["uid"] in self.bound_by_us)
+        assert mine <= allocatable, f"node {name} is overcommitted by {mine} CPUs of ours"
+        if REPAIRS:
+            ours = [pod["metadata"]["name"] for pod in pods if cpu_of(pod) and _group_of(pod)]
+            assert not ours, f"node {name} is overcommitted, and has {ours}"
+
+    def _check_not_stranded(self, name: str) -> None:
+        """Check that a gang that was never complete has enough pods on nodes, or none."""
+        group = self.objects(PODGROUPS)[name]
+        pods = [pod for pod in bound(self.members(name)) if not _ends(pod)]
+        active = [pod for pod in pods if pod["status"]["phase"] not in ENDED]
+        ready = sum(pod["status"]["phase"] != "Failed" for pod in pods)
+        if REPAIRS and group["metadata"]["uid"] not in self.complete and active:
+            assert ready >= group["spec"]["minMember"], f"{name} is stranded with {ready} pods"
 
     def _check_nothing_is_schedulable(self) -> None:
         """Check that the oracle would neither admit a gang nor allocate a pod."""
