@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import NodeLimitPlugin
+from ..plugins.extension_points import NodeLimitPlugin, PodFilterPlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
-from ..state.resources import CPU, MEMORY, IntVector, format_amount
-from .feasibility import FEASIBLE, FeasibilityCache, FeasibilityMask
+from ..state.resources import CPU, MEMORY, BoolVector, IntVector, format_amount
+from .feasibility import FEASIBLE, FeasibilityCache
 from .plugin_calls import PluginError
 
 
@@ -17,6 +17,7 @@ def explain(
     feasibility: FeasibilityCache,
     eq_class: EquivalenceClass,
     limits: Sequence[NodeLimitPlugin] = (),
+    pod_filters: Sequence[PodFilterPlugin] = (),
 ) -> str:
     """Return why no node fits one more pod of *eq_class*, with the number of nodes per reason.
 
@@ -36,18 +37,39 @@ def explain(
         for code in np.flatnonzero(counts)
         if code > FEASIBLE
     ]
-    reasons += _full_nodes(node_matrix, mask, eq_class, limits)
+    feasible = mask.feasible.copy()
+    reasons += _excluded_by_pods(node_matrix, feasible, eq_class, pod_filters)
+    reasons += _full_nodes(node_matrix, feasible, eq_class, limits)
     return f"0/{nodes} nodes are unavailable: {', '.join(sorted(reasons))}."
+
+
+def _excluded_by_pods(
+    node_matrix: NodeMatrix,
+    feasible: BoolVector,
+    eq_class: EquivalenceClass,
+    pod_filters: Sequence[PodFilterPlugin],
+) -> list[str]:
+    """Count the nodes that pods on nodes exclude, which *feasible* then excludes as well."""
+    messages = []
+    for plugin in pod_filters:
+        try:
+            for rejected in plugin.pod_filters(eq_class, node_matrix):
+                count = np.count_nonzero(feasible & rejected.mask)
+                feasible &= ~rejected.mask
+                messages += [f"{count} {rejected.reason}"] if count else []
+        except Exception as error:
+            raise PluginError(plugin, "pod_filters") from error
+    return messages
 
 
 def _full_nodes(
     node_matrix: NodeMatrix,
-    mask: FeasibilityMask,
+    feasible: BoolVector,
     eq_class: EquivalenceClass,
     limits: Sequence[NodeLimitPlugin],
 ) -> list[str]:
     """Count the feasible nodes by the first limit that is reached, or resource that is missing."""
-    node_indexes = np.flatnonzero(mask.feasible)
+    node_indexes = np.flatnonzero(feasible)
     request = eq_class.request_vector(node_matrix.resource_index)
     capacity = node_matrix.capacity(request, node_indexes)
     messages = []

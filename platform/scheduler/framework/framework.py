@@ -9,6 +9,8 @@ from ..plugins.extension_points import (
     JobOrderPlugin,
     JobValidPlugin,
     NodeLimitPlugin,
+    PodFilterPlugin,
+    PodScorePlugin,
     QueueOrderPlugin,
     ScorePlugin,
     SessionOpenPlugin,
@@ -66,6 +68,10 @@ class Framework:
         self.node_limits = [
             each for each in _enabled(every, "enablePredicate") if isinstance(each, NodeLimitPlugin)
         ]
+        self.pod_filters = [
+            each for each in _enabled(every, "enablePredicate") if isinstance(each, PodFilterPlugin)
+        ]
+        self.pod_scorers = [each for each in ordering if isinstance(each, PodScorePlugin)]
         self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
         self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..plugins.extension_points import NodeLimitPlugin, ScorePlugin, Scores, StaticScorePlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.resources import IntVector
+from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from .feasibility import FeasibilityMask
 from .plugin_calls import PluginError
 
@@ -21,7 +21,9 @@ _SCORE_RESOLUTION = 2**16
 """Scores that differ by less than one part of this are equal."""
 
 _TIE_BITS = 20
-_MAX_SCORE = 2**42
+_MAX_SCORE = 2**41
+"""Scores are limited to this, in either direction, so that a key fits 64 bits."""
+
 _MAX_CAPACITY = 2**31
 _MIN_STEPS, _MAX_STEPS, _MAX_TOTAL_STEPS = 4, 128, 1024
 """How many pods ahead keys are computed: per node, and for all nodes."""
@@ -74,7 +76,7 @@ class Placer:
         """The node whose key is from before its last pod."""
         self._rescore_all()
 
-    def capacity(self) -> int:
+    def capacity(self, at_most: int = MAX_AMOUNT) -> int:
         """Return how many more pods fit on all nodes in total."""
         self._refresh()
         return int(self._capacity.sum())
@@ -109,13 +111,50 @@ class Placer:
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
         """Release pods that were allocated on *node_indexes*."""
-        self._node_matrix.release(self._request, node_indexes, self._eq_class.host_ports)
+        self._node_matrix.vacate(self._eq_class, node_indexes)
+
+    # -- for pods whose filters or scores depend on other pods ------------------------------------
+
+    def keys(self) -> IntVector:
+        """Return a number per column that is larger for a better node; negative if none fits."""
+        self._refresh()
+        return self._keys
+
+    @staticmethod
+    def add_scores(keys: IntVector, scores: IntVector) -> IntVector:
+        """Return *keys* of nodes whose score is larger by *scores*."""
+        result: IntVector = keys + (scores.astype(np.int64) * _SCORE_RESOLUTION << _TIE_BITS)
+        return result
+
+    def allocate_on(self, node_index: int) -> None:
+        """Allocate a pod on *node_index*, which has a key that is not negative."""
+        if self._stale_index not in (None, node_index):
+            self._refresh()
+        upcoming = self._next_keys.get(node_index)
+        if upcoming:
+            self._keys[node_index] = upcoming.pop()
+        else:
+            self._stale_index = node_index
+        self._allocate([node_index])
+
+    def allocate_among(self, count: int, allowed: BoolVector) -> list[int]:
+        """Allocate up to *count* pods on nodes that are *allowed*."""
+        keys = self.keys()
+        excluded = np.flatnonzero(~allowed & (keys >= 0))
+        saved = keys[excluded]
+        keys[excluded] = _FULL_KEY
+        chosen = self.allocate(count)
+        if self._keys is not keys:  # a score raised, so all keys are new
+            self.rollback(chosen)
+            return self.allocate_among(count, allowed)
+        keys[excluded] = saved
+        return chosen
 
     # -- private -------------------------------------------------------------------------------
 
     def _allocate(self, node_indexes: Sequence[int]) -> None:
         """Allocate pods whose effect on the keys is computed already."""
-        self._node_matrix.allocate(self._request, node_indexes, self._eq_class.host_ports)
+        self._node_matrix.occupy(self._eq_class, node_indexes)
         np.subtract.at(self._capacity, node_indexes, 1)
         self._position = self._node_matrix.usage_changes.position
 
@@ -235,8 +274,8 @@ class Placer:
                 self._scorers = tuple(each for each in self._scorers if each is not scorer)
                 self._report(PluginError(scorer, "score"), error)
                 return None
-        fine = np.minimum(np.maximum(scores * _SCORE_RESOLUTION, 0), _MAX_SCORE).astype(np.int64)
-        keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[node_indexes]
+        fine = np.clip(scores * _SCORE_RESOLUTION, -_MAX_SCORE, _MAX_SCORE).astype(np.int64)
+        keys: IntVector = ((fine + _MAX_SCORE) << _TIE_BITS) + self._tie_breakers[node_indexes]
         return keys
 
     def _compute_static_scores(self, static_scorers: Sequence[StaticScorePlugin]) -> Scores:

@@ -18,6 +18,7 @@ from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer import Placer
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
+from .pod_aware_placer import PodAwarePlacer
 from .statement import Statement
 
 SortKey = tuple[float | str, ...]
@@ -49,7 +50,7 @@ class Session:
         self.rejected = 0
         self._framework = framework
         self._feasibility = feasibility
-        self._placers: dict[EquivalenceClass, Placer] = {}
+        self._placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}
         self._explanations: dict[EquivalenceClass, tuple[int, str]] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
         self.calls = calls = PluginCalls(framework.plugin_names)
@@ -193,7 +194,7 @@ class Session:
 
     # -- placement -----------------------------------------------------------------------------
 
-    def placer(self, eq_class: EquivalenceClass) -> Placer:
+    def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         """Return the placer of *eq_class*, created on first use.
 
         Raises:
@@ -210,16 +211,27 @@ class Session:
                 raise
         return placer
 
-    def _new_placer(self, eq_class: EquivalenceClass) -> Placer:
+    def _new_placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         framework, calls = self._framework, self.calls
         calls.require_open((*framework.filters, *framework.node_limits))
-        return Placer(
+        placer = Placer(
             self.cache.node_matrix,
             eq_class,
             self._feasibility.get(eq_class),
             limits=framework.node_limits,
             scorers=calls.opened(framework.scorers),
             static_scorers=calls.opened(framework.static_scorers),
+            on_score_error=calls.record,
+        )
+        if not eq_class.sees_pods:
+            return placer
+        calls.require_open(framework.pod_filters)
+        return PodAwarePlacer(
+            self.cache.node_matrix,
+            eq_class,
+            placer,
+            filters=framework.pod_filters,
+            scorers=calls.opened(framework.pod_scorers),
             on_score_error=calls.record,
         )
 
@@ -232,11 +244,25 @@ class Session:
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            text = explain(
-                self.cache.node_matrix, self._feasibility, eq_class, self._framework.node_limits
-            )
+            text = self._explain(eq_class)
             known = self._explanations[eq_class] = (position, text)
         return known[1]
+
+    def _explain(self, eq_class: EquivalenceClass) -> str:
+        framework, placer = self._framework, self.placer(eq_class)
+        pod_filters = framework.pod_filters if eq_class.sees_pods else ()
+        # Which nodes other pods exclude depends on where the fitting pods are.
+        fitting = placer.allocate(placer.planned) if isinstance(placer, PodAwarePlacer) else []
+        try:
+            return explain(
+                self.cache.node_matrix,
+                self._feasibility,
+                eq_class,
+                limits=framework.node_limits,
+                pod_filters=pod_filters,
+            )
+        finally:
+            placer.rollback(fitting)
 
     def statement(self, gang: Gang) -> Statement:
         """Return a new statement for *gang*."""

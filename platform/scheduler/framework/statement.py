@@ -10,12 +10,13 @@ from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, UNSUPPORTED_FIELD, 
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task, add_amounts
 from .placer import Placer
+from .pod_aware_placer import PodAwarePlacer
 
 
 class SessionView(Protocol):
     """What a statement needs of its session."""
 
-    def placer(self, eq_class: EquivalenceClass) -> Placer:
+    def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         """Return the placer of *eq_class* in this session."""
         ...
 
@@ -203,7 +204,7 @@ class Statement:
         allowed = len(tasks)
         if not self._gang.single and not eq_class.best_effort:
             allowed = min(allowed, self._session.allocatable_count(self._queue, eq_class))
-        capacity = self._session.placer(eq_class).capacity()
+        capacity = self._session.placer(eq_class).capacity(allowed)
         possible = min(allowed, capacity)
         if possible < len(tasks):
             # The fit error is computed with the fitting tasks counted as allocated.

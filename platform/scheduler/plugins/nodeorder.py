@@ -1,4 +1,5 @@
-"""``nodeorder``: least allocated, balanced allocation, preferred affinity and taints.
+"""``nodeorder``: least allocated, balanced allocation, preferred affinity and taints, preferred
+inter-pod affinity and soft topology spread (see :mod:`.pod_scores`).
 
 Scores are those of kube-scheduler (0 to 100 each, truncated to integers, times a weight). A pod
 without requests for CPU or memory is scored with a default request. Preferences are normalized over
@@ -10,11 +11,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..state.equivalence import EquivalenceClass
-from ..state.node_matrix import NodeInfo
+from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.pod_topology import domain_keys
 from ..state.resources import CPU, MEMORY, FloatVector, IntVector, Matrix
 from .arguments import integer
 from .extension_points import Scores
-from .predicates import count_untolerated, matches_term
+from .pod_scores import affinity_scores, spread_scores
+from .predicates import IncludedNodes, count_untolerated, matches_term
 
 _CPU_AND_MEMORY = slice(CPU, MEMORY + 1)
 _DEFAULT_REQUEST = np.array(((100,), (200 * 2**20,)))
@@ -22,7 +25,7 @@ _DEFAULT_REQUEST = np.array(((100,), (200 * 2**20,)))
 
 
 class NodeOrderPlugin:
-    """The scores of kube-scheduler that depend on one node only."""
+    """The scores of kube-scheduler."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Parse the weights; 0 disables a score."""
@@ -31,6 +34,9 @@ class NodeOrderPlugin:
         self._balance_weight = integer(arguments, "balancedresource.weight", default=1)
         self._affinity_weight = integer(arguments, "nodeaffinity.weight", default=2)
         self._taints_weight = integer(arguments, "tainttoleration.weight", default=3)
+        self._pod_affinity_weight = integer(arguments, "podaffinity.weight", default=2)
+        self._spread_weight = integer(arguments, "podtopologyspread.weight", default=2)
+        self._included = IncludedNodes()
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
         """Score by least or most allocated, and by balance."""
@@ -72,6 +78,29 @@ class NodeOrderPlugin:
                     100 - intolerable * 100 // intolerable.max()
                 )
         return scores if scores.any() else None
+
+    def prefers_by_pods(self, eq_class: EquivalenceClass) -> bool:
+        """Return whether a preference of the pods, or of other pods for them, counts."""
+        if eq_class.terms.soft_spread and self._spread_weight:
+            return True
+        return bool(self._pod_affinity_weight) and bool(
+            eq_class.terms.preferred
+            or any(any(domain_keys(each.preferences)) for each in eq_class.matched_by)
+        )
+
+    def pod_scores(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
+    ) -> IntVector | None:
+        """Score by preferred inter-pod affinity and by soft topology spread."""
+        total: IntVector | None = None
+        if self._pod_affinity_weight:
+            scores = affinity_scores(eq_class, nodes, candidates)
+            total = None if scores is None else self._pod_affinity_weight * scores
+        if self._spread_weight and eq_class.terms.soft_spread:
+            included = self._included.get(eq_class, eq_class.terms.soft_spread, nodes)
+            scores = self._spread_weight * spread_scores(eq_class, nodes, candidates, included)
+            total = scores if total is None else total + scores
+        return total
 
 
 def _affinity_score(eq_class: EquivalenceClass, node: NodeInfo) -> int:

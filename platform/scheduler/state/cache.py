@@ -7,7 +7,7 @@ a consistent snapshot without a copy. An event after which a rejected gang may b
 gangs that were rejected in the current generation are skipped.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...model import names
@@ -15,7 +15,7 @@ from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
-from .equivalence import EquivalenceCache, EquivalenceClass
+from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from .events import (
     CacheEvent,
     NodeEvent,
@@ -29,6 +29,7 @@ from .events import (
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
+from .pod_topology import PodTopology
 from .pvcs import PVCTracker
 from .resources import Amounts, IntVector
 
@@ -51,7 +52,9 @@ class SchedulerCache:
         queue gates.
         """
         self.node_matrix = NodeMatrix()
-        self.eq_classes = EquivalenceCache()
+        self.pod_topology = PodTopology()
+        self.eq_classes = EquivalenceCache(self.pod_topology)
+        self.node_matrix.occupancy_listeners.append(self._count_terms)
         self.pvcs = PVCTracker()
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
@@ -122,9 +125,9 @@ class SchedulerCache:
         self._remove_pod(new.metadata.uid)
         gang = self._gang_of(new)
         if gang is not None:
-            self._add_task(gang, self._new_task(new, self.eq_classes.get(new.spec)))
+            self._add_task(gang, self._new_task(new, self._hold_terms(new)))
         elif new.spec.node_name and new.status.phase not in FINISHED:
-            eq_class = self.eq_classes.get(new.spec)
+            eq_class = self._hold_terms(new)
             node_index = self._add_to_node(new.spec.node_name, eq_class)
             self._other_pods[new.metadata.uid] = (node_index, eq_class)
 
@@ -319,7 +322,7 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self.eq_classes.get(pod.spec)
+        eq_class = self.eq_classes.get(pod)
         if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
             return False
         updated = self._new_task(pod, eq_class)
@@ -347,7 +350,50 @@ class SchedulerCache:
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
 
+    # -- terms on other pods -------------------------------------------------------------------
+
+    def _count_terms(
+        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int
+    ) -> None:
+        if eq_class.footprint:
+            eq_class.footprint.add(self.node_matrix.topology, node_indexes, sign)
+
+    def _hold_terms(self, pod: Pod) -> EquivalenceClass:
+        """Put the terms of *pod* into use; returns its class."""
+        terms = self.eq_classes.unmatched(pod).terms
+        for selector in self.pod_topology.add_pod(pod.metadata.uid, known_pod(pod, terms)):
+            self._reclassify(self.pod_topology.matching_pods(selector))
+        return self.eq_classes.get(pod)
+
+    def _release_terms(self, uid: str) -> None:
+        for selector in self.pod_topology.remove_pod(uid):
+            self._reclassify(self.pod_topology.matching_pods(selector))
+
+    def _reclassify(self, uids: Iterable[str]) -> None:
+        """Update the classes of pods for which other selectors are in use than before."""
+        for uid in uids:
+            known = self.pod_topology.pod(uid)
+            task = self.task(uid)
+            other = self._other_pods.get(uid)
+            if known is None:
+                continue
+            matched_by = self.pod_topology.matched_by(known)
+            if task is not None:
+                before, node_index = task.eq_class, task.node_index
+                task.eq_class = before.variant(matched_by)
+                self._recount(before, task.eq_class, node_index)
+            elif other is not None:
+                node_index, before = other
+                self._other_pods[uid] = (node_index, before.variant(matched_by))
+                self._recount(before, before.variant(matched_by), node_index)
+
+    def _recount(self, before: EquivalenceClass, after: EquivalenceClass, node_index: int) -> None:
+        if node_index >= 0 and before is not after:
+            self._count_terms(before, (node_index,), -1)
+            self._count_terms(after, (node_index,), 1)
+
     def _remove_pod(self, uid: str) -> None:
+        self._release_terms(uid)
         other = self._other_pods.pop(uid, None)
         if other is not None:
             self._remove_from_node(*other)
@@ -364,11 +410,13 @@ class SchedulerCache:
         self.mark_changed(gang)
 
     def _add_to_node(self, name: str, eq_class: EquivalenceClass) -> int:
-        return self.node_matrix.add_pod(name, self._request_vector(eq_class), eq_class.host_ports)
+        node_index = self.node_matrix.column_for(name)
+        self.node_matrix.occupy(eq_class, (node_index,))
+        return node_index
 
     def _remove_from_node(self, node_index: int, eq_class: EquivalenceClass) -> None:
-        request = self._request_vector(eq_class)
-        self.node_matrix.remove_pod(node_index, request, eq_class.host_ports)
+        self.node_matrix.vacate(eq_class, (node_index,))
+        self.node_matrix.free_if_empty(node_index)
 
     def _request_vector(self, eq_class: EquivalenceClass) -> IntVector:
         return eq_class.request_vector(self.node_matrix.resource_index)

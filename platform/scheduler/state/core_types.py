@@ -4,7 +4,7 @@ a pod at microseconds."""
 import msgspec
 
 from ...model.base import ApiStruct
-from ...model.meta import Condition, ObjectMeta
+from ...model.meta import Condition, LabelSelector, ObjectMeta
 from ...model.pod_resources import ContainerResources, Resources
 
 Quantities = dict[str, str | int | float]
@@ -55,19 +55,36 @@ class NodeAffinity(ApiStruct, frozen=True):
 
 
 class PodAffinityTerm(ApiStruct, frozen=True):
-    """A term of pod affinity or anti-affinity; its selectors are not decoded yet."""
+    """Pods of some namespaces with some labels, in the same domain of *topology_key*.
+
+    The namespaces are *namespaces* and those whose labels match *namespace_selector*; without
+    either, that of the pod with the term.
+    """
 
     topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(ApiStruct, frozen=True):
+    """A term that adds *weight* to the score of the nodes of its domains."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class PodAffinity(ApiStruct, frozen=True):
-    """Required affinity or anti-affinity between pods."""
+    """Required and preferred affinity or anti-affinity between pods."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class Affinity(ApiStruct, frozen=True):
-    """``spec.affinity``, without preferences between pods."""
+    """``spec.affinity``."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -75,10 +92,16 @@ class Affinity(ApiStruct, frozen=True):
 
 
 class TopologySpreadConstraint(ApiStruct, frozen=True):
-    """A constraint on the spread of pods; its selectors are not decoded yet."""
+    """A constraint on the spread of pods over the domains of *topology_key*."""
 
     topology_key: str = ""
+    max_skew: int = 1
+    min_domains: int | None = None
     when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 class PodSchedulingGate(ApiStruct, frozen=True):

@@ -1,14 +1,20 @@
 """Equivalence classes: pods with equal requests and node constraints.
 
 The pods of a gang mostly have one template, so filters and scores are computed for an equivalence
-class and not for a pod. Requests, host ports, node selector, affinity and tolerations count, and
-fields that are not supported; name, environment and owner do not.
+class and not for a pod. Requests, host ports, node selector, affinity, tolerations and terms on
+other pods count, and fields that are not supported; name, environment and owner do not. Labels
+count as far as they are seen: by which selectors in use match the pod.
 """
+
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from .core_types import NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
+from ...model.selectors import SelectorError
+from .core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
 from .host_ports import HostPort, host_ports
+from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
+from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFootprint
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 
@@ -16,25 +22,38 @@ _MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
 
 
-_Key = tuple[bytes, tuple[tuple[str, int], ...], tuple[HostPort, ...], tuple[UnsupportedField, ...]]
-"""What determines a class: constraints, request, host ports, unsupported fields."""
+_Key = tuple[
+    bytes,
+    tuple[tuple[str, int], ...],
+    tuple[HostPort, ...],
+    tuple[UnsupportedField, ...],
+    PodTerms,
+]
+"""What determines a class: constraints, request, host ports, unsupported fields, terms."""
 
 
 class EquivalenceClass:
-    """Requests and node constraints of equivalent pods.
+    """Requests, node constraints and terms of equivalent pods.
 
-    Created by an :class:`EquivalenceCache`, and compared by identity.
+    Created by an :class:`EquivalenceCache`, and compared by identity. Classes that differ only in
+    the selectors that match their pods are *variants* of one, which no selector matches.
     """
 
     __slots__ = (
+        "__weakref__",
         "_request_vector",
+        "_unmatched",
+        "_variants",
         "best_effort",
         "constraints_key",
+        "footprint",
         "host_ports",
+        "matched_by",
         "node_selector",
         "preferred",
         "request",
         "required",
+        "terms",
         "tolerations",
         "unsupported_fields",
     )
@@ -47,6 +66,7 @@ class EquivalenceClass:
         *,
         ports: tuple[HostPort, ...] = (),
         unsupported: tuple[UnsupportedField, ...] = (),
+        terms: PodTerms = NO_TERMS,
     ) -> None:
         """Keep the constraints of *spec*; *constraints_key* identifies them without the request."""
         self.request = request
@@ -64,7 +84,47 @@ class EquivalenceClass:
         self.preferred: tuple[PreferredSchedulingTerm, ...] = (
             affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
         )
+        self.terms = terms
+        """Terms of the pods on other pods."""
+        self.matched_by = NOT_MATCHED
+        """Selectors in use that match the pods."""
+        self.footprint = TermFootprint(NOT_MATCHED, terms)
         self._request_vector: IntVector | None = None
+        self._unmatched: EquivalenceClass = self
+        self._variants: WeakValueDictionary[MatchedBy, EquivalenceClass] | None = None
+
+    def variant(self, matched_by: MatchedBy) -> "EquivalenceClass":
+        """Return the class of pods that differ only in the selectors that match them."""
+        base = self._unmatched
+        if matched_by == self.matched_by:
+            return self
+        if not matched_by:
+            return base
+        if base._variants is None:
+            base._variants = WeakValueDictionary()
+        found = base._variants.get(matched_by)
+        if found is None:
+            found = base._variants[matched_by] = base._copy(matched_by)
+        return found
+
+    @property
+    def sees_pods(self) -> bool:
+        """Whether filters or scores may depend on pods on other nodes."""
+        return bool(self.matched_by) or self.terms != NO_TERMS
+
+    @property
+    def affects_itself(self) -> bool:
+        """Whether a pod on a node changes what its own terms say about the next one."""
+        return not self.matched_by.isdisjoint(self.terms.selectors)
+
+    def _copy(self, matched_by: MatchedBy) -> "EquivalenceClass":
+        copy = object.__new__(EquivalenceClass)
+        for name in _COPIED_SLOTS:
+            setattr(copy, name, getattr(self, name))
+        copy.matched_by = matched_by
+        copy.footprint = TermFootprint(matched_by, self.terms)
+        copy._variants = None
+        return copy
 
     def request_vector(self, resource_index: ResourceIndex) -> IntVector:
         """Return the request as a vector of *resource_index*."""
@@ -75,17 +135,32 @@ class EquivalenceClass:
         return self._request_vector
 
 
+_COPIED_SLOTS = tuple(
+    name
+    for name in EquivalenceClass.__slots__
+    if name not in ("__weakref__", "matched_by", "footprint", "_variants")
+)
+
+
 class EquivalenceCache:
     """One :class:`EquivalenceClass` for all equivalent pods."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, topology: PodTopology | None = None) -> None:
+        """Start empty; *topology* knows the selectors in use."""
+        self._topology = topology or PodTopology()
+        self._compiler = TermCompiler()
         self._by_spec: dict[bytes, EquivalenceClass] = {}
         self._by_constraints: dict[_Key, EquivalenceClass] = {}
         self._encode = msgspec.json.Encoder().encode
 
-    def get(self, spec: PodSpec) -> EquivalenceClass:
-        """Return the equivalence class of a pod with *spec*."""
+    def get(self, pod: Pod) -> EquivalenceClass:
+        """Return the equivalence class of *pod*."""
+        eq_class = self.unmatched(pod)
+        return eq_class.variant(self._topology.matched_by(known_pod(pod)))
+
+    def unmatched(self, pod: Pod) -> EquivalenceClass:
+        """Return the class that *pod* has while no selector matches it."""
+        spec = pod.spec
         key = self._encode(
             (
                 spec.containers,
@@ -99,6 +174,7 @@ class EquivalenceCache:
                 spec.resource_claims,
                 spec.scheduling_group,
                 tuple(exclusive_disks(spec)) if spec.volumes else (),
+                _term_context(pod) if has_terms(spec) else (),
             )
         )
         eq_class = self._by_spec.get(key)
@@ -106,21 +182,44 @@ class EquivalenceCache:
             if len(self._by_spec) >= _MAX_ENTRIES:
                 self._by_spec.clear()
                 self._by_constraints.clear()
-            eq_class = self._by_spec[key] = self._get_or_create(spec)
+            eq_class = self._by_spec[key] = self._get_or_create(pod)
         return eq_class
 
     def __len__(self) -> int:
         return len(self._by_constraints)
 
-    def _get_or_create(self, spec: PodSpec) -> EquivalenceClass:
+    def _get_or_create(self, pod: Pod) -> EquivalenceClass:
+        spec = pod.spec
         request = pod_request(spec)
         affinity = spec.affinity.node_affinity if spec.affinity else None
         constraints_key = self._encode((spec.node_selector, affinity, spec.tolerations))
-        ports, unsupported = host_ports(spec), unsupported_fields(spec)
-        key = (constraints_key, tuple(sorted(request.items())), ports, unsupported)
+        ports, unsupported, terms = host_ports(spec), unsupported_fields(spec), NO_TERMS
+        if has_terms(spec):
+            try:
+                terms = self._compiler.compile(pod)
+            except SelectorError as error:  # a validating API server rejects such a pod
+                unsupported += (UnsupportedField("spec", f"invalid label selector: {error}"),)
+        key = (constraints_key, tuple(sorted(request.items())), ports, unsupported, terms)
         eq_class = self._by_constraints.get(key)
         if eq_class is None:
             eq_class = self._by_constraints[key] = EquivalenceClass(
-                spec, request, constraints_key, ports=ports, unsupported=unsupported
+                spec,
+                request,
+                constraints_key,
+                ports=ports,
+                unsupported=unsupported,
+                terms=terms,
             )
         return eq_class
+
+
+def known_pod(pod: Pod, terms: PodTerms = NO_TERMS) -> KnownPod:
+    """Return what selectors see of *pod*, with its *terms*."""
+    meta = pod.metadata
+    return KnownPod(meta.namespace, meta.labels, bool(meta.deletion_timestamp), terms)
+
+
+def _term_context(pod: Pod) -> tuple[object, ...]:
+    """Return what, apart from the spec, determines the terms of *pod*."""
+    labels = pod.metadata.labels
+    return pod.metadata.namespace, [labels.get(key) for key in label_keys(pod.spec)]

@@ -8,13 +8,15 @@ Data derived from columns (feasibility masks, scores) is kept with a position in
 :class:`ChangeLog`, and updated for the columns that changed since.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .core_types import Node, Taint
+from .equivalence import EquivalenceClass
 from .host_ports import HostPort, HostPortMatrix
+from .node_counts import Topology
 from .resources import (
     CPU,
     MAX_AMOUNT,
@@ -85,6 +87,10 @@ class NodeMatrix:
         """Columns whose amounts or host ports changed."""
         self.node_changes = ChangeLog()
         """Columns whose :class:`NodeInfo` changed."""
+        self.topology = Topology(_INITIAL_COLUMNS)
+        self.occupancy_listeners: list[
+            Callable[[EquivalenceClass, Sequence[int], int], object]
+        ] = []
         self._index_by_name: dict[str, int] = {}
         self._free_indexes: list[int] = []
         self._tie_breakers: IntVector | None = None
@@ -102,7 +108,7 @@ class NodeMatrix:
 
     def update_node(self, node: Node) -> bool:
         """Add or update *node*; returns whether any field used here changed."""
-        node_index = self._index_for(node.metadata.name)
+        node_index = self.column_for(node.metadata.name)
         node_info = NodeInfo(
             node.metadata.name, node.metadata.labels, node.spec.taints, node.spec.unschedulable
         )
@@ -111,6 +117,7 @@ class NodeMatrix:
         same = self.alive[node_index] and node_info == self.node_infos[node_index]
         if not same:
             self.node_infos[node_index] = node_info
+            self.topology.update_node(node_index, node_info.labels)
             self.node_changes.add(node_index)
             self._tie_breakers = None if not self.alive[node_index] else self._tie_breakers
             self.alive[node_index] = True
@@ -126,10 +133,11 @@ class NodeMatrix:
             return
         self.alive[node_index] = False
         self.node_infos[node_index] = None
+        self.topology.update_node(node_index, None)
         self._tie_breakers = None
         self.node_changes.add(node_index)
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
-        self._free_if_empty(node_index)
+        self.free_if_empty(node_index)
 
     def index_of(self, name: str) -> int | None:
         """Return the column of node *name*, which may be unknown but have pods."""
@@ -156,7 +164,7 @@ class NodeMatrix:
 
     def add_pod(self, name: str, request: IntVector, ports: Sequence[HostPort] = ()) -> int:
         """Add a pod with *request* and host *ports* to node *name*; returns the column."""
-        node_index = self._index_for(name)
+        node_index = self.column_for(name)
         self.allocate(request, (node_index,), ports)
         return node_index
 
@@ -165,7 +173,7 @@ class NodeMatrix:
     ) -> None:
         """Remove a pod with *request* and host *ports* from column *node_index*."""
         self.release(request, (node_index,), ports)
-        self._free_if_empty(node_index)
+        self.free_if_empty(node_index)
 
     def allocate(
         self, request: IntVector, node_indexes: Sequence[int], ports: Sequence[HostPort] = ()
@@ -183,6 +191,22 @@ class NodeMatrix:
         self._add_request(request, node_indexes, 1)
         if ports:
             self.host_ports.add(ports, node_indexes, -1)
+
+    def occupy(self, eq_class: EquivalenceClass, node_indexes: Sequence[int]) -> None:
+        """Add pods."""
+        self.allocate(
+            eq_class.request_vector(self.resource_index), node_indexes, eq_class.host_ports
+        )
+        for listener in self.occupancy_listeners:
+            listener(eq_class, node_indexes, 1)
+
+    def vacate(self, eq_class: EquivalenceClass, node_indexes: Sequence[int]) -> None:
+        """Undo :meth:`occupy`."""
+        self.release(
+            eq_class.request_vector(self.resource_index), node_indexes, eq_class.host_ports
+        )
+        for listener in self.occupancy_listeners:
+            listener(eq_class, node_indexes, -1)
 
     def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
         """Return how many pods with *request* fit on each of *node_indexes* (default: all).
@@ -229,7 +253,7 @@ class NodeMatrix:
 
     # -- private -------------------------------------------------------------------------------
 
-    def _index_for(self, name: str) -> int:
+    def column_for(self, name: str) -> int:
         node_index = self._index_by_name.get(name)
         if node_index is not None:
             return node_index
@@ -248,6 +272,7 @@ class NodeMatrix:
     def _double_columns(self) -> None:
         padding = ((0, 0), (0, self.columns))
         self.host_ports.add_columns(self.columns)
+        self.topology.add_columns(self.columns)
         self.alive = np.pad(self.alive, padding[1])
         self.allocatable = np.pad(self.allocatable, padding)
         self.idle = np.pad(self.idle, padding)
@@ -258,7 +283,7 @@ class NodeMatrix:
         self.allocatable[:, node_index] = allocatable
         self.usage_changes.add(node_index)
 
-    def _free_if_empty(self, node_index: int) -> None:
+    def free_if_empty(self, node_index: int) -> None:
         if self.alive[node_index] or self.idle[PODS, node_index]:
             return
         del self._index_by_name[self.names[node_index]]
