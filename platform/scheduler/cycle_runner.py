@@ -17,7 +17,7 @@ from .framework.framework import Framework
 from .framework.podgroup_status import build_report
 from .framework.session import Session
 from .state.cache import SchedulerCache
-from .state.gangs import Diagnosis, Gang
+from .state.gangs import Gang
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
@@ -115,4 +115,4 @@ def _refresh_diagnosis(session: Session, gang: Gang) -> None:
     gang.diagnosis = None
     if gang.tasks and not gang.is_ready() and not gang.is_terminating():
         rejection = session.job_valid(gang)
-        gang.diagnosis = Diagnosis(rejection.reason, rejection.message) if rejection else None
+        gang.diagnosis = rejection.diagnosis() if rejection else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..plugins.extension_points import Rejection
+from ..state.diagnosis import Stage
 
 log = logging.getLogger(__name__)
 
@@ -114,4 +115,4 @@ class PluginCalls:
         cause = error.__cause__
         detail = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         message = f'plugin "{name}" failed in {error.extension_point}: {detail}'
-        return Rejection(PLUGIN_ERROR, message)
+        return Rejection(PLUGIN_ERROR, message, Stage.SCHEDULER)

@@ -14,7 +14,8 @@ from datetime import datetime
 
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
-from ..state.gangs import Diagnosis, Gang, MemberArrival, Task, TaskStatus
+from ..state.diagnosis import Diagnosis
+from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
 
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"

@@ -9,8 +9,9 @@ from functools import partial
 
 from ..plugins.extension_points import AllocatablePlugin, Rejection
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Diagnosis, NodeFit
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, sorted_tasks
+from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
 from ..state.resources import MAX_AMOUNT
 from .decision import GangRef, Placement, UngatedPod
 from .explain import explain
@@ -51,7 +52,7 @@ class Session:
         self._framework = framework
         self._feasibility = feasibility
         self._placers: dict[EquivalenceClass, Placer | PodAwarePlacer] = {}
-        self._explanations: dict[EquivalenceClass, tuple[int, str]] = {}
+        self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
         self.calls = calls = PluginCalls(framework.plugin_names)
         cache.node_matrix.add_missing_rows()
@@ -239,16 +240,16 @@ class Session:
         """Return which PVC blocks *task* and why; empty if none does."""
         return self.cache.pvcs.blocking_reason(task)
 
-    def explain(self, eq_class: EquivalenceClass) -> str:
+    def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            text = self._explain(eq_class)
-            known = self._explanations[eq_class] = (position, text)
+            fit = self._explain(eq_class)
+            known = self._explanations[eq_class] = (position, fit)
         return known[1]
 
-    def _explain(self, eq_class: EquivalenceClass) -> str:
+    def _explain(self, eq_class: EquivalenceClass) -> NodeFit:
         framework, placer = self._framework, self.placer(eq_class)
         pod_filters = framework.pod_filters if eq_class.sees_pods else ()
         # Which nodes other pods exclude depends on where the fitting pods are.
@@ -294,7 +295,7 @@ class Session:
     def reject_failed(self, gang: Gang, error: PluginError) -> None:
         """Record that *gang* is unschedulable because a plugin raised."""
         rejection = self.calls.record(error)
-        self.reject(gang, Diagnosis(rejection.reason, rejection.message))
+        self.reject(gang, rejection.diagnosis())
 
     def reject(self, gang: Gang, diagnosis: Diagnosis) -> None:
         """Record why *gang*, or what is left of it, is unschedulable.

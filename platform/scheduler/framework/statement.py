@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, UNSUPPORTED_FIELD, Rejection
+from ..state.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task, add_amounts
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts
 from .placer import Placer
 from .pod_aware_placer import PodAwarePlacer
 
@@ -32,7 +33,7 @@ class SessionView(Protocol):
         """Return which PVC blocks *task* and why; empty if none does."""
         ...
 
-    def explain(self, eq_class: EquivalenceClass) -> str:
+    def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""
         ...
 
@@ -223,9 +224,19 @@ class Statement:
 
     def _record_fit_error(self, eq_class: EquivalenceClass, task: Task, *, limited: bool) -> None:
         rejection = self._session.queue_rejection(self._queue, eq_class) if limited else None
-        message = rejection.message if rejection else self._session.explain(eq_class)
+        if rejection:
+            fit_error = FitError(
+                task.name,
+                task.uid,
+                rejection.message,
+                rejection.stage,
+                shortages=rejection.shortages,
+            )
+        else:
+            fit = self._session.explain(eq_class)
+            fit_error = FitError(task.name, task.uid, fit.message, nodes=fit)
         self._failed.add(task.role or task.eq_class)
-        self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
+        self.fit_errors.setdefault(task.role, fit_error)
 
     def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """Return the tasks without unsupported fields that no PVC blocks.
@@ -241,7 +252,8 @@ class Statement:
                 self._reason = UNSUPPORTED_FIELD
             if message := unsupported or self._session.pvc_rejection(task):
                 self._blocked.add(task.uid)
-                self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
+                fit_error = FitError(task.name, task.uid, message, Stage.POD)
+                self.fit_errors.setdefault(task.role, fit_error)
             else:
                 unblocked.append(task)
         return unblocked

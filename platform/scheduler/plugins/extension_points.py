@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Diagnosis, Shortage, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo, NodeMatrix
@@ -37,6 +38,13 @@ class Rejection:
     """For ``condition.reason``."""
 
     message: str
+    stage: Stage = Stage.QUOTA
+    shortages: tuple[Shortage, ...] = ()
+    """What a limit leaves too little of."""
+
+    def diagnosis(self) -> Diagnosis:
+        """Return the diagnosis of a gang that is rejected as a whole."""
+        return Diagnosis(self.reason, self.message, stage=self.stage, shortages=self.shortages)
 
 
 @runtime_checkable

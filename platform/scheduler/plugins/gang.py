@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task
 from .extension_points import Rejection
 
@@ -22,11 +23,11 @@ class GangPlugin:
             valid = gang.role_counts(role).valid
             if valid < minimum:
                 message = f"{valid} of the {minimum} pods that task {role} needs exist"
-                return Rejection(NOT_ENOUGH_PODS_OF_TASK, message)
+                return Rejection(NOT_ENOUGH_PODS_OF_TASK, message, Stage.GANG)
         valid = gang.counts.valid
         if valid < gang.min_member:
             message = f"{valid} of the {gang.min_member} pods that the group needs exist"
-            return Rejection(NOT_ENOUGH_TASKS, message)
+            return Rejection(NOT_ENOUGH_TASKS, message, Stage.GANG)
         return _gate_rejection(gang)
 
     def job_order(self, gang: Gang) -> float:
@@ -52,4 +53,4 @@ def _gated_rejection(gated: list[Task]) -> Rejection:
     others = f" and {len(gated) - 1} more" if len(gated) > 1 else ""
     kind = "gate" if len(gates) == 1 else "gates"
     message = f"{first.name}{others}: held back by the scheduling {kind} {', '.join(gates)}"
-    return Rejection(SCHEDULING_GATED, message)
+    return Rejection(SCHEDULING_GATED, message, Stage.GANG)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Shortage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
@@ -165,14 +166,19 @@ def _guarantee(queue: QueueInfo) -> Amounts:
 
 
 def _over_limit(request: Amounts, used: Amounts, limit: Amounts) -> Rejection | None:
-    insufficient = [
-        f"insufficient {name} (requested {format_amount(name, units)}, "
-        f"free {format_amount(name, max(limit.get(name, 0) - used.get(name, 0), 0))} "
-        f"of {format_amount(name, limit.get(name, 0))})"
+    shortages = tuple(
+        Shortage(name, units, limit.get(name, 0), used.get(name, 0))
         for name, units in sorted(request.items())
         if units > 0 and name != "pods" and used.get(name, 0) + units > limit.get(name, 0)
-    ]
-    if not insufficient:
+    )
+    if not shortages:
         return None
+    insufficient = [
+        f"insufficient {each.resource} "
+        f"(requested {format_amount(each.resource, each.requested)}, "
+        f"free {format_amount(each.resource, max(each.limit - each.used, 0))} "
+        f"of {format_amount(each.resource, each.limit)})"
+        for each in shortages
+    ]
     message = f"queue resource quota insufficient: {', '.join(insufficient)}"
-    return Rejection(NOT_ENOUGH_RESOURCES, message)
+    return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)

@@ -8,14 +8,15 @@ changed through its :class:`Gang` only, so that counters and sums are correct.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 
 from ...model import names
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
+from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
 
@@ -190,34 +191,6 @@ class MemberArrival:
     """Time of that arrival."""
     missing_since: float = 0.0
     """When members were first missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class FitError:
-    """The first task of its role that did not fit."""
-
-    task_name: str
-    """Name of its pod."""
-
-    uid: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Why a gang is unschedulable, by the last attempt."""
-
-    reason: str
-    """For ``condition.reason``."""
-
-    message: str = ""
-    """Rejection of the gang as a whole, if any."""
-
-    fit_errors: Mapping[str, FitError] = field(default_factory=dict)
-    """By role."""
-
-    fitting_uids: frozenset[str] = frozenset()
-    """Uids of tasks that fit in the attempt."""
 
 
 class QueueInfo:

@@ -1,8 +1,8 @@
 """Terms of a pod on other pods: affinity, anti-affinity and topology spread, compiled.
 
 A term is about the pods that a :class:`PodSelector` selects, and about the domains of a topology
-key: nodes with an equal label. Equal selectors of different pods are one object, so pods are counted
-once for all of them (see :mod:`.pod_topology`).
+key: nodes with an equal label. Equal selectors of different pods are one object, so pods are
+counted once for all of them (see :mod:`.pod_topology`).
 """
 
 from collections.abc import Iterable, Mapping
