@@ -14,10 +14,11 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .core_types import Namespace, Node, PersistentVolumeClaim, Pod, PriorityClass
 from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from .events import (
     CacheEvent,
+    NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
     PodEvent,
@@ -103,6 +104,8 @@ class SchedulerCache:
                 self.update_queue(old, new)
             case PVCEvent(old, new):
                 self.update_pvc(old, new)
+            case NamespaceEvent(old, new):
+                self.update_namespace(old, new)
             case PriorityClassEvent(old, new):
                 self.update_priority_class(old, new)
             case PlacementForgotten(uid):
@@ -176,6 +179,15 @@ class SchedulerCache:
             self.capacity_generation += 1
         if new is not None and known is None:
             self._changed_queues.add(name)
+
+    def update_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Add, update or delete a namespace, whose labels selectors of terms may refer to."""
+        known = new or old
+        if known is not None:
+            labels = new.metadata.labels if new is not None else None
+            uids = self.pod_topology.update_namespace(known.metadata.name, labels)
+            self._reclassify(uids)
+            self.capacity_generation += bool(uids)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""

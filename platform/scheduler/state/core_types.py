@@ -238,6 +238,12 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
+class Namespace(ApiStruct, frozen=True):
+    """A namespace; terms on other pods may refer to its labels."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class PriorityClass(ApiStruct, frozen=True):
     """A priority class; PodGroups without one have the *global_default*."""
 

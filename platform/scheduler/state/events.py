@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
-from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .core_types import Namespace, Node, PersistentVolumeClaim, Pod, PriorityClass
 
 T = TypeVar("T")
 
@@ -38,6 +38,10 @@ class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
     """A PersistentVolumeClaim was added, updated or deleted."""
 
 
+class NamespaceEvent(ObjectEvent[Namespace]):
+    """A namespace was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -62,6 +66,7 @@ CacheEvent = (
     | PodGroupEvent
     | QueueEvent
     | PVCEvent
+    | NamespaceEvent
     | PriorityClassEvent
     | PlacementForgotten
     | Recheck

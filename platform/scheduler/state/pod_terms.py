@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from ...model.meta import LabelSelector
 from ...model.selectors import NOTHING, Operator, Requirement, Selector, from_label_selector
 from .core_types import (
+    Affinity,
     Pod,
     PodAffinity,
     PodAffinityTerm,
@@ -155,10 +156,9 @@ class TermCompiler:
         Raises:
             SelectorError: a selector is invalid.
         """
-        required, preferred = _terms(pod.spec.affinity and pod.spec.affinity.pod_affinity)
-        anti_required, anti_preferred = _terms(
-            pod.spec.affinity and pod.spec.affinity.pod_anti_affinity
-        )
+        spec_affinity = pod.spec.affinity or Affinity()
+        required, preferred = _terms(spec_affinity.pod_affinity)
+        anti_required, anti_preferred = _terms(spec_affinity.pod_anti_affinity)
         constraints = pod.spec.topology_spread_constraints
         affinity = self._selector(_selected_pods(term, pod) for term in required)
         return PodTerms(
