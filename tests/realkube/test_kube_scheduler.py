@@ -21,8 +21,8 @@ from support.random_pods import NAMESPACES, random_node, random_pod
 from support.realkube import RealServer, real_server, require_realkube
 from support.scheduler import SchedulerWorld
 
-from batholith.model.names import NODES, PODS
 from batholith.model.names import NAMESPACES as NAMESPACE_RESOURCE
+from batholith.model.names import NODES, PODS
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
 
 pytestmark = pytest.mark.timeout(300)
