@@ -62,18 +62,23 @@ class CycleRunner:
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
-    def _run_actions(self) -> Session:
+    def open_session(self) -> Session:
+        """Return a new session; to be closed."""
         self._cache.refresh()
         has_enqueue_action = any(name == ENQUEUE for name, _ in self._actions)
-        session = Session(
+        return Session(
             self._cache,
             self._framework,
             self._feasibility,
             has_enqueue_action=has_enqueue_action,
         )
+
+    def _run_actions(self) -> Session:
+        session = self.open_session()
         for name, action in self._actions:
             with self.action_timer(name):
                 action(session)
+        session.close()
         self._cache.refresh()
         return session
 

@@ -46,7 +46,7 @@ def explain(
         reasons.append(reason)
     # Resources are what is left to lack on nodes that nothing else excludes.
     lacking = codes == FEASIBLE
-    left = node_matrix.idle[:, alive] - request[:, None] * np.where(lacking, capacity, 0)
+    left = node_matrix.available(alive) - request[:, None] * np.where(lacking, capacity, 0)
     excluded = {
         reasons[code]: int(count) for code, count in enumerate(np.bincount(codes)) if code and count
     }

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from ..plugins.extension_points import (
     AllocatablePlugin,
+    AllocationListener,
     FilterPlugin,
     JobEnqueueablePlugin,
     JobOrderPlugin,
@@ -32,6 +33,9 @@ class Framework:
         self.plugin_names = {id(each): option.name for option, each in every}
         ordering = _enabled(every, "enableNodeOrder")
         self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
+        self.allocation_listeners = [
+            each for _, each in every if isinstance(each, AllocationListener)
+        ]
         self.queue_order = [
             each
             for each in _enabled(every, "enableQueueOrder")

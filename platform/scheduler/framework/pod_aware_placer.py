@@ -50,7 +50,7 @@ class PodAwarePlacer:
         self._scorers = tuple(scorers)
         self._on_score_error = on_score_error
 
-        self._plan: tuple[int, list[int]] = (-1, [])
+        self._plan: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
         """Nodes that :meth:`capacity` found, and for which state of the node matrix."""
 
     def capacity(self, at_most: int = MAX_AMOUNT) -> int:
@@ -64,7 +64,7 @@ class PodAwarePlacer:
             return self._placer.capacity()
         chosen = self.allocate(at_most)
         self.rollback(chosen)
-        self._plan = (self._node_matrix.usage_changes.position, chosen)
+        self._plan = (self._position(), chosen)
         return len(chosen)
 
     def allocate(self, count: int) -> list[int]:
@@ -73,7 +73,7 @@ class PodAwarePlacer:
             return self._placer.allocate(count)
         chosen: list[int] = []
         position, plan = self._plan
-        if position == self._node_matrix.usage_changes.position and count <= len(plan):
+        if position == self._position() and count <= len(plan):
             chosen = plan[:count]
             for node_index in chosen:
                 self._placer.allocate_on(node_index)
@@ -99,6 +99,10 @@ class PodAwarePlacer:
         self._placer.rollback(node_indexes)
 
     # -- private -------------------------------------------------------------------------------
+
+    def _position(self) -> tuple[int, int]:
+        """Return a number that differs when the node matrix does."""
+        return self._node_matrix.usage_changes.position, self._node_matrix.topology.version
 
     def _is_plain(self) -> bool:
         """Return whether, now, nothing depends on other pods."""

@@ -7,7 +7,7 @@ no clock and uses no randomness, so the same cache always leads to the same deci
 from collections.abc import Callable
 from functools import partial
 
-from ..plugins.extension_points import AllocatablePlugin, Rejection
+from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit
 from ..state.equivalence import EquivalenceClass
@@ -20,7 +20,7 @@ from .framework import Framework
 from .placer import Placer
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
 from .pod_aware_placer import PodAwarePlacer
-from .statement import Statement
+from .statement import Operation, Statement, undo_operation
 
 SortKey = tuple[float | str, ...]
 
@@ -45,6 +45,8 @@ class Session:
         self.has_enqueue_action = has_enqueue_action
         self.placements: list[Placement] = []
         self.enqueued: list[Gang] = []
+        self.evicted: list[Task] = []
+        """Tasks that were evicted by a committed statement."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
@@ -60,6 +62,8 @@ class Session:
             calls.open(plugin, partial(plugin.on_session_open, cache))
         self._job_order = calls.opened(framework.job_order)
         self._queue_order = calls.opened(framework.queue_order)
+        self._listeners = calls.opened(framework.allocation_listeners)
+        self._pipelined: list[Operation] = []
         self._task_order = calls.opened(framework.task_order)
 
     # -- order ---------------------------------------------------------------------------------
@@ -275,15 +279,73 @@ class Session:
 
     def commit(self, gang: Gang, statement: Statement) -> None:
         """Commit *statement*: assume its placements."""
-        allocations = statement.commit()
+        committed = statement.commit()
         gang.diagnosis = None
         self.scheduled += 1
-        self.cache.assume(gang, allocations)
-        gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
-        self.placements += [
-            Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
-            for task, _ in allocations
+        for change in committed.allocated:
+            self.cache.assume(change.gang, change.tasks)
+            gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
+            self.placements += [
+                Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
+                for task in change.tasks
+            ]
+        for task in committed.evicted:
+            self.cache.assume_evicted(task)
+        self.evicted += committed.evicted
+        self._pipelined += committed.pipelined
+        self.cache.refresh()
+
+    @property
+    def pipelined(self) -> list[tuple[Task, int]]:
+        """The tasks that wait for resources by a committed statement, with their nodes."""
+        return [
+            pair
+            for each in self._pipelined
+            for pair in zip(each.change.tasks, each.change.node_indexes, strict=True)
         ]
+
+    def close(self) -> None:
+        """End the session: tasks that wait for resources are pending again."""
+        while self._pipelined:
+            operation = self._pipelined.pop()
+            self.revert_listeners(operation.change, allocated=False)
+            undo_operation(self.cache, operation, committed=True)
+
+    # -- listeners -----------------------------------------------------------------------------
+
+    def notify_listeners(self, change: Allocation, *, allocated: bool) -> None:
+        """Call the listeners: *change* is allocated, or else deallocated.
+
+        Raises:
+            PluginError: one raised; the opposite is reported to those before it.
+        """
+        for position, plugin in enumerate(self._listeners):
+            point = "allocated" if allocated else "deallocated"
+            function = partial(plugin.allocated if allocated else plugin.deallocated, change)
+            try:
+                self.calls.call(plugin, point, function)
+            except PluginError:
+                self._call_listeners(self._listeners[:position], change, allocated=not allocated)
+                raise
+
+    def revert_listeners(self, change: Allocation, *, allocated: bool) -> None:
+        """Call the listeners for an operation that is undone, so that *change* is allocated or
+        not."""
+        self._call_listeners(self._listeners, change, allocated=allocated)
+
+    def _call_listeners(
+        self, listeners: list[AllocationListener], change: Allocation, *, allocated: bool
+    ) -> None:
+        """Call *listeners* in reverse order; one that raises is recorded only."""
+        for plugin in reversed(listeners):
+            point = "allocated" if allocated else "deallocated"
+            function = partial(plugin.allocated if allocated else plugin.deallocated, change)
+            try:
+                self.calls.call(plugin, point, function)
+            except PluginError as error:
+                self.calls.record(error)
+
+    # -- results -------------------------------------------------------------------------------
 
     def remove_gates(self, gang: Gang, tasks: list[Task]) -> None:
         """Remove the queue gate of *tasks* of *gang*."""

@@ -47,6 +47,35 @@ class Rejection:
         return Diagnosis(self.reason, self.message, stage=self.stage, shortages=self.shortages)
 
 
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Tasks of one gang and one equivalence class, and the node of each."""
+
+    gang: Gang
+    queue: QueueInfo
+    eq_class: EquivalenceClass
+    tasks: Sequence[Task]
+    node_indexes: Sequence[int]
+
+
+@runtime_checkable
+class AllocationListener(Protocol):
+    """A plugin with sums over what is allocated in a session.
+
+    Tasks that wait for resources count as allocated, evicted tasks do not. A plugin that raises in
+    :meth:`allocated` or :meth:`deallocated` leaves the operation undone.
+    """
+
+    def allocated(self, change: Allocation) -> None:
+        """Add *change*; called after gang and queue have counted it."""
+        ...
+
+    def deallocated(self, change: Allocation) -> None:
+        """Subtract *change*; called after gang and queue have counted it, or before they undo
+        it."""
+        ...
+
+
 @runtime_checkable
 class SessionOpenPlugin(Protocol):
     """A plugin that computes something before each cycle."""

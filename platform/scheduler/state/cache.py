@@ -9,6 +9,7 @@ gangs that were rejected in the current generation are skipped.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -32,7 +33,28 @@ from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_diff
 from .node_matrix import NodeMatrix
 from .pod_topology import PodTopology
 from .pvcs import PVCTracker
-from .resources import Amounts, IntVector
+from .resources import Amounts
+from .task_table import TaskTable
+
+
+@dataclass(slots=True)
+class _ForeignPod:
+    """A pod of another scheduler that uses resources of a node."""
+
+    node_index: int
+    eq_class: EquivalenceClass
+    releasing: bool
+
+
+@dataclass(slots=True)
+class _QueueShare:
+    """What the sums of a queue contain of one gang."""
+
+    queue_name: str
+    allocated: Amounts
+    requested: Amounts
+    reserved: Amounts
+    elastic: Amounts
 
 
 class SchedulerCache:
@@ -53,6 +75,7 @@ class SchedulerCache:
         queue gates.
         """
         self.node_matrix = NodeMatrix()
+        self.task_table = TaskTable(self.node_matrix.resource_index)
         self.pod_topology = PodTopology()
         self.eq_classes = EquivalenceCache(self.pod_topology)
         self.node_matrix.occupancy_listeners.append(self._count_terms)
@@ -68,10 +91,10 @@ class SchedulerCache:
         self._queue_gates = queue_gates
         self._priority_classes: dict[str, PriorityClass] = {}
         self._tasks: dict[str, tuple[Gang, Task]] = {}
-        self._other_pods: dict[str, tuple[int, EquivalenceClass]] = {}
+        self._foreign_pods: dict[str, _ForeignPod] = {}
         self._changed_gangs: dict[str, Gang] = {}
         self._dirty_gangs: dict[str, Gang] = {}
-        self._queue_contributions: dict[str, tuple[str, tuple[Amounts, ...]]] = {}
+        self._queue_shares: dict[str, _QueueShare] = {}
         self._changed_queues: set[str] = set()
         self._last_cycle_generation = -1
         self._in_cycle = False
@@ -122,17 +145,21 @@ class SchedulerCache:
                 self._remove_pod(old.metadata.uid)
                 self.capacity_generation += 1
             return
-        known = self._tasks.get(new.metadata.uid)
+        uid = new.metadata.uid
+        known = self._tasks.get(uid)
         if known and (_is_stale_update(known[1], new) or self._update_in_place(*known, new)):
             return
-        self._remove_pod(new.metadata.uid)
         gang = self._gang_of(new)
+        if gang is None and not known and self._update_foreign_pod(new):
+            return
+        self._remove_pod(uid)
         if gang is not None:
-            self._add_task(gang, self._new_task(new, self._hold_terms(new)))
+            task = self._new_task(new, self._hold_terms(new))
+            if known and known[1].evicting:
+                _keep_evicting(task)
+            self._add_task(gang, task)
         elif new.spec.node_name and new.status.phase not in FINISHED:
-            eq_class = self._hold_terms(new)
-            node_index = self._add_to_node(new.spec.node_name, eq_class)
-            self._other_pods[new.metadata.uid] = (node_index, eq_class)
+            self._add_foreign_pod(new)
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
         """Add, update or delete a node."""
@@ -197,17 +224,62 @@ class SchedulerCache:
             self._priority_classes[new.metadata.name] = new
         for gang in self.gangs.values():
             gang.priority = self._priority(gang)
+            self.task_table.update_gang(gang, self.queue_of(gang).name)
 
     # -- effects of a cycle --------------------------------------------------------------------
 
-    def assume(self, gang: Gang, allocations: Iterable[tuple[Task, int]]) -> None:
-        """Assume *allocations*: tasks of *gang*, and the nodes that they are allocated on."""
-        for task, node_index in allocations:
-            gang.update_task_status(task, TaskStatus.BINDING)
+    def assume(self, gang: Gang, tasks: Sequence[Task]) -> None:
+        """Assume the placements of allocated *tasks* of *gang*, which have one equivalence
+        class."""
+        self.set_task_statuses(gang, tasks, TaskStatus.BINDING)
+        self._mark_allocation_changed(gang)
+        self.capacity_generation += tasks[0].eq_class.is_awaited if tasks else False
+
+    def assume_evicted(self, task: Task) -> None:
+        """Assume that *task*, which is releasing by a statement, is evicted."""
+        task.evicting = True
+        if task.gang is not None:
+            self._mark_allocation_changed(task.gang)
+
+    def forget_eviction(self, uid: str) -> Gang | None:
+        """Forget an assumed eviction: the pod keeps its resources.
+
+        Returns the gang of the pod, or ``None`` if its eviction is not assumed.
+        """
+        gang, task = self._tasks.get(uid, (None, None))
+        if gang is None or task is None or not task.evicting:
+            return None
+        task.evicting = False
+        if task.status is TaskStatus.RELEASING and task.pod_status is not TaskStatus.RELEASING:
+            self._update_status(gang, task, task.pod_status)
+            self.mark_changed(gang)
+        return gang
+
+    def place_tasks(
+        self, gang: Gang, tasks: Sequence[Task], node_indexes: Sequence[int], status: TaskStatus
+    ) -> None:
+        """Set node and *status* of pending *tasks*, which have one equivalence class."""
+        names = self.node_matrix.names
+        for task, node_index in zip(tasks, node_indexes, strict=True):
             task.node_index = node_index
-            task.node = self.node_matrix.names[node_index]
-        self.mark_changed(gang)
-        self.refresh()
+            task.node = names[node_index]
+        self.set_task_statuses(gang, tasks, status)
+
+    def unplace_tasks(self, gang: Gang, tasks: Sequence[Task]) -> None:
+        """Undo :meth:`place_tasks`."""
+        for task in tasks:
+            task.node_index, task.node = -1, ""
+        self.set_task_statuses(gang, tasks, TaskStatus.PENDING)
+
+    def set_task_statuses(self, gang: Gang, tasks: Sequence[Task], status: TaskStatus) -> None:
+        """Set the status of *tasks*, which have one status and one equivalence class, in the gang,
+        its queue and the task table."""
+        delta = gang.update_task_statuses(tasks, status)
+        self.task_table.update(tasks)
+        share = self._queue_shares.get(gang.key)
+        if delta and share is not None:
+            add_amounts(share.allocated, delta)
+            add_amounts(self.queue_named(share.queue_name).allocated, delta)
 
     def forget(self, uid: str) -> Gang | None:
         """Forget an assumed placement, so that its resources are free again.
@@ -217,10 +289,10 @@ class SchedulerCache:
         gang, task = self._tasks.get(uid, (None, None))
         if gang is None or task is None or task.status is not TaskStatus.BINDING:
             return None
-        self._remove_from_node(task.node_index, task.eq_class)
-        gang.update_task_status(task, TaskStatus.PENDING)
+        node_index = task.node_index
+        self.unplace_tasks(gang, (task,))
+        self._remove_from_node(node_index, task.eq_class, releasing=False)
         gang.version += 1
-        task.node, task.node_index = "", -1
         self.capacity_generation += 1
         self.mark_changed(gang)
         return gang
@@ -337,27 +409,68 @@ class SchedulerCache:
         eq_class = self.eq_classes.get(pod)
         if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
             return False
+        self.pod_topology.update_pod(task.uid, known_pod(pod, eq_class.terms))
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
             if not updated.has_same_scheduling_fields(task):
                 return False
             task.reported_condition = updated.reported_condition
-        elif task.node != updated.node or not updated.status.on_node:
+            return True
+        if task.node != updated.node or not updated.status.on_node:
             return False
-        elif updated.status is not task.status:
-            gang.update_task_status(task, updated.status)
+        task.pod_status = updated.status
+        status = TaskStatus.RELEASING if task.evicting else updated.status
+        if status is not task.status:
+            self._update_status(gang, task, status)
             self.mark_changed(gang)
         return True
+
+    def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
+        """Set the status of *task*, which stays on its node."""
+        before = task.status is TaskStatus.RELEASING
+        self.set_task_statuses(gang, (task,), status)
+        after = status is TaskStatus.RELEASING
+        if before is not after:
+            sign = 1 if after else -1
+            self.node_matrix.add_releasing(task.eq_class, (task.node_index,), sign)
+
+    def _update_foreign_pod(self, pod: Pod) -> bool:
+        """Apply an update that changes neither node nor resources, as most updates do.
+
+        Returns whether *pod* is such an update.
+        """
+        known = self._foreign_pods.get(pod.metadata.uid)
+        if known is None or pod.status.phase in FINISHED:
+            return False
+        name = self.node_matrix.names[known.node_index]
+        eq_class = self.eq_classes.get(pod)
+        if pod.spec.node_name != name or eq_class is not known.eq_class:
+            return False
+        self.pod_topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
+        releasing = bool(pod.metadata.deletion_timestamp)
+        if releasing is not known.releasing:
+            sign = 1 if releasing else -1
+            self.node_matrix.add_releasing(eq_class, (known.node_index,), sign)
+            known.releasing = releasing
+        return True
+
+    def _add_foreign_pod(self, pod: Pod) -> None:
+        eq_class = self._hold_terms(pod)
+        releasing = bool(pod.metadata.deletion_timestamp)
+        node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
+        self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
 
     def _add_task(self, gang: Gang, task: Task) -> None:
         # Also registers its resources before the next cycle.
-        self._request_vector(task.eq_class)
+        task.eq_class.request_vector(self.node_matrix.resource_index)
         if task.node and task.status.on_node:
-            task.node_index = self._add_to_node(task.node, task.eq_class)
+            releasing = task.status is TaskStatus.RELEASING
+            task.node_index = self._add_to_node(task.node, task.eq_class, releasing=releasing)
         gang.add_task(task)
+        self.task_table.add(task, gang, self.queue_of(gang).name)
         self.pvcs.add_task(task)
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
@@ -384,54 +497,59 @@ class SchedulerCache:
     def _reclassify(self, uids: Iterable[str]) -> None:
         """Update the classes of pods for which other selectors are in use than before."""
         for uid in uids:
-            known = self.pod_topology.pod(uid)
-            task = self.task(uid)
-            other = self._other_pods.get(uid)
-            if known is None:
+            pod, task = self.pod_topology.pod(uid), self.task(uid)
+            holder = task or self._foreign_pods.get(uid)
+            if pod is None or holder is None:
                 continue
-            matched_by = self.pod_topology.matched_by(known)
+            before = holder.eq_class
+            after = before.variant(self.pod_topology.matched_by(pod))
+            if after is before:
+                continue
+            holder.eq_class = after
             if task is not None:
-                before, node_index = task.eq_class, task.node_index
-                task.eq_class = before.variant(matched_by)
-                self._recount(before, task.eq_class, node_index)
-            elif other is not None:
-                node_index, before = other
-                self._other_pods[uid] = (node_index, before.variant(matched_by))
-                self._recount(before, before.variant(matched_by), node_index)
-
-    def _recount(self, before: EquivalenceClass, after: EquivalenceClass, node_index: int) -> None:
-        if node_index >= 0 and before is not after:
-            self._count_terms(before, (node_index,), -1)
-            self._count_terms(after, (node_index,), 1)
+                self.task_table.update_eq_class(task)
+            if holder.node_index >= 0:
+                self._count_terms(before, (holder.node_index,), -1)
+                self._count_terms(after, (holder.node_index,), 1)
 
     def _remove_pod(self, uid: str) -> None:
         self._release_terms(uid)
-        other = self._other_pods.pop(uid, None)
+        other = self._foreign_pods.pop(uid, None)
         if other is not None:
-            self._remove_from_node(*other)
+            self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
             self.capacity_generation += 1
         known = self._tasks.pop(uid, None)
         if known is None:
             return
         gang, task = known
         self.pvcs.remove_task(task)
+        self.task_table.remove(task)
         if task.node_index >= 0:
-            self._remove_from_node(task.node_index, task.eq_class)
+            releasing = task.status is TaskStatus.RELEASING
+            self._remove_from_node(task.node_index, task.eq_class, releasing=releasing)
             self.capacity_generation += 1
         gang.remove_task(task)
         self.mark_changed(gang)
 
-    def _add_to_node(self, name: str, eq_class: EquivalenceClass) -> int:
+    def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int:
         node_index = self.node_matrix.column_for(name)
         self.node_matrix.occupy(eq_class, (node_index,))
+        self.capacity_generation += eq_class.is_awaited
+        if releasing:
+            self.node_matrix.add_releasing(eq_class, (node_index,))
         return node_index
 
-    def _remove_from_node(self, node_index: int, eq_class: EquivalenceClass) -> None:
+    def _remove_from_node(
+        self, node_index: int, eq_class: EquivalenceClass, *, releasing: bool
+    ) -> None:
+        if releasing:
+            self.node_matrix.add_releasing(eq_class, (node_index,), -1)
         self.node_matrix.vacate(eq_class, (node_index,))
         self.node_matrix.free_if_empty(node_index)
 
-    def _request_vector(self, eq_class: EquivalenceClass) -> IntVector:
-        return eq_class.request_vector(self.node_matrix.resource_index)
+    def _mark_allocation_changed(self, gang: Gang) -> None:
+        self._changed_queues.update({self.queue_of(gang).name} - {""})
+        self.mark_changed(gang)
 
     def _recheck(self, key: str) -> None:
         gang = self.gangs.get(key)
@@ -440,28 +558,24 @@ class SchedulerCache:
 
     def _update_queue_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
-        before = self._queue_contributions.pop(gang.key, None)
+        before = self._queue_shares.pop(gang.key, None)
         if before is not None:
-            self._add_to_queue(self.queue_named(before[0]), before[1], -1)
-            self.queue_named(before[0]).gangs.discard(gang.key)
+            former = self.queue_named(before.queue_name)
+            _add_to_queue(former, before, -1)
+            former.gangs.discard(gang.key)
         is_deleted = gang.podgroup is None and not gang.tasks
         queue = self.queue_of(gang)
         if not is_deleted:
             gang.priority = self._priority(gang)
-            counts = (gang.allocated.copy(), gang.requested.copy(), *_reserved_and_elastic(gang))
-            self._queue_contributions[gang.key] = (queue.name, counts)
-            self._add_to_queue(queue, counts, 1)
+            amounts = (gang.allocated.copy(), gang.requested.copy(), *_reserved_and_elastic(gang))
+            share = self._queue_shares[gang.key] = _QueueShare(queue.name, *amounts)
+            _add_to_queue(queue, share, 1)
             queue.gangs.add(gang.key)
-        previous = (before[0], before[1][0]) if before else ("", {})
+            self.task_table.update_gang(gang, queue.name)
+        previous = (before.queue_name, before.allocated) if before else ("", {})
         current = ("", {}) if is_deleted else (queue.name, gang.allocated)
         if previous != current:
             self._changed_queues.update({previous[0], current[0]} - {""})
-
-    @staticmethod
-    def _add_to_queue(queue: QueueInfo, counts: tuple[Amounts, ...], sign: int) -> None:
-        sums = (queue.allocated, queue.requested, queue.reserved, queue.elastic)
-        for target, delta in zip(sums, counts, strict=True):
-            add_amounts(target, delta, sign)
 
     def _priority(self, gang: Gang) -> int:
         if gang.single:
@@ -482,6 +596,19 @@ class SchedulerCache:
             parent = queue.object.spec.parent if queue and queue.object else ""
             name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
         return path
+
+
+def _add_to_queue(queue: QueueInfo, share: _QueueShare, sign: int) -> None:
+    add_amounts(queue.allocated, share.allocated, sign)
+    add_amounts(queue.requested, share.requested, sign)
+    add_amounts(queue.reserved, share.reserved, sign)
+    add_amounts(queue.elastic, share.elastic, sign)
+
+
+def _keep_evicting(task: Task) -> None:
+    """Keep the task of an updated pod as evicted, unless it has finished."""
+    if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
+        task.evicting, task.status = True, TaskStatus.RELEASING
 
 
 def _is_stale_update(task: Task, pod: Pod) -> bool:

@@ -1,4 +1,4 @@
-"""Why a gang waits, as data: what the explanation and the messages are made of."""
+"""Why a gang waits, as data: the source of explanations and messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class NearestNode:
-    """The node that comes closest to fitting a pod."""
+    """The node with the smallest shortage for a pod."""
 
     name: str
     lacks: Mapping[str, tuple[int, int]] = field(default_factory=dict)

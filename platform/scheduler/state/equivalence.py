@@ -113,6 +113,11 @@ class EquivalenceClass:
         return bool(self.matched_by) or self.terms != NO_TERMS
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether such a pod, once it has a node, may make another one schedulable."""
+        return any(each.awaited_by for each in self.matched_by)
+
+    @property
     def affects_itself(self) -> bool:
         """Whether a pod on a node changes what its own terms say about the next one."""
         return not self.matched_by.isdisjoint(self.terms.selectors)

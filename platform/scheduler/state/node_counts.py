@@ -64,7 +64,7 @@ class Topology:
     def __init__(self, columns: int) -> None:
         """Start without nodes."""
         self.version = 0
-        """Grows with every change of a domain."""
+        """Grows with every change of a count or a domain."""
         self._columns = columns
         self._labels: dict[int, Mapping[str, str]] = {}
         self._domains: dict[str, TopologyDomains] = {}
@@ -97,7 +97,7 @@ class Topology:
 
     def add(self, counts: "NodeCounts", node_index: int, delta: int) -> None:
         """Add *delta* to the count of *node_index*."""
-        counts.version += 1
+        self.version += 1
         _add(counts.by_node, node_index, delta)
         for key, sums in counts.sums.items():
             domain = int(self._domains[key].ids[node_index])
@@ -127,7 +127,6 @@ class Topology:
         for counts in self._counts:
             count, sums = counts.by_node.get(node_index, 0), counts.sums.get(key)
             if count and sums is not None:
-                counts.version += 1
                 _add(sums, before, -count)
                 _add(sums, after, count)
 
@@ -135,15 +134,13 @@ class Topology:
 class NodeCounts:
     """A count per node, and sums per domain; changed by :meth:`Topology.add`."""
 
-    __slots__ = ("__weakref__", "by_node", "sums", "version")
+    __slots__ = ("__weakref__", "by_node", "sums")
 
     def __init__(self) -> None:
         """Start with none."""
         self.by_node: dict[int, int] = {}
         self.sums: dict[str, dict[int, int]] = {}
         """By topology key and domain."""
-        self.version = 0
-        """Grows with every change."""
 
     def dense(self, columns: int) -> IntVector:
         """Return the count of each column."""

@@ -55,13 +55,15 @@ class SelectorKey:
 class PodSelector:
     """Selects pods, and counts those on nodes while a term with it is in use."""
 
-    __slots__ = ("__weakref__", "holders", "key", "preferences", "targets", "uses")
+    __slots__ = ("__weakref__", "awaited_by", "holders", "key", "preferences", "targets", "uses")
 
     def __init__(self, key: SelectorKey) -> None:
         """Start unused."""
         self.key = key
         self.uses = 0
         """How many known pods have a term with it."""
+        self.awaited_by = 0
+        """How many of them may become schedulable when a selected pod gets a node."""
         self.targets = NodeCounts()
         """Selected pods on each node."""
         self.holders: dict[str, NodeCounts] = {}
@@ -138,6 +140,13 @@ class PodTerms:
         for terms in (self.anti_affinity, self.preferred, self.spread, self.soft_spread):
             every += [each.selector for each in terms]
         return tuple(dict.fromkeys(every))
+
+    @cached_property
+    def awaited(self) -> tuple[PodSelector, ...]:
+        """Selectors of pods that may make the pod schedulable: by their affinity, or because a
+        domain with the fewest pods gets one more."""
+        affinity = (self.affinity,) if self.affinity else ()
+        return (*affinity, *(each.selector for each in self.spread))
 
 
 NO_TERMS = PodTerms()

@@ -58,37 +58,39 @@ class PodTopology:
 
     def add_pod(self, uid: str, pod: KnownPod) -> list[PodSelector]:
         """Add a pod; returns the selectors that come into use with its terms."""
-        self._pods[uid] = pod
-        for key, by_value in self._uids_by_label.items():
-            value = pod.labels.get(key)
-            if value is not None:
-                by_value.setdefault(value, {})[uid] = None
+        self._index_pod(uid, pod)
         new = []
         for selector in pod.terms.selectors:
             selector.uses += 1
             if selector.uses == 1:
                 self._add_selector(selector)
                 new.append(selector)
+        for selector in pod.terms.awaited:
+            selector.awaited_by += 1
         return new
 
     def remove_pod(self, uid: str) -> list[PodSelector]:
         """Remove a pod, if it is known; returns the selectors that fall out of use."""
-        pod = self._pods.pop(uid, None)
+        pod = self._pods.get(uid)
         if pod is None:
             return []
-        for key, by_value in self._uids_by_label.items():
-            value = pod.labels.get(key)
-            if value is not None and (uids := by_value.get(value)) is not None:
-                uids.pop(uid, None)
-                if not uids:
-                    del by_value[value]
+        self._unindex_pod(uid, pod)
         unused = []
         for selector in pod.terms.selectors:
             selector.uses -= 1
             if not selector.uses:
                 self._remove_selector(selector)
                 unused.append(selector)
+        for selector in pod.terms.awaited:
+            selector.awaited_by -= 1
         return unused
+
+    def update_pod(self, uid: str, pod: KnownPod) -> None:
+        """Update a pod whose terms, and the selectors that match it, are the same as before."""
+        known = self._pods[uid]
+        if known.labels != pod.labels or known.terminating is not pod.terminating:
+            self._unindex_pod(uid, known)
+            self._index_pod(uid, pod)
 
     def matching_pods(self, selector: PodSelector) -> list[str]:
         """Return the uids of the known pods that *selector* matches."""
@@ -115,6 +117,22 @@ class PodTopology:
         return [uid for uid, pod in self._pods.items() if pod.namespace == name]
 
     # -- private -------------------------------------------------------------------------------
+
+    def _index_pod(self, uid: str, pod: KnownPod) -> None:
+        self._pods[uid] = pod
+        for key, by_value in self._uids_by_label.items():
+            value = pod.labels.get(key)
+            if value is not None:
+                by_value.setdefault(value, {})[uid] = None
+
+    def _unindex_pod(self, uid: str, pod: KnownPod) -> None:
+        del self._pods[uid]
+        for key, by_value in self._uids_by_label.items():
+            value = pod.labels.get(key)
+            if value is not None and (uids := by_value.get(value)) is not None:
+                uids.pop(uid, None)
+                if not uids:
+                    del by_value[value]
 
     def _selectors(self) -> Iterator[PodSelector]:
         yield from self._without_pivot
