@@ -16,9 +16,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def zoned(name: str, zone: str = "", **offers: str | int) -> Node:
+def zoned(name: str, zone: str = "", *, cpu: int = 8) -> Node:
     """A node with its host name, in *zone*."""
-    return node(name, labels={HOSTNAME: name} | ({"zone": zone} if zone else {}), **offers)
+    return node(name, labels={HOSTNAME: name} | ({"zone": zone} if zone else {}), cpu=cpu)
 
 
 def term(app: str, key: str = "zone", **more: Any) -> Json:

@@ -113,7 +113,7 @@ class Operation:
     before: TaskStatus
     """Status of the tasks before it."""
 
-    placer: Placer | None = None
+    placer: Placer | PodAwarePlacer | None = None
     """The placer that chose the nodes, if any."""
 
 
