@@ -15,10 +15,20 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .core_types import Namespace, Node, PersistentVolumeClaim, Pod, PriorityClass
+from .core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+)
 from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from .events import (
     CacheEvent,
+    ContextEvent,
+    CSINodeEvent,
     NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
@@ -26,15 +36,18 @@ from .events import (
     PodGroupEvent,
     PriorityClassEvent,
     PVCEvent,
+    PVEvent,
     QueueEvent,
     Recheck,
+    StorageClassEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
-from .pod_topology import PodTopology
+from .pod_topology import KnownPod, PodTopology
 from .pvcs import PVCTracker
 from .resources import Amounts
 from .task_table import TaskTable
+from .volumes import NO_VOLUMES
 
 
 @dataclass(slots=True)
@@ -125,16 +138,28 @@ class SchedulerCache:
                 self.update_podgroup(old, new)
             case QueueEvent(old, new):
                 self.update_queue(old, new)
-            case PVCEvent(old, new):
-                self.update_pvc(old, new)
-            case NamespaceEvent(old, new):
-                self.update_namespace(old, new)
-            case PriorityClassEvent(old, new):
-                self.update_priority_class(old, new)
             case PlacementForgotten(uid):
                 self.forget(uid)
             case Recheck(key):
                 self._recheck(key)
+            case _:
+                self._apply_context(event)
+
+    def _apply_context(self, event: ContextEvent) -> None:
+        """Apply an event of an object that pods or gangs only refer to."""
+        match event:
+            case PriorityClassEvent(old, new):
+                self.update_priority_class(old, new)
+            case PVCEvent(old, new):
+                self.update_pvc(old, new)
+            case NamespaceEvent(old, new):
+                self.update_namespace(old, new)
+            case PVEvent(old, new):
+                self.update_volume(old, new)
+            case StorageClassEvent(old, new):
+                self.pvcs.update_class(old, new)
+            case CSINodeEvent(old, new):
+                self.update_csi_node(old, new)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -154,7 +179,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self._hold_terms(new))
+            task = self._new_task(new, self._register(new))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -173,10 +198,25 @@ class SchedulerCache:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         """Add, update or delete a PVC; gangs that mount it are tried again."""
-        for uid in self.pvcs.update(old, new):
-            gang = self._tasks[uid][0]
-            gang.version += 1
-            self.mark_changed(gang)
+        self._update_mounts(self.pvcs.update(old, new))
+
+    def update_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        """Add, update or delete a PV; gangs that mount it are tried again."""
+        self._update_mounts(self.pvcs.update_volume(old, new))
+
+    def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> None:
+        """Add, update or delete the limits of CSI drivers on a node."""
+        if old is None or new is None or old.spec != new.spec:
+            self.node_matrix.attached_volumes.update_limits(old, new)
+            self.capacity_generation += 1
+
+    def _update_mounts(self, uids: Collection[str]) -> None:
+        self._reclassify(uids)
+        for uid in uids:
+            known = self._tasks.get(uid)
+            if known is not None:
+                known[0].version += 1
+                self.mark_changed(known[0])
 
     def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         """Add, update or delete a PodGroup."""
@@ -406,7 +446,7 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self.eq_classes.get(pod)
+        eq_class = self._classify(pod)
         if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
             return False
         self.pod_topology.update_pod(task.uid, known_pod(pod, eq_class.terms))
@@ -443,7 +483,7 @@ class SchedulerCache:
         if known is None or pod.status.phase in FINISHED:
             return False
         name = self.node_matrix.names[known.node_index]
-        eq_class = self.eq_classes.get(pod)
+        eq_class = self._classify(pod)
         if pod.spec.node_name != name or eq_class is not known.eq_class:
             return False
         self.pod_topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
@@ -455,7 +495,7 @@ class SchedulerCache:
         return True
 
     def _add_foreign_pod(self, pod: Pod) -> None:
-        eq_class = self._hold_terms(pod)
+        eq_class = self._register(pod)
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
@@ -471,7 +511,6 @@ class SchedulerCache:
             task.node_index = self._add_to_node(task.node, task.eq_class, releasing=releasing)
         gang.add_task(task)
         self.task_table.add(task, gang, self.queue_of(gang).name)
-        self.pvcs.add_task(task)
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
 
@@ -482,15 +521,30 @@ class SchedulerCache:
     ) -> None:
         if eq_class.footprint:
             eq_class.footprint.add(self.node_matrix.topology, node_indexes, sign)
+        if eq_class.volumes:
+            self.node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)
 
-    def _hold_terms(self, pod: Pod) -> EquivalenceClass:
-        """Put the terms of *pod* into use; returns its class."""
+    def _register(self, pod: Pod) -> EquivalenceClass:
+        """Put the terms of *pod* into use, and follow its PVCs; returns its class."""
         terms = self.eq_classes.unmatched(pod).terms
-        for selector in self.pod_topology.add_pod(pod.metadata.uid, known_pod(pod, terms)):
+        known = known_pod(pod, terms)
+        self.pvcs.add_pod(pod.metadata.uid, known.namespace, known.pvcs)
+        for selector in self.pod_topology.add_pod(pod.metadata.uid, known):
             self._reclassify(self.pod_topology.matching_pods(selector))
-        return self.eq_classes.get(pod)
+        return self._classify(pod)
 
-    def _release_terms(self, uid: str) -> None:
+    def _classify(self, pod: Pod) -> EquivalenceClass:
+        base = self.eq_classes.unmatched(pod)
+        return self._variant(base, known_pod(pod, base.terms))
+
+    def _variant(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
+        volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
+        return eq_class.variant(self.pod_topology.matched_by(pod), volumes)
+
+    def _unregister(self, uid: str) -> None:
+        known = self.pod_topology.pod(uid)
+        if known is not None:
+            self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
         for selector in self.pod_topology.remove_pod(uid):
             self._reclassify(self.pod_topology.matching_pods(selector))
 
@@ -502,7 +556,7 @@ class SchedulerCache:
             if pod is None or holder is None:
                 continue
             before = holder.eq_class
-            after = before.variant(self.pod_topology.matched_by(pod))
+            after = self._variant(before, pod)
             if after is before:
                 continue
             holder.eq_class = after
@@ -513,7 +567,7 @@ class SchedulerCache:
                 self._count_terms(after, (holder.node_index,), 1)
 
     def _remove_pod(self, uid: str) -> None:
-        self._release_terms(uid)
+        self._unregister(uid)
         other = self._foreign_pods.pop(uid, None)
         if other is not None:
             self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
@@ -522,7 +576,6 @@ class SchedulerCache:
         if known is None:
             return
         gang, task = known
-        self.pvcs.remove_task(task)
         self.task_table.remove(task)
         if task.node_index >= 0:
             releasing = task.status is TaskStatus.RELEASING

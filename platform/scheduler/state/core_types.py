@@ -4,7 +4,7 @@ a pod at microseconds."""
 import msgspec
 
 from ...model.base import ApiStruct
-from ...model.meta import Condition, LabelSelector, ObjectMeta
+from ...model.meta import Condition, LabelSelector, ObjectMeta, ObjectReference
 from ...model.pod_resources import ContainerResources, Resources
 
 Quantities = dict[str, str | int | float]
@@ -222,6 +222,8 @@ class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
     """The spec of a PVC."""
 
     volume_name: str = ""
+    storage_class_name: str = ""
+    access_modes: tuple[str, ...] = ()
 
 
 class PersistentVolumeClaimStatus(ApiStruct, frozen=True):
@@ -236,6 +238,67 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class CSIVolumeSource(ApiStruct, frozen=True):
+    """The volume of a CSI driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class VolumeNodeAffinity(ApiStruct, frozen=True):
+    """The nodes that a volume can be used on."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(ApiStruct, frozen=True):
+    """The spec of a PV."""
+
+    csi: CSIVolumeSource | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    claim_ref: ObjectReference | None = None
+
+
+class PersistentVolume(ApiStruct, frozen=True):
+    """A PersistentVolume."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class StorageClass(ApiStruct, frozen=True):
+    """A storage class."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    volume_binding_mode: str = ""
+
+
+class CSIVolumeLimit(ApiStruct, frozen=True):
+    """How many volumes of a driver may be attached to a node."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(ApiStruct, frozen=True):
+    """A CSI driver on a node."""
+
+    name: str = ""
+    allocatable: CSIVolumeLimit | None = None
+
+
+class CSINodeSpec(ApiStruct, frozen=True):
+    """The spec of a CSINode."""
+
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(ApiStruct, frozen=True):
+    """The CSI drivers on the node of the same name."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CSINodeSpec = CSINodeSpec()
 
 
 class Namespace(ApiStruct, frozen=True):

@@ -17,6 +17,7 @@ from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
 from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFootprint
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
+from .volumes import NO_VOLUMES, PodVolumes, mounted_pvcs
 
 _MAX_ENTRIES = 20_000
 """Classes kept; beyond that all are dropped and created again, which only costs time."""
@@ -30,6 +31,9 @@ _Key = tuple[
     PodTerms,
 ]
 """What determines a class: constraints, request, host ports, unsupported fields, terms."""
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class EquivalenceClass:
@@ -56,6 +60,7 @@ class EquivalenceClass:
         "terms",
         "tolerations",
         "unsupported_fields",
+        "volumes",
     )
 
     def __init__(
@@ -91,26 +96,31 @@ class EquivalenceClass:
         self.footprint = TermFootprint(NOT_MATCHED, terms)
         self._request_vector: IntVector | None = None
         self._unmatched: EquivalenceClass = self
-        self._variants: WeakValueDictionary[MatchedBy, EquivalenceClass] | None = None
+        self.volumes = NO_VOLUMES
+        """What the bound volumes of the pods require."""
+        self._variants: _Variants | None = None
 
-    def variant(self, matched_by: MatchedBy) -> "EquivalenceClass":
-        """Return the class of pods that differ only in the selectors that match them."""
+    def variant(
+        self, matched_by: MatchedBy, volumes: PodVolumes = NO_VOLUMES
+    ) -> "EquivalenceClass":
+        """Return the class of pods that differ only in the selectors that match them, and in their
+        volumes."""
         base = self._unmatched
-        if matched_by == self.matched_by:
+        if matched_by == self.matched_by and volumes == self.volumes:
             return self
-        if not matched_by:
+        if not matched_by and not volumes:
             return base
         if base._variants is None:
             base._variants = WeakValueDictionary()
-        found = base._variants.get(matched_by)
+        found = base._variants.get((matched_by, volumes))
         if found is None:
-            found = base._variants[matched_by] = base._copy(matched_by)
+            found = base._variants[matched_by, volumes] = base._copy(matched_by, volumes)
         return found
 
     @property
     def sees_pods(self) -> bool:
         """Whether filters or scores may depend on pods on other nodes."""
-        return bool(self.matched_by) or self.terms != NO_TERMS
+        return bool(self.matched_by or self.terms != NO_TERMS or self.volumes.depend_on_pods)
 
     @property
     def is_awaited(self) -> bool:
@@ -120,13 +130,20 @@ class EquivalenceClass:
     @property
     def affects_itself(self) -> bool:
         """Whether a pod on a node changes what its own terms say about the next one."""
-        return not self.matched_by.isdisjoint(self.terms.selectors)
+        return bool(self.volumes.exclusive_claims) or not self.matched_by.isdisjoint(
+            self.terms.selectors
+        )
 
-    def _copy(self, matched_by: MatchedBy) -> "EquivalenceClass":
+    def _copy(self, matched_by: MatchedBy, volumes: PodVolumes) -> "EquivalenceClass":
         copy = object.__new__(EquivalenceClass)
         for name in _COPIED_SLOTS:
             setattr(copy, name, getattr(self, name))
         copy.matched_by = matched_by
+        copy.volumes = volumes
+        if volumes.node_selectors or volumes.zones:
+            copy.constraints_key = _encode(
+                (self.constraints_key, volumes.node_selectors, volumes.zones)
+            )
         copy.footprint = TermFootprint(matched_by, self.terms)
         copy._variants = None
         return copy
@@ -140,10 +157,11 @@ class EquivalenceClass:
         return self._request_vector
 
 
+_Variants = WeakValueDictionary[tuple[MatchedBy, PodVolumes], EquivalenceClass]
 _COPIED_SLOTS = tuple(
     name
     for name in EquivalenceClass.__slots__
-    if name not in ("__weakref__", "matched_by", "footprint", "_variants")
+    if name not in ("__weakref__", "matched_by", "footprint", "volumes", "_variants")
 )
 
 
@@ -221,7 +239,8 @@ class EquivalenceCache:
 def known_pod(pod: Pod, terms: PodTerms = NO_TERMS) -> KnownPod:
     """Return what selectors see of *pod*, with its *terms*."""
     meta = pod.metadata
-    return KnownPod(meta.namespace, meta.labels, bool(meta.deletion_timestamp), terms)
+    pvcs = mounted_pvcs(pod) if pod.spec.volumes else ()
+    return KnownPod(meta.namespace, meta.labels, bool(meta.deletion_timestamp), terms, pvcs)
 
 
 def _term_context(pod: Pod) -> tuple[object, ...]:

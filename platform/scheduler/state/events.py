@@ -5,7 +5,16 @@ from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
-from .core_types import Namespace, Node, PersistentVolumeClaim, Pod, PriorityClass
+from .core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
 
 T = TypeVar("T")
 
@@ -38,6 +47,18 @@ class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
     """A PersistentVolumeClaim was added, updated or deleted."""
 
 
+class PVEvent(ObjectEvent[PersistentVolume]):
+    """A PersistentVolume was added, updated or deleted."""
+
+
+class StorageClassEvent(ObjectEvent[StorageClass]):
+    """A storage class was added, updated or deleted."""
+
+
+class CSINodeEvent(ObjectEvent[CSINode]):
+    """A CSINode was added, updated or deleted."""
+
+
 class NamespaceEvent(ObjectEvent[Namespace]):
     """A namespace was added, updated or deleted."""
 
@@ -60,14 +81,11 @@ class Recheck:
     key: str
 
 
+ContextEvent = (
+    PVCEvent | PVEvent | StorageClassEvent | CSINodeEvent | NamespaceEvent | PriorityClassEvent
+)
+"""Events of objects that pods or gangs only refer to."""
+
 CacheEvent = (
-    PodEvent
-    | NodeEvent
-    | PodGroupEvent
-    | QueueEvent
-    | PVCEvent
-    | NamespaceEvent
-    | PriorityClassEvent
-    | PlacementForgotten
-    | Recheck
+    PodEvent | NodeEvent | PodGroupEvent | QueueEvent | PlacementForgotten | Recheck | ContextEvent
 )

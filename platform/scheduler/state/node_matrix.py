@@ -30,6 +30,7 @@ from .resources import (
     ResourceIndex,
     amounts,
 )
+from .volumes import AttachedVolumes
 
 OccupancyListener = Callable[[EquivalenceClass, Sequence[int], int], object]
 """Called with a class, a node for each pod of it, and 1 if they arrive or -1 if they leave."""
@@ -94,6 +95,7 @@ class NodeMatrix:
         self._total: Amounts | None = None
         self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
         self.topology = Topology(_INITIAL_COLUMNS)
+        self.attached_volumes = AttachedVolumes()
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
         self.usage_changes = ChangeLog()
         """Columns whose amounts or host ports changed."""
@@ -146,6 +148,11 @@ class NodeMatrix:
         self.node_changes.add(node_index)
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
         self.free_if_empty(node_index)
+
+    @property
+    def indexes_by_name(self) -> Mapping[str, int]:
+        """The columns of nodes, by name."""
+        return self._index_by_name
 
     def index_of(self, name: str) -> int | None:
         """Return the column of node *name*, which may be unknown but have pods."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .node_counts import NodeCounts, Topology
 from .pod_terms import NO_TERMS, Labels, PodSelector, PodTerms
+from .volumes import MountedPVC
 
 MatchedBy = frozenset[PodSelector]
 NOT_MATCHED: MatchedBy = frozenset()
@@ -25,6 +26,7 @@ class KnownPod:
     labels: Labels
     terminating: bool
     terms: PodTerms = NO_TERMS
+    pvcs: tuple[MountedPVC, ...] = ()
 
 
 class PodTopology:
