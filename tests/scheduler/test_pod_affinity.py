@@ -5,33 +5,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.scheduler import SchedulerWorld, node, pod, podgroup
+from support.scheduler import SchedulerWorld, pod, podgroup
+from support.scheduler_terms import HOSTNAME, labelled, placed, single, zoned
 
-from batholith.scheduler.state.core_types import Namespace, Node, Pod
+from batholith.scheduler.state.core_types import Namespace
 
 Json = dict[str, Any]
 
-HOSTNAME = "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-
-
-def zoned(name: str, zone: str = "", *, cpu: int = 8) -> Node:
-    """A node with its host name, in *zone*."""
-    return node(name, labels={HOSTNAME: name} | ({"zone": zone} if zone else {}), cpu=cpu)
 
 
 def term(app: str, key: str = "zone", **more: Any) -> Json:
     """A term on pods with the label ``app``."""
     return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}, **more}
-
-
-def labelled(base: Pod, *, namespace: str = "ns", spec: Json | None = None, **labels: str) -> Pod:
-    """*base* with labels and more fields of its spec."""
-    body = msgspec.to_builtins(base)
-    body["metadata"] |= {"labels": labels, "namespace": namespace}
-    body["spec"] |= spec or {}
-    return msgspec.convert(body, Pod)
 
 
 def affinity(*terms: Json, anti: Sequence[Json] = ()) -> Json:
@@ -42,16 +29,6 @@ def affinity(*terms: Json, anti: Sequence[Json] = ()) -> Json:
             "podAntiAffinity": {REQUIRED: list(anti)},
         }
     }
-
-
-def placed(world: SchedulerWorld, each: Pod) -> str | None:
-    """The node that a cycle chooses for *each*, which stays."""
-    world.upsert(each)
-    return world.schedule().get(each.metadata.name)
-
-
-def single(name: str) -> Pod:
-    return pod(name, scheduler="default-scheduler")
 
 
 def test_affinity_needs_a_pod_in_the_domain() -> None:
