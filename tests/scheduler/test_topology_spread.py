@@ -124,7 +124,7 @@ def test_node_taints_policy(policy: str | None, expected: str | None, tolerated:
     world.upsert(labelled(pod("x", node_name="a", scheduler="x"), app="p"))
     tolerations = (Toleration(operator="Exists"),) if tolerated else ()
     p = pod("p", scheduler="default-scheduler", tolerations=tolerations)
-    spec = spread(**({"nodeTaintsPolicy": policy} if policy else {}))
+    spec = spread(nodeTaintsPolicy=policy) if policy else spread()
     result = placed(world, labelled(p, spec=spec, app="p"))
     assert result == ("b" if tolerated else expected)
 
