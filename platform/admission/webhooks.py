@@ -4,8 +4,17 @@ from collections.abc import Callable
 
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
-from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
-from . import job_defaults, namespaces, podgroups, pods, queue_validation, resource_groups, training
+from ..model.names import CRONJOBS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from . import (
+    cronjobs,
+    job_defaults,
+    namespaces,
+    podgroups,
+    pods,
+    queue_validation,
+    resource_groups,
+    training,
+)
 from .decoding import decode
 from .job_update_validation import validate_job_update
 from .job_validation import validate_job_create
@@ -13,6 +22,7 @@ from .settings import AdmissionSettings
 
 Mutate = Callable[[AdmissionRequest, ObjectReader], Json]
 Validate = Callable[[AdmissionRequest, ObjectReader], None]
+Warn = Callable[[AdmissionRequest], list[str]]
 
 _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
@@ -65,6 +75,9 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     def validate_pod(request: AdmissionRequest, reader: ObjectReader) -> None:
         pods.validate(request, settings)
 
+    def warn_cronjob(request: AdmissionRequest) -> list[str]:
+        return cronjobs.warnings(request, settings)
+
     return (
         # Volcano sets defaults of a Job on create only; then a manifest that omits a default
         # cannot be applied again. Defaulting on update, too, avoids that.
@@ -76,6 +89,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate),
         _validating(PODS, _CREATE, validate_pod),
+        _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
     )
 
 
@@ -89,13 +103,19 @@ def _mutating(resource: Resource, operations: frozenset[str], mutate: Mutate) ->
     )
 
 
-def _validating(resource: Resource, operations: frozenset[str], validate: Validate) -> Webhook:
+def _validating(
+    resource: Resource,
+    operations: frozenset[str],
+    validate: Validate,
+    warn: Warn | None = None,
+) -> Webhook:
     return Webhook(
         name=f"validate{resource.kind.lower()}.volcano.sh",
         path=f"/{resource.plural}/validate",
         resource=resource,
         operations=operations,
         validate=validate,
+        warn=warn,
     )
 
 

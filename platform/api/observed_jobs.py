@@ -1,7 +1,7 @@
 """What the watch of Jobs has shown about executed Commands.
 
-The status of a Job names only the last Command that it executed, so whether a Command was
-executed is known from the sequence of versions, not from the latest one. It is complete only if the watch
+The status of a Job names only the last Command that it executed, so whether a Command was executed
+is known from the sequence of versions, not from the latest one. It is complete only if the watch
 has shown every version since the Command was created: a list in between skips versions.
 """
 

@@ -34,12 +34,13 @@ BUS_GROUP = "bus.volcano.sh"
 SCHEDULING_GROUP = "scheduling.volcano.sh"
 
 JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
+CRONJOBS = Resource(BATCH_GROUP, "v1alpha1", "cronjobs", "CronJob")
 COMMANDS = Resource(BUS_GROUP, "v1alpha1", "commands", "Command")
 PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
 
 BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
-"""Kubernetes' own Jobs; ``JOBS`` are Volcano's."""
+"""Kubernetes' own Jobs; ``JOBS`` and ``CRONJOBS`` are Volcano's."""
 PODS = Resource("", "v1", "pods", "Pod")
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -104,6 +105,10 @@ PARTITION_ID = "volcano.sh/partition-id"
 TEMPLATE_UID = "volcano.sh/template-uid"
 GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
+INSTANTIATE = "cronjob.kubernetes.io/instantiate"
+"""Annotation of a Job created from a CronJob, but not by its schedule; kubectl's, too."""
+MANUAL = "manual"
+"""Its value."""
 QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 """Pod annotation (``true``): the webhook adds the scheduling gate of the same name; the scheduler
 removes it once the queue has capacity for the pod."""

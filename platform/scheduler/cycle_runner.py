@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from .actions.registry import ACTIONS, ENQUEUE
+from .actions.registry import ENQUEUE, NamedAction
 from .framework.decision import (
     Decision,
     GangRef,
@@ -30,14 +30,22 @@ def _no_timer(action: str) -> AbstractContextManager[object]:
 class CycleRunner:
     """Runs cycles on one scheduler cache, keeping the feasibility masks between them."""
 
-    def __init__(self, cache: SchedulerCache, framework: Framework, actions: Iterable[str]) -> None:
+    def __init__(
+        self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
+    ) -> None:
         """Run *actions* in order in each cycle, with the plugins of *framework*."""
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
         self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
-        self._actions = [(name, action) for name in actions if (action := ACTIONS[name])]
+        self._actions = list(actions)
         self._unschedulable: dict[str, GangStats] = {}
+
+    def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
+        """Use other plugins and actions from the next cycle on."""
+        self._framework = framework
+        self._feasibility = FeasibilityCache(self._cache.node_matrix, framework.filters)
+        self._actions = list(actions)
 
     def run_once(self, *, now: float, busy: bool = False) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.

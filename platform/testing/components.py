@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ..agent.service import Agent
 from ..agent.settings import AgentSettings, SimulationSettings
+from ..cron_ctrl.controller import CronJobController
 from ..job_ctrl.controller import JobController
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
@@ -110,7 +111,7 @@ def agent(
 
 
 def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
-    """Return the queue, job and podgroup controllers."""
+    """Return the queue, job, podgroup and CronJob controllers."""
     podgroups = Informer(client, PODGROUPS, PodGroup)
     clock = SystemClock()
     return {
@@ -123,6 +124,7 @@ def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Compone
         "podgroup controller": PodGroupController(
             client, clock=clock, recorder=recorder, podgroups=podgroups
         ),
+        "cronjob controller": CronJobController(client, clock=clock, recorder=recorder),
     }
 
 

@@ -13,8 +13,14 @@ from batholith.model import crds, names
 KINDS: dict[str, Facts] = json.loads((DIR / "kinds.json").read_text())
 BY_NAME = {crd["metadata"]["name"]: crd for crd in crds.load()}
 
+TEMPLATES = {
+    "cronjobs.batch.volcano.sh": ".spec.jobTemplate.spec",
+    "jobs.batch.volcano.sh": ".spec",
+}
+"""Where a kind has the spec of a Job."""
+
 LOOSE = {
-    f".spec.tasks[].template.spec.{field}"
+    f".tasks[].template.spec.{field}"
     for field in (
         "containers[].envFrom[].configMapRef",
         "containers[].envFrom[].secretRef",
@@ -33,9 +39,15 @@ The same applies to pod templates in a job.
 """
 
 
-def test_there_are_four_kinds() -> None:
+def test_there_is_one_definition_for_each_kind() -> None:
     assert sorted(BY_NAME) == sorted(KINDS)
-    for resource in (names.JOBS, names.QUEUES, names.PODGROUPS, names.COMMANDS):
+    for resource in (
+        names.COMMANDS,
+        names.CRONJOBS,
+        names.JOBS,
+        names.PODGROUPS,
+        names.QUEUES,
+    ):
         spec = BY_NAME[f"{resource.plural}.{resource.group}"]["spec"]
         assert spec["names"]["kind"] == resource.kind
         assert [version["name"] for version in spec["versions"]] == [resource.version]
@@ -45,10 +57,10 @@ def test_there_are_four_kinds() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_each_field_is_as_in_volcano(name: str) -> None:
     theirs = read_table(name)
-    if name == "jobs.batch.volcano.sh":
-        theirs[".spec.suspend"] = {"type": "boolean"}
+    if (spec := TEMPLATES.get(name)) is not None:
+        theirs[f"{spec}.suspend"] = {"type": "boolean"}
         for path in LOOSE:
-            assert theirs[path].pop("x-kubernetes-map-type") == "atomic"
+            assert theirs[f"{spec}{path}"].pop("x-kubernetes-map-type") == "atomic"
     assert dict(fields(schema(BY_NAME[name]))) == theirs
 
 
@@ -72,6 +84,11 @@ def test_definitions_equal_the_yaml_files_with_kubernetes_types_inserted() -> No
         [],
         [],
         [],
+        [
+            ("metadata", "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+            ("volumeClaim", "PersistentVolumeClaimSpec"),
+            ("template", "PodTemplateSpec"),
+        ],
     ]
     for one, other in zip(described, crds.load(), strict=True):
         assert without_types(one) == without_types(other)
@@ -90,14 +107,14 @@ def marked(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def without_types(node: Any) -> Any:
-    """The same with nothing but the prose of the fields whose type is one of Kubernetes'."""
+    """The same with nothing but the prose of the fields whose type is defined elsewhere."""
     if isinstance(node, list):
         return [without_types(each) for each in node]
     if not isinstance(node, dict):
         return node
     return {
         key: {"description": value["description"]}
-        if key in ("template", "volumeClaim")
+        if key in ("template", "volumeClaim", "jobTemplate")
         else without_types(value)
         for key, value in node.items()
     }

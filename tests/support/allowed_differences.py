@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 LEFT_OUT = {
-    **dict.fromkeys(("cronjob", "cronjob-refused"), "CronJobs are not there yet"),
     **dict.fromkeys(
         ("jobflow", "jobflow-delete", "jobflow-fails", "jobflow-refused"),
         "JobFlows are not there yet",

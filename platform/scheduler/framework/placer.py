@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import NodeLimitPlugin, ScorePlugin, Scores, StaticScorePlugin
+from ..plugins.extension_points import (
+    NodeLimitPlugin,
+    NodeScorePlugin,
+    ScorePlugin,
+    Scores,
+    StaticScorePlugin,
+)
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
@@ -47,6 +53,7 @@ class Placer:
         *,
         limits: Sequence[NodeLimitPlugin] = (),
         scorers: Sequence[ScorePlugin] = (),
+        node_scorers: Sequence[NodeScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
         on_score_error: Callable[[PluginError], object] = _ignore,
     ) -> None:
@@ -63,6 +70,7 @@ class Placer:
         self._feasible = mask.feasible
         self._limits = limits
         self._scorers = tuple(scorers)
+        self._node_scorers = tuple(node_scorers)
         self._on_score_error = on_score_error
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
@@ -273,6 +281,17 @@ class Placer:
             except Exception as error:
                 self._scorers = tuple(each for each in self._scorers if each is not scorer)
                 self._report(PluginError(scorer, "score"), error)
+                return None
+        for node_scorer in self._node_scorers:
+            try:
+                scores = scores + _checked(
+                    node_scorer.node_score(self._eq_class, node_indexes, used), len(node_indexes)
+                )
+            except Exception as error:
+                self._node_scorers = tuple(
+                    each for each in self._node_scorers if each is not node_scorer
+                )
+                self._report(PluginError(node_scorer, "node_score"), error)
                 return None
         fine = np.clip(scores * _SCORE_RESOLUTION, -_MAX_SCORE, _MAX_SCORE).astype(np.int64)
         keys: IntVector = ((fine + _MAX_SCORE) << _TIE_BITS) + self._tie_breakers[node_indexes]

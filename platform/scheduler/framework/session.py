@@ -18,11 +18,11 @@ from .explain import explain
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer import Placer
-from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
+from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
 from .pod_aware_placer import PodAwarePlacer
 from .statement import Operation, Statement, undo_operation
 
-SortKey = tuple[float | str, ...]
+SortKey = tuple[float | str | tuple[float, ...], ...]
 
 
 class Session:
@@ -82,10 +82,12 @@ class Session:
         """Return the sort key of *queue*; the smallest is first."""
         plugins = self._queue_order
         try:
-            keys = [float(plugin.queue_order(queue)) for plugin in plugins]
+            keys = [order_key(plugin.queue_order(queue)) for plugin in plugins]
         except Exception:
-            order = self.calls.order
-            keys = [order(p, "queue_order", partial(p.queue_order, queue)) for p in plugins]
+            keys = [
+                self.calls.order_key(each, "queue_order", partial(each.queue_order, queue))
+                for each in plugins
+            ]
         created = queue.object.metadata.creation_timestamp if queue.object else ""
         return (*keys, created or "", queue.name)
 
@@ -225,6 +227,7 @@ class Session:
             self._feasibility.get(eq_class),
             limits=framework.node_limits,
             scorers=calls.opened(framework.scorers),
+            node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
             on_score_error=calls.record,
         )

@@ -89,8 +89,8 @@ class SessionOpenPlugin(Protocol):
 class QueueOrderPlugin(Protocol):
     """Order of queues: smallest first, plugins in order."""
 
-    def queue_order(self, queue: QueueInfo) -> float:
-        """Return the sort key of *queue*."""
+    def queue_order(self, queue: QueueInfo) -> float | tuple[float, ...]:
+        """Return the sort key of *queue*; in a hierarchy a number for each level."""
         ...
 
 
@@ -142,7 +142,7 @@ class JobEnqueueablePlugin(Protocol):
 class AllocatablePlugin(Protocol):
     """Limits of a queue; the smallest count applies.
 
-    All three methods use the current sums of the queue, which change during a cycle.
+    The methods use the current sums of the queue, which change during a cycle.
     """
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
@@ -151,10 +151,6 @@ class AllocatablePlugin(Protocol):
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return why another pod of *eq_class* is over the limit; called if it is."""
-        ...
-
-    def overused(self, queue: QueueInfo) -> bool:
-        """Return whether the queue gets no more in this cycle."""
         ...
 
 
@@ -221,6 +217,39 @@ class PodScorePlugin(Protocol):
     ) -> IntVector | None:
         """Return a score for each of *candidates*, over which it is normalized, or ``None`` if all
         are equal; asked before each pod."""
+        ...
+
+
+@runtime_checkable
+class NodeScorePlugin(Protocol):
+    """Score of a node for one more pod, by node and amounts; scores are added.
+
+    A pod may change the score of the node that it is on, and of no other.
+    """
+
+    def node_score(
+        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
+    ) -> Scores:
+        """Return a score for each of *node_indexes*, which may have repeats; *used* has a column
+        for each, without the pod."""
+        ...
+
+
+@runtime_checkable
+class OverusedPlugin(Protocol):
+    """Whether a queue gets no more; any plugin may say so."""
+
+    def overused(self, queue: QueueInfo) -> bool:
+        """Return whether the queue gets no more in this cycle."""
+        ...
+
+
+@runtime_checkable
+class RetryTimePlugin(Protocol):
+    """A plugin whose answers about a gang change with time; the earliest time counts."""
+
+    def retry_at(self, gang: Gang) -> float | None:
+        """Return when *gang*, which was rejected, is to be tried again, in Unix time."""
         ...
 
 

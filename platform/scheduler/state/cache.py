@@ -27,10 +27,10 @@ from .core_types import (
 from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from .events import (
     CacheEvent,
-    ContextEvent,
     CSINodeEvent,
     NamespaceEvent,
     NodeEvent,
+    NodesMeasured,
     PlacementForgotten,
     PodEvent,
     PodGroupEvent,
@@ -39,12 +39,16 @@ from .events import (
     PVEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
     StorageClassEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
+from .node_usage import NodeUsages
 from .pod_topology import KnownPod, PodTopology
+from .pod_traits import QueueAffinities, annotated_traits
 from .pvcs import PVCTracker
+from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .task_table import TaskTable
 from .volumes import NO_VOLUMES
@@ -93,6 +97,11 @@ class SchedulerCache:
         self.eq_classes = EquivalenceCache(self.pod_topology)
         self.node_matrix.occupancy_listeners.append(self._count_terms)
         self.pvcs = PVCTracker()
+        self._queue_affinities = QueueAffinities()
+        self.resource_quotas = NamespaceQuotas()
+        self.node_usage = NodeUsages()
+        self.cycle_time = 0.0
+        """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
         self.capacity_generation = 0
@@ -145,7 +154,7 @@ class SchedulerCache:
             case _:
                 self._apply_context(event)
 
-    def _apply_context(self, event: ContextEvent) -> None:
+    def _apply_context(self, event: CacheEvent) -> None:
         """Apply an event of an object that pods or gangs only refer to."""
         match event:
             case PriorityClassEvent(old, new):
@@ -160,6 +169,8 @@ class SchedulerCache:
                 self.pvcs.update_class(old, new)
             case CSINodeEvent(old, new):
                 self.update_csi_node(old, new)
+            case _:
+                self._apply_for_plugins(event)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -179,7 +190,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self._register(new))
+            task = self._new_task(new, self._register(new, gang))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -211,7 +222,7 @@ class SchedulerCache:
             self.capacity_generation += 1
 
     def _update_mounts(self, uids: Collection[str]) -> None:
-        self._reclassify(uids)
+        self._reclassify_pods(uids)
         for uid in uids:
             known = self._tasks.get(uid)
             if known is not None:
@@ -228,6 +239,8 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         self.capacity_generation += gang.set_podgroup(new)
+        if self._queue_affinities:
+            self._reclassify(gang)
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -246,6 +259,9 @@ class SchedulerCache:
             self.capacity_generation += 1
         if new is not None and known is None:
             self._changed_queues.add(name)
+        if self._queue_affinities.update(name, known, new):
+            for gang in self.gangs.values():
+                self._reclassify(gang)
 
     def update_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         """Add, update or delete a namespace, whose labels selectors of terms may refer to."""
@@ -253,7 +269,7 @@ class SchedulerCache:
         if known is not None:
             labels = new.metadata.labels if new is not None else None
             uids = self.pod_topology.update_namespace(known.metadata.name, labels)
-            self._reclassify(uids)
+            self._reclassify_pods(uids)
             self.capacity_generation += bool(uids)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
@@ -265,6 +281,15 @@ class SchedulerCache:
         for gang in self.gangs.values():
             gang.priority = self._priority(gang)
             self.task_table.update_gang(gang, self.queue_of(gang).name)
+
+    def _apply_for_plugins(self, event: CacheEvent) -> None:
+        """Apply an event that only plugins are concerned with."""
+        match event:
+            case ResourceQuotaEvent(old, new):
+                self.capacity_generation += self.resource_quotas.update(old, new)
+            case NodesMeasured(by_node, interval):
+                self.node_usage.update(by_node, interval)
+                self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -402,6 +427,10 @@ class SchedulerCache:
             if gang.last_attempt != (self.capacity_generation, gang.version)
         )
 
+    def changed_gangs(self) -> Collection[Gang]:
+        """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
+        return self._changed_gangs.values()
+
     def pop_changed_gangs(self) -> list[Gang]:
         """Return the gangs that have changed since the last call."""
         changed = list(self._changed_gangs.values())
@@ -446,8 +475,10 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self._classify(pod)
-        if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
+        if self._gang_of(pod) is not gang:
+            return False
+        eq_class = self._classify(pod, gang)
+        if eq_class is not task.eq_class:
             return False
         self.pod_topology.update_pod(task.uid, known_pod(pod, eq_class.terms))
         updated = self._new_task(pod, eq_class)
@@ -500,6 +531,27 @@ class SchedulerCache:
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
 
+    def _classify(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
+        """Return the equivalence class of *pod*, a member of *gang*."""
+        eq_class = self.eq_classes.unmatched(pod)
+        eq_class = self._variant(eq_class, known_pod(pod, eq_class.terms))
+        if gang is None:
+            return eq_class
+        traits = annotated_traits(pod)
+        if self._queue_affinities:
+            path = self._with_ancestors(self.queue_of(gang).name)
+            traits = self._queue_affinities.add_to(traits, path)
+        return eq_class.variant(traits=traits)
+
+    def _reclassify(self, gang: Gang) -> None:
+        """Update the classes of the tasks of *gang* for the affinity of its queue."""
+        path = self._with_ancestors(self.queue_of(gang).name)
+        for task in gang.tasks.values():
+            traits = self._queue_affinities.add_to(task.eq_class.traits, path)
+            if traits != task.eq_class.traits:
+                task.eq_class = task.eq_class.variant(traits=traits)
+                gang.version += 1
+
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
 
@@ -524,31 +576,27 @@ class SchedulerCache:
         if eq_class.volumes:
             self.node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)
 
-    def _register(self, pod: Pod) -> EquivalenceClass:
-        """Put the terms of *pod* into use, and follow its PVCs; returns its class."""
-        terms = self.eq_classes.unmatched(pod).terms
-        known = known_pod(pod, terms)
+    def _register(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
+        """Put the terms of *pod*, a member of *gang*, into use, and follow its PVCs; returns its
+        class."""
+        known = known_pod(pod, self.eq_classes.unmatched(pod).terms)
         self.pvcs.add_pod(pod.metadata.uid, known.namespace, known.pvcs)
         for selector in self.pod_topology.add_pod(pod.metadata.uid, known):
-            self._reclassify(self.pod_topology.matching_pods(selector))
-        return self._classify(pod)
-
-    def _classify(self, pod: Pod) -> EquivalenceClass:
-        base = self.eq_classes.unmatched(pod)
-        return self._variant(base, known_pod(pod, base.terms))
+            self._reclassify_pods(self.pod_topology.matching_pods(selector))
+        return self._classify(pod, gang)
 
     def _variant(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
         volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
-        return eq_class.variant(self.pod_topology.matched_by(pod), volumes)
+        return eq_class.variant(matched_by=self.pod_topology.matched_by(pod), volumes=volumes)
 
     def _unregister(self, uid: str) -> None:
         known = self.pod_topology.pod(uid)
         if known is not None:
             self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
         for selector in self.pod_topology.remove_pod(uid):
-            self._reclassify(self.pod_topology.matching_pods(selector))
+            self._reclassify_pods(self.pod_topology.matching_pods(selector))
 
-    def _reclassify(self, uids: Iterable[str]) -> None:
+    def _reclassify_pods(self, uids: Iterable[str]) -> None:
         """Update the classes of pods for which other selectors are in use than before."""
         for uid in uids:
             pod, task = self.pod_topology.pod(uid), self.task(uid)

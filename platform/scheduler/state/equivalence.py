@@ -15,6 +15,7 @@ from .core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Tol
 from .host_ports import HostPort, host_ports
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
 from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFootprint
+from .pod_traits import NO_TRAITS, PodTraits
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 from .volumes import NO_VOLUMES, PodVolumes, mounted_pvcs
@@ -39,14 +40,15 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class EquivalenceClass:
     """Requests, node constraints and terms of equivalent pods.
 
-    Created by an :class:`EquivalenceCache`, and compared by identity. Classes that differ only in
-    the selectors that match their pods are *variants* of one, which no selector matches.
+    Created by an :class:`EquivalenceCache`, and compared by identity. Classes of pods with
+    equal specs are *variants* of one: they differ in traits, in the selectors that match the pods,
+    or in volumes.
     """
 
     __slots__ = (
         "__weakref__",
+        "_base",
         "_request_vector",
-        "_unmatched",
         "_variants",
         "best_effort",
         "constraints_key",
@@ -59,6 +61,7 @@ class EquivalenceClass:
         "required",
         "terms",
         "tolerations",
+        "traits",
         "unsupported_fields",
         "volumes",
     )
@@ -91,30 +94,40 @@ class EquivalenceClass:
         )
         self.terms = terms
         """Terms of the pods on other pods."""
+        self.traits = NO_TRAITS
+        """What plugins see of the pods beside their spec."""
         self.matched_by = NOT_MATCHED
         """Selectors in use that match the pods."""
         self.footprint = TermFootprint(NOT_MATCHED, terms)
         self._request_vector: IntVector | None = None
-        self._unmatched: EquivalenceClass = self
         self.volumes = NO_VOLUMES
         """What the bound volumes of the pods require."""
+        self._base: EquivalenceClass = self
         self._variants: _Variants | None = None
 
     def variant(
-        self, matched_by: MatchedBy, volumes: PodVolumes = NO_VOLUMES
+        self,
+        *,
+        traits: PodTraits | None = None,
+        matched_by: MatchedBy | None = None,
+        volumes: PodVolumes | None = None,
     ) -> "EquivalenceClass":
-        """Return the class of pods that differ only in the selectors that match them, and in their
-        volumes."""
-        base = self._unmatched
-        if matched_by == self.matched_by and volumes == self.volumes:
+        """Return the class of pods that differ in what is given, and only in that."""
+        base = self._base
+        key = (
+            self.traits if traits is None else traits,
+            self.matched_by if matched_by is None else matched_by,
+            self.volumes if volumes is None else volumes,
+        )
+        if key == (self.traits, self.matched_by, self.volumes):
             return self
-        if not matched_by and not volumes:
+        if key == (base.traits, base.matched_by, base.volumes):
             return base
         if base._variants is None:
             base._variants = WeakValueDictionary()
-        found = base._variants.get((matched_by, volumes))
+        found = base._variants.get(key)
         if found is None:
-            found = base._variants[matched_by, volumes] = base._copy(matched_by, volumes)
+            found = base._variants[key] = base._copy(*key)
         return found
 
     @property
@@ -134,16 +147,17 @@ class EquivalenceClass:
             self.terms.selectors
         )
 
-    def _copy(self, matched_by: MatchedBy, volumes: PodVolumes) -> "EquivalenceClass":
+    def _copy(
+        self, traits: PodTraits, matched_by: MatchedBy, volumes: PodVolumes
+    ) -> "EquivalenceClass":
         copy = object.__new__(EquivalenceClass)
         for name in _COPIED_SLOTS:
             setattr(copy, name, getattr(self, name))
-        copy.matched_by = matched_by
-        copy.volumes = volumes
+        copy.traits, copy.matched_by, copy.volumes = traits, matched_by, volumes
+        if traits != NO_TRAITS:
+            copy.constraints_key += _encode(traits)
         if volumes.node_selectors or volumes.zones:
-            copy.constraints_key = _encode(
-                (self.constraints_key, volumes.node_selectors, volumes.zones)
-            )
+            copy.constraints_key += _encode((volumes.node_selectors, volumes.zones))
         copy.footprint = TermFootprint(matched_by, self.terms)
         copy._variants = None
         return copy
@@ -157,11 +171,11 @@ class EquivalenceClass:
         return self._request_vector
 
 
-_Variants = WeakValueDictionary[tuple[MatchedBy, PodVolumes], EquivalenceClass]
+_Variants = WeakValueDictionary[tuple[PodTraits, MatchedBy, PodVolumes], EquivalenceClass]
 _COPIED_SLOTS = tuple(
     name
     for name in EquivalenceClass.__slots__
-    if name not in ("__weakref__", "matched_by", "footprint", "volumes", "_variants")
+    if name not in ("__weakref__", "footprint", "matched_by", "traits", "volumes", "_variants")
 )
 
 
@@ -179,7 +193,7 @@ class EquivalenceCache:
     def get(self, pod: Pod) -> EquivalenceClass:
         """Return the equivalence class of *pod*."""
         eq_class = self.unmatched(pod)
-        return eq_class.variant(self._topology.matched_by(known_pod(pod)))
+        return eq_class.variant(matched_by=self._topology.matched_by(known_pod(pod)))
 
     def unmatched(self, pod: Pod) -> EquivalenceClass:
         """Return the class that *pod* has while no selector matches it."""

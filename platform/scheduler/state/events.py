@@ -1,5 +1,6 @@
 """Events of the scheduler cache: what the scheduling loop applies between two cycles."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,6 +16,8 @@ from .core_types import (
     PriorityClass,
     StorageClass,
 )
+from .node_usage import NodeUsage
+from .resource_quotas import ResourceQuota
 
 T = TypeVar("T")
 
@@ -63,6 +66,10 @@ class NamespaceEvent(ObjectEvent[Namespace]):
     """A namespace was added, updated or deleted."""
 
 
+class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
+    """A resource quota was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -75,17 +82,33 @@ class PlacementForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesMeasured:
+    """The utilization of nodes was measured, as it is every *interval* seconds."""
+
+    by_node: Mapping[str, NodeUsage]
+    interval: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """The gang *key* is due for another report."""
 
     key: str
 
 
-ContextEvent = (
-    PVCEvent | PVEvent | StorageClassEvent | CSINodeEvent | NamespaceEvent | PriorityClassEvent
-)
-"""Events of objects that pods or gangs only refer to."""
-
 CacheEvent = (
-    PodEvent | NodeEvent | PodGroupEvent | QueueEvent | PlacementForgotten | Recheck | ContextEvent
+    PodEvent
+    | NodeEvent
+    | PodGroupEvent
+    | QueueEvent
+    | PVCEvent
+    | PVEvent
+    | StorageClassEvent
+    | CSINodeEvent
+    | NamespaceEvent
+    | PriorityClassEvent
+    | ResourceQuotaEvent
+    | NodesMeasured
+    | PlacementForgotten
+    | Recheck
 )

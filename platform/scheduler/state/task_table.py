@@ -1,8 +1,8 @@
 """The tasks as columns: a row (*slot*) per task, so that all of them are compared at once.
 
 Queues, gangs and equivalence classes are numbers there. A slot, and the number of a gang or class,
-is reused after its owner is deleted. The table repeats what tasks know of themselves; only the cache
-changes it.
+is reused after its owner is deleted. The table repeats what tasks know of themselves; only the
+cache changes it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
