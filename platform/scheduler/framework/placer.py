@@ -13,6 +13,7 @@ import numpy as np
 from ..plugins.extension_points import (
     NodeLimitPlugin,
     NodeScorePlugin,
+    NormalizedScorePlugin,
     ScorePlugin,
     Scores,
     StaticScorePlugin,
@@ -38,6 +39,9 @@ _FULL_KEY = -1
 """Key of a full node."""
 
 
+_NO_SCORES: IntVector = np.zeros(0, np.int64)
+
+
 def _ignore(error: PluginError) -> None:
     """Do nothing."""
 
@@ -55,6 +59,7 @@ class Placer:
         scorers: Sequence[ScorePlugin] = (),
         node_scorers: Sequence[NodeScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
+        normalized_scorers: Sequence[NormalizedScorePlugin] = (),
         on_score_error: Callable[[PluginError], object] = _ignore,
     ) -> None:
         """Score all nodes.
@@ -75,6 +80,9 @@ class Placer:
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
         self._static_scores = self._compute_static_scores(static_scorers)
+        self._normalized_scorers = tuple(normalized_scorers)
+        self._normalized_scores: IntVector | None = None
+        self._normalize(np.flatnonzero(node_matrix.alive), drop_equal=True)
         self._position = node_matrix.usage_changes.position
         self._capacity = np.zeros(0, np.int64)
         self._keys = np.zeros(0, np.int64)
@@ -110,6 +118,15 @@ class Placer:
                 allocated = len(chosen)
                 try:
                     self._compute_next_keys(node_index, count - allocated)
+                except PluginError:
+                    self.rollback(chosen)
+                    raise
+                keys, next_keys = self._keys, self._next_keys
+            if self._normalized_scorers and keys[node_index] < 0:
+                self._allocate(chosen[allocated:])
+                allocated = len(chosen)
+                try:
+                    self._renormalize()
                 except PluginError:
                     self.rollback(chosen)
                     raise
@@ -172,14 +189,17 @@ class Placer:
         position = log.position
         if self._position != position:
             changed = log.since(self._position)
-            if changed is None or len(changed) > self._node_matrix.columns:
+            many = changed is None or len(changed) > self._node_matrix.columns
+            if changed is None or many or self._normalized_scorers:
                 self._rescore_all()
             else:
                 self._rescore(sorted(set(changed)))
             self._position = position
         if self._stale_index is not None:
-            self._compute_next_keys(self._stale_index, 1)
-            self._stale_index = None
+            node_index, self._stale_index = self._stale_index, None
+            self._compute_next_keys(node_index, 1)
+            if self._normalized_scorers and self._keys[node_index] < 0:
+                self._renormalize()
 
     def _node_capacity(self, node_indexes: IntVector | None = None) -> IntVector:
         """Return how many more pods fit on each of *node_indexes* (default: all)."""
@@ -219,12 +239,46 @@ class Placer:
         self._stale_index = None
         node_indexes = np.flatnonzero(self._capacity)
         if len(node_indexes):
+            self._normalize(node_indexes)
             allocatable = self._node_matrix.allocatable[:, node_indexes]
             used = allocatable - self._node_matrix.idle[:, node_indexes]
             keys = None
             while keys is None:
                 keys = self._compute_keys(node_indexes, allocatable, used)
             self._keys[node_indexes] = keys
+
+    def _normalize(self, candidates: IntVector, *, drop_equal: bool = False) -> bool:
+        """Normalize scores over *candidates*; returns whether one of theirs is different now.
+
+        With *drop_equal* scores of which all are equal are dropped: they are so for any nodes.
+        """
+        total: IntVector | None = None
+        kept = []
+        for scorer in self._normalized_scorers if len(candidates) else ():
+            try:
+                scores = scorer.normalized_scores(self._eq_class, self._node_matrix, candidates)
+                if scores is not None:
+                    _checked(scores, len(candidates))
+                    total = scores if total is None else total + scores
+                if scores is not None or not drop_equal:
+                    kept.append(scorer)
+            except Exception as error:
+                self._report(PluginError(scorer, "normalized_scores"), error)
+        self._normalized_scorers = tuple(kept)
+        before, self._normalized_scores = self._normalized_scores, None
+        if total is not None:
+            self._normalized_scores = np.zeros(self._node_matrix.columns, np.int64)
+            self._normalized_scores[candidates] = total
+        old, new = (
+            _NO_SCORES if each is None else each[candidates]
+            for each in (before, self._normalized_scores)
+        )
+        return not np.array_equal(old, new)
+
+    def _renormalize(self) -> None:
+        """Normalize scores again, since a candidate has become full."""
+        if self._normalize(np.flatnonzero(self._keys >= 0)):
+            self._rescore_all()
 
     def _compute_next_keys(self, node_index: int, count: int) -> None:
         """Compute the next keys of *node_index*, whose key is stale, and of the next best nodes."""
@@ -273,6 +327,8 @@ class Placer:
         are not comparable.
         """
         scores = self._static_scores[node_indexes]
+        if self._normalized_scores is not None:
+            scores = scores + self._normalized_scores[node_indexes]
         for scorer in self._scorers:
             try:
                 scores = scores + _checked(

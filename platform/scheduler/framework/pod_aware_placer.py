@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..plugins.extension_points import PodFilterPlugin, PodScorePlugin
+from ..plugins.extension_points import NormalizedScorePlugin, PodFilterPlugin, PodScorePlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
@@ -23,6 +23,11 @@ from .placer import Placer
 from .plugin_calls import PluginError
 
 T = TypeVar("T")
+
+ScorerKey = tuple[object, str]
+"""A plugin and the name of its method."""
+
+ScoreCandidates = Callable[[EquivalenceClass, NodeMatrix, IntVector], IntVector | None]
 
 
 class PodAwarePlacer:
@@ -37,6 +42,7 @@ class PodAwarePlacer:
         *,
         filters: Sequence[PodFilterPlugin] = (),
         scorers: Sequence[PodScorePlugin] = (),
+        normalized_scorers: Sequence[NormalizedScorePlugin] = (),
         on_score_error: Callable[[PluginError], object],
     ) -> None:
         """Use *placer* for everything that does not depend on other pods.
@@ -47,9 +53,19 @@ class PodAwarePlacer:
         self._eq_class = eq_class
         self._placer = placer
         self._filters = filters
-        self._scorers = tuple(scorers)
+        self._scorers: dict[ScorerKey, ScoreCandidates] = {
+            (each, "pod_scores"): each.pod_scores for each in scorers
+        }
+        self._pod_scorers = tuple(scorers)
         self._on_score_error = on_score_error
 
+        everywhere = np.flatnonzero(node_matrix.alive)
+        for each in normalized_scorers if len(everywhere) else ():
+            key = (each, "normalized_scores")
+            self._scorers[key] = each.normalized_scores
+            if self._score(key, everywhere) is None:  # so it is None for any candidates
+                self._scorers.pop(key, None)
+        self._is_normalized = len(self._scorers) > len(self._pod_scorers)
         self._plan: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
         """Nodes that :meth:`capacity` found, and for which state of the node matrix."""
 
@@ -106,12 +122,16 @@ class PodAwarePlacer:
 
     def _is_plain(self) -> bool:
         """Return whether, now, nothing depends on other pods."""
-        return not any(
-            _call(each, "depends_on_pods", partial(each.depends_on_pods, self._eq_class))
-            for each in self._filters
-        ) and not any(
-            _call(each, "prefers_by_pods", partial(each.prefers_by_pods, self._eq_class))
-            for each in self._scorers
+        return (
+            not self._is_normalized
+            and not any(
+                _call(each, "depends_on_pods", partial(each.depends_on_pods, self._eq_class))
+                for each in self._filters
+            )
+            and not any(
+                _call(each, "prefers_by_pods", partial(each.prefers_by_pods, self._eq_class))
+                for each in self._pod_scorers
+            )
         )
 
     def _allocate_next(self, count: int) -> list[int]:
@@ -144,17 +164,21 @@ class PodAwarePlacer:
     def _scores(self, candidates: IntVector) -> IntVector | None:
         """Return the sum of the scores of *candidates*; ``None`` if all are equal."""
         total: IntVector | None = None
-        for plugin in self._scorers:
-            try:
-                scores = plugin.pod_scores(self._eq_class, self._node_matrix, candidates)
-                if scores is not None:
-                    total = scores if total is None else total + scores
-            except Exception as error:
-                self._scorers = tuple(each for each in self._scorers if each is not plugin)
-                failure = PluginError(plugin, "pod_scores")
-                failure.__cause__ = error
-                self._on_score_error(failure)
+        for key in tuple(self._scorers):
+            scores = self._score(key, candidates)
+            if scores is not None:
+                total = scores if total is None else total + scores
         return total
+
+    def _score(self, key: ScorerKey, candidates: IntVector) -> IntVector | None:
+        try:
+            return self._scorers[key](self._eq_class, self._node_matrix, candidates)
+        except Exception as error:
+            del self._scorers[key]
+            failure = PluginError(*key)
+            failure.__cause__ = error
+            self._on_score_error(failure)
+            return None
 
 
 def _call(plugin: object, extension_point: str, function: Callable[[], T]) -> T:

@@ -221,6 +221,7 @@ class Session:
     def _new_placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         framework, calls = self._framework, self.calls
         calls.require_open((*framework.filters, *framework.node_limits))
+        normalized_scorers = calls.opened(framework.normalized_scorers)
         placer = Placer(
             self.cache.node_matrix,
             eq_class,
@@ -229,6 +230,8 @@ class Session:
             scorers=calls.opened(framework.scorers),
             node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
+            # Other pods exclude candidates, so the scores are not normalized without them.
+            normalized_scorers=() if eq_class.sees_pods else normalized_scorers,
             on_score_error=calls.record,
         )
         if not eq_class.sees_pods:
@@ -240,6 +243,7 @@ class Session:
             placer,
             filters=framework.pod_filters,
             scorers=calls.opened(framework.pod_scorers),
+            normalized_scorers=normalized_scorers,
             on_score_error=calls.record,
         )
 

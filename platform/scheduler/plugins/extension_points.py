@@ -192,6 +192,18 @@ class RejectedNodes(NamedTuple):
 
 
 @runtime_checkable
+class NormalizedScorePlugin(Protocol):
+    """Score of a node relative to the other candidates, apart from amounts; scores are added."""
+
+    def normalized_scores(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
+    ) -> IntVector | None:
+        """Return a score for each of *candidates*, over which it is normalized, or ``None`` if all
+        are equal. If all nodes are equal for a class, the plugin is not asked again."""
+        ...
+
+
+@runtime_checkable
 class PodFilterPlugin(Protocol):
     """Which nodes are infeasible by the pods that are on any node; the first reason counts."""
 

@@ -3,10 +3,10 @@ inter-pod affinity and soft topology spread (see :mod:`.pod_scores`).
 
 Scores are those of kube-scheduler (0 to 100 each, truncated to integers, times a weight). A pod
 without requests for CPU or memory is scored with a default request. Preferences are normalized over
-the feasible nodes.
+the candidates: the nodes that fit the next pod.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..state.pod_topology import domain_keys
 from ..state.resources import CPU, MEMORY, FloatVector, IntVector, Matrix
 from .arguments import integer
 from .extension_points import Scores
+from .node_values import NodeValues
 from .pod_scores import affinity_scores, spread_scores
 from .predicates import IncludedNodes, count_untolerated, matches_term
 
@@ -37,6 +38,8 @@ class NodeOrderPlugin:
         self._pod_affinity_weight = integer(arguments, "podaffinity.weight", default=2)
         self._spread_weight = integer(arguments, "podtopologyspread.weight", default=2)
         self._included = IncludedNodes()
+        self._affinity_weights = NodeValues(_affinity_weight)
+        self._untolerated = NodeValues(_count_untolerated)
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
         """Score by least or most allocated, and by balance."""
@@ -59,25 +62,23 @@ class NodeOrderPlugin:
             )
         return scores
 
-    def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
+    def normalized_scores(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
+    ) -> IntVector | None:
         """Score by preferred node affinity and by ``PreferNoSchedule`` taints."""
-        scores = np.zeros(len(nodes))
-        affinity = (
-            np.array([_affinity_score(eq_class, node) for node in nodes])
-            if eq_class.preferred
-            else scores
-        )
-        if affinity.any():
-            scores = scores + self._affinity_weight * (affinity * 100 // affinity.max())
-        if any(node.taints for node in nodes):
-            intolerable = np.array(
-                [count_untolerated(eq_class, node, "PreferNoSchedule") for node in nodes]
-            )
-            if intolerable.any():
-                scores = scores + self._taints_weight * (
-                    100 - intolerable * 100 // intolerable.max()
-                )
-        return scores if scores.any() else None
+        total: IntVector | None = None
+        if eq_class.preferred and self._affinity_weight:
+            weights = self._affinity_weights.get(eq_class, nodes)[candidates]
+            highest = int(weights.max())
+            if highest and weights.min() < highest:
+                total = self._affinity_weight * (weights * 100 // highest)
+        if self._taints_weight:
+            intolerable = self._untolerated.get(eq_class, nodes)[candidates]
+            highest = int(intolerable.max())
+            if highest and intolerable.min() < highest:
+                scores = self._taints_weight * (100 - intolerable * 100 // highest)
+                total = scores if total is None else total + scores
+        return total
 
     def prefers_by_pods(self, eq_class: EquivalenceClass) -> bool:
         """Return whether a preference of the pods, or of other pods for them, counts."""
@@ -103,8 +104,12 @@ class NodeOrderPlugin:
         return total
 
 
-def _affinity_score(eq_class: EquivalenceClass, node: NodeInfo) -> int:
+def _affinity_weight(eq_class: EquivalenceClass, node: NodeInfo) -> int:
     return sum(each.weight for each in eq_class.preferred if matches_term(each.preference, node))
+
+
+def _count_untolerated(eq_class: EquivalenceClass, node: NodeInfo) -> int:
+    return count_untolerated(eq_class, node, "PreferNoSchedule") if node.taints else 0
 
 
 def _balance_score(before: FloatVector, after: FloatVector) -> FloatVector:
