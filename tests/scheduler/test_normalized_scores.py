@@ -11,6 +11,7 @@ from support.scheduler_terms import labelled
 from batholith.scheduler.framework.feasibility import FeasibilityCache
 from batholith.scheduler.framework.placer import Placer
 from batholith.scheduler.plugins.extension_points import Scores
+from batholith.scheduler.plugins.nodeorder import image_scores
 from batholith.scheduler.state.core_types import (
     Affinity,
     Node,
@@ -111,3 +112,24 @@ def test_negative_scores_keep_their_order() -> None:
     mask = FeasibilityCache(matrix, ()).get(eq_class)
     placer = Placer(matrix, eq_class, mask, static_scorers=(Fixed(a=-5, b=-0.5, c=-3),))
     assert [matrix.names[each] for each in placer.allocate(3)] == ["b", "c", "a"]
+
+
+def test_node_with_the_images_of_a_pod_is_preferred() -> None:
+    world = SchedulerWorld()
+    big = {"names": ["repo/big:latest", "repo/big@sha256:1"], "sizeBytes": 900 * 2**20}
+    body = msgspec.to_builtins(node("c", cpu=7))
+    body["status"]["images"] = [big]
+    with_image = msgspec.convert(body, Node)
+    world.upsert(node("a"), node("b"), with_image)
+    image = {"containers": [{"name": "c", "image": "repo/big"}]}
+    p = labelled(pod("p", scheduler="default-scheduler"), spec=image)
+    matrix, eq_class = world.cluster.node_matrix, world.cluster.eq_classes.get(p)
+    scores = image_scores(eq_class, matrix)
+    assert scores is not None
+    assert dict(zip("abc", scores.tolist(), strict=False)) == {"a": 0, "b": 0, "c": 28}
+    world.upsert(p)
+    assert world.schedule() == {"p": "c"}
+    other = labelled(pod("q"), spec={"containers": [{"name": "c", "image": "repo/big:1"}]})
+    assert image_scores(world.cluster.eq_classes.get(other), matrix) is None
+    world.upsert(node("c", cpu=7))
+    assert image_scores(eq_class, matrix) is None

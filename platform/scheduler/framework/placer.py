@@ -252,9 +252,11 @@ class Placer:
 
         With *drop_equal* scores of which all are equal are dropped: they are so for any nodes.
         """
+        if not len(candidates):
+            return False
         total: IntVector | None = None
         kept = []
-        for scorer in self._normalized_scorers if len(candidates) else ():
+        for scorer in self._normalized_scorers:
             try:
                 scores = scorer.normalized_scores(self._eq_class, self._node_matrix, candidates)
                 if scores is not None:

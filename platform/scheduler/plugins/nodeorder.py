@@ -21,6 +21,9 @@ from .pod_scores import affinity_scores, spread_scores
 from .predicates import IncludedNodes, count_untolerated, matches_term
 
 _CPU_AND_MEMORY = slice(CPU, MEMORY + 1)
+_MIN_IMAGE_BYTES, _MAX_IMAGE_BYTES = 23 * 2**20, 1000 * 2**20
+"""Bytes of images on a node for a score of 0, and, for each container, of 100."""
+
 _DEFAULT_REQUEST = np.array(((100,), (200 * 2**20,)))
 """Request of a pod without requests: millicores and bytes."""
 
@@ -36,6 +39,7 @@ class NodeOrderPlugin:
         self._affinity_weight = integer(arguments, "nodeaffinity.weight", default=2)
         self._taints_weight = integer(arguments, "tainttoleration.weight", default=3)
         self._pod_affinity_weight = integer(arguments, "podaffinity.weight", default=2)
+        self._images_weight = integer(arguments, "imagelocality.weight", default=1)
         self._spread_weight = integer(arguments, "podtopologyspread.weight", default=2)
         self._included = IncludedNodes()
         self._affinity_weights = NodeValues(_affinity_weight)
@@ -65,7 +69,7 @@ class NodeOrderPlugin:
     def normalized_scores(
         self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
     ) -> IntVector | None:
-        """Score by preferred node affinity and by ``PreferNoSchedule`` taints."""
+        """Score by preferred node affinity, ``PreferNoSchedule`` taints, and images on nodes."""
         total: IntVector | None = None
         if eq_class.preferred and self._affinity_weight:
             weights = self._affinity_weights.get(eq_class, nodes)[candidates]
@@ -77,6 +81,11 @@ class NodeOrderPlugin:
             highest = int(intolerable.max())
             if highest and intolerable.min() < highest:
                 scores = self._taints_weight * (100 - intolerable * 100 // highest)
+                total = scores if total is None else total + scores
+        if self._images_weight:
+            images = image_scores(eq_class, nodes)
+            if images is not None:
+                scores = self._images_weight * images[candidates]
                 total = scores if total is None else total + scores
         return total
 
@@ -102,6 +111,22 @@ class NodeOrderPlugin:
             scores = self._spread_weight * spread_scores(eq_class, nodes, candidates, included)
             total = scores if total is None else total + scores
         return total
+
+
+def image_scores(eq_class: EquivalenceClass, nodes: NodeMatrix) -> IntVector | None:
+    """Score each column by the images of the pods that the node has; ``None`` if all are 0."""
+    local = nodes.images.local_bytes(
+        eq_class.images, columns=nodes.columns, node_count=max(len(nodes), 1)
+    )
+    if local is None:
+        return None
+    most = _MAX_IMAGE_BYTES * max(eq_class.container_count, 1)
+    scores: IntVector = (
+        100
+        * (np.clip(local, _MIN_IMAGE_BYTES, most) - _MIN_IMAGE_BYTES)
+        // (most - _MIN_IMAGE_BYTES)
+    )
+    return scores if scores.any() else None
 
 
 def _affinity_weight(eq_class: EquivalenceClass, node: NodeInfo) -> int:

@@ -116,6 +116,12 @@ class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True):
     claim_name: str = ""
 
 
+class ImageVolumeSource(ApiStruct, frozen=True):
+    """An image that is mounted."""
+
+    reference: str = ""
+
+
 class Volume(ApiStruct, frozen=True):
     """A volume, if it limits the nodes of its pod."""
 
@@ -126,6 +132,7 @@ class Volume(ApiStruct, frozen=True):
     gce_persistent_disk: dict[str, object] | None = None
     iscsi: dict[str, object] | None = None
     rbd: dict[str, object] | None = None
+    image: ImageVolumeSource | None = None
 
 
 class ContainerPort(ApiStruct, frozen=True):
@@ -139,6 +146,7 @@ class ContainerPort(ApiStruct, frozen=True):
 class Container(ContainerResources, frozen=True):
     """A container or init container."""
 
+    image: str = ""
     ports: tuple[ContainerPort, ...] = ()
 
 
@@ -204,10 +212,18 @@ class NodeSpec(ApiStruct, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class ContainerImage(ApiStruct, frozen=True):
+    """An image that a node has."""
+
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
 class NodeStatus(ApiStruct, frozen=True):
     """The status of a node."""
 
     allocatable: Quantities = {}
+    images: tuple[ContainerImage, ...] = ()
 
 
 class Node(ApiStruct, frozen=True):

@@ -6,6 +6,7 @@ other pods count, and fields that are not supported; name, environment and owner
 count as far as they are seen: by which selectors in use match the pod.
 """
 
+from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from ...model.selectors import SelectorError
 from .core_types import NodeSelector, Pod, PodSpec, PreferredSchedulingTerm, Toleration
 from .host_ports import HostPort, host_ports
+from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
 from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFootprint
 from .pod_traits import NO_TRAITS, PodTraits
@@ -30,8 +32,11 @@ _Key = tuple[
     tuple[HostPort, ...],
     tuple[UnsupportedField, ...],
     PodTerms,
+    tuple[str, ...],
+    int,
 ]
-"""What determines a class: constraints, request, host ports, unsupported fields, terms."""
+"""What determines a class: constraints, request, host ports, unsupported fields, terms, images,
+number of containers."""
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -52,8 +57,10 @@ class EquivalenceClass:
         "_variants",
         "best_effort",
         "constraints_key",
+        "container_count",
         "footprint",
         "host_ports",
+        "images",
         "matched_by",
         "node_selector",
         "preferred",
@@ -75,6 +82,7 @@ class EquivalenceClass:
         ports: tuple[HostPort, ...] = (),
         unsupported: tuple[UnsupportedField, ...] = (),
         terms: PodTerms = NO_TERMS,
+        images: tuple[str, ...] = (),
     ) -> None:
         """Keep the constraints of *spec*; *constraints_key* identifies them without the request."""
         self.request = request
@@ -92,6 +100,8 @@ class EquivalenceClass:
         self.preferred: tuple[PreferredSchedulingTerm, ...] = (
             affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
         )
+        self.images = images
+        self.container_count = len(spec.containers) + len(spec.init_containers)
         self.terms = terms
         """Terms of the pods on other pods."""
         self.traits = NO_TRAITS
@@ -210,7 +220,7 @@ class EquivalenceCache:
                 spec.topology_spread_constraints,
                 spec.resource_claims,
                 spec.scheduling_group,
-                tuple(exclusive_disks(spec)) if spec.volumes else (),
+                (tuple(exclusive_disks(spec)), *_image_volumes(spec)) if spec.volumes else (),
                 _term_context(pod) if has_terms(spec) else (),
             )
         )
@@ -236,7 +246,10 @@ class EquivalenceCache:
                 terms = self._compiler.compile(pod)
             except SelectorError as error:  # a validating API server rejects such a pod
                 unsupported += (UnsupportedField("spec", f"invalid label selector: {error}"),)
-        key = (constraints_key, tuple(sorted(request.items())), ports, unsupported, terms)
+        images = pod_images(spec)
+        amounts = tuple(sorted(request.items()))
+        containers = len(spec.containers) + len(spec.init_containers)
+        key = (constraints_key, amounts, ports, unsupported, terms, images, containers)
         eq_class = self._by_constraints.get(key)
         if eq_class is None:
             eq_class = self._by_constraints[key] = EquivalenceClass(
@@ -246,6 +259,7 @@ class EquivalenceCache:
                 ports=ports,
                 unsupported=unsupported,
                 terms=terms,
+                images=images,
             )
         return eq_class
 
@@ -255,6 +269,12 @@ def known_pod(pod: Pod, terms: PodTerms = NO_TERMS) -> KnownPod:
     meta = pod.metadata
     pvcs = mounted_pvcs(pod) if pod.spec.volumes else ()
     return KnownPod(meta.namespace, meta.labels, bool(meta.deletion_timestamp), terms, pvcs)
+
+
+def _image_volumes(spec: PodSpec) -> Iterator[str]:
+    for volume in spec.volumes:
+        if volume.image is not None:
+            yield volume.image.reference
 
 
 def _term_context(pod: Pod) -> tuple[object, ...]:

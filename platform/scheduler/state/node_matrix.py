@@ -17,6 +17,7 @@ import numpy as np
 from .core_types import Node, Taint
 from .equivalence import EquivalenceClass
 from .host_ports import HostPort, HostPortMatrix
+from .images import NodeImages
 from .node_counts import Topology
 from .resources import (
     CPU,
@@ -96,6 +97,7 @@ class NodeMatrix:
         self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
         self.topology = Topology(_INITIAL_COLUMNS)
         self.attached_volumes = AttachedVolumes()
+        self.images = NodeImages()
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
         self.usage_changes = ChangeLog()
         """Columns whose amounts or host ports changed."""
@@ -124,6 +126,7 @@ class NodeMatrix:
         )
         allocatable = self.resource_index.vector(amounts(node.status.allocatable))
         self.add_missing_rows()
+        self.images.update(node_index, node.status.images)
         same = self.alive[node_index] and node_info == self.node_infos[node_index]
         if not same:
             self.node_infos[node_index] = node_info
@@ -144,6 +147,7 @@ class NodeMatrix:
         self.alive[node_index] = False
         self.node_infos[node_index] = None
         self.topology.update_node(node_index, None)
+        self.images.update(node_index, ())
         self._tie_breakers = None
         self.node_changes.add(node_index)
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
