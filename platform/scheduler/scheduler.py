@@ -20,7 +20,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from ..kube.client.client import Client
-from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.informer import Informer, KindSource, OptionalSource
 from ..kube.supervision import supervise
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock, Timer
@@ -40,17 +40,30 @@ from .framework.decision import Decision
 from .framework.framework import Framework
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .state.cache import SchedulerCache
-from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .state.core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
 from .state.events import (
     CacheEvent,
+    CSINodeEvent,
+    NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
     PVCEvent,
+    PVEvent,
     QueueEvent,
     Recheck,
+    StorageClassEvent,
 )
 from .writers.binder import Binder
 from .writers.pod_versions import PodVersions
@@ -192,6 +205,10 @@ class Scheduler:
         """
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
+            self._optional(self._informer(names.NAMESPACES, Namespace), NamespaceEvent),
+            self._optional(self._informer(names.STORAGECLASSES, StorageClass), StorageClassEvent),
+            self._optional(self._informer(names.CSINODES, CSINode), CSINodeEvent),
+            self._optional(self._informer(names.PERSISTENTVOLUMES, PersistentVolume), PVEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
             self._source(self._informer(names.NODES, Node), NodeEvent),
             self._source(
@@ -264,6 +281,11 @@ class Scheduler:
         self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
+
+    def _optional(
+        self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
+    ) -> OptionalSource[T]:
+        return OptionalSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
