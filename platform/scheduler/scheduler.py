@@ -20,7 +20,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from ..kube.client.client import Client
-from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.informer import Informer, KindSource, OptionalSource
 from ..kube.supervision import supervise
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock, Timer
@@ -41,13 +41,23 @@ from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
-from .optional_source import OptionalSource
 from .state.cache import SchedulerCache
-from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .state.core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
 from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
+    CSINodeEvent,
     EvictionForgotten,
+    NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
     PodDisruptionBudgetEvent,
@@ -55,9 +65,11 @@ from .state.events import (
     PodGroupEvent,
     PriorityClassEvent,
     PVCEvent,
+    PVEvent,
     QueueEvent,
     Recheck,
     ResourceQuotaEvent,
+    StorageClassEvent,
 )
 from .state.resource_quotas import ResourceQuota
 from .writers.binder import Binder
@@ -246,6 +258,10 @@ class Scheduler:
         """
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
+            self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
+            self._optional_source(names.STORAGECLASSES, StorageClass, StorageClassEvent),
+            self._optional_source(names.CSINODES, CSINode, CSINodeEvent),
+            self._optional_source(names.PERSISTENTVOLUMES, PersistentVolume, PVEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
             self._source(self._node_informer, NodeEvent),
             self._source(
@@ -332,10 +348,10 @@ class Scheduler:
         resource: Resource,
         view: type[T],
         event: Callable[[T | None, T | None], CacheEvent],
-    ) -> OptionalSource:
+    ) -> OptionalSource[T]:
         """Return the source of a kind without which the scheduler works, too."""
-        source = self._source(self._informer(resource, view), event)
-        return OptionalSource(self._client, resource, source, self._clock)
+        informer = self._informer(resource, view)
+        return OptionalSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
     def _forget_eviction(self, uid: str) -> None:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
