@@ -137,9 +137,9 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         runner = scheduler._cycle_runner
         run_once, self._has_run_a_cycle = runner.run_once, False
 
-        def run_and_note(*, now: float, busy: bool = False) -> Decision:
+        def run_and_note(**arguments: Any) -> Decision:
             self._has_run_a_cycle = True
-            return run_once(now=now, busy=busy)
+            return run_once(**arguments)
 
         runner.run_once = run_and_note  # type: ignore[method-assign]
         return scheduler
