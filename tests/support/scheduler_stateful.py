@@ -21,6 +21,7 @@ from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES, Re
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.scheduler import conf
+from batholith.scheduler.framework.decision import Decision
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.scheduler.state.core_types import Node, Pod
 
@@ -117,6 +118,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         self.api: SchedulerApi = SchedulerApi(self.clock, self.loop)
         self.api.on_change = self._on_change
         self.settings = SchedulerSettings(conf=conf.DEFAULT)
+        self._has_run_a_cycle = False
         self.writes: list[tuple[str, Object]] = []
         """What schedulers have written."""
         self.bound_by_us: set[str] = set()
@@ -128,8 +130,19 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """Uids of PodGroups that were complete once."""
 
     def make_controller(self, client: InMemoryClient) -> Scheduler:
-        """A new scheduler."""
-        return Scheduler(client, settings=self.settings, clock=self.clock, recorder=self.recorder)
+        """A new scheduler, whose first cycle is noted."""
+        scheduler = Scheduler(
+            client, settings=self.settings, clock=self.clock, recorder=self.recorder
+        )
+        runner = scheduler._cycle_runner
+        run_once, self._has_run_a_cycle = runner.run_once, False
+
+        def run_and_note(**arguments: Any) -> Decision:
+            self._has_run_a_cycle = True
+            return run_once(**arguments)
+
+        runner.run_once = run_and_note  # type: ignore[method-assign]
+        return scheduler
 
     # What there is.
 
@@ -223,7 +236,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 self._check_write(prefix, change, new, old or {})
             except AssertionError as error:
                 self.violations.append(f"{error}")
-        elif prefix == NODES.path() or not self._has_run_a_cycle():
+        elif prefix == NODES.path() or not self._is_observing():
             self._excuse_overcommitted()
         if prefix == PODS.path() and (group := _group_of(new)) in self.objects(PODGROUPS):
             podgroup = self.objects(PODGROUPS)[group]
@@ -285,13 +298,10 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             if pod["spec"].get("nodeName") == node and pod["status"]["phase"] not in ENDED
         )
 
-    def _has_run_a_cycle(self) -> bool:
-        return (
-            self.controller is not None
-            and self._client is not None
-            and not self._client.killed
-            and self.controller._scheduler_cache._last_cycle_generation >= 0
-        )
+    def _is_observing(self) -> bool:
+        """Whether a scheduler runs that has had its first cycle."""
+        alive = self._client is not None and not self._client.killed
+        return alive and self._has_run_a_cycle
 
     async def start(self) -> None:
         """Start a scheduler; it is not checked for what it finds."""
