@@ -15,6 +15,11 @@ from .framework.decision import (
 from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.podgroup_status import build_report
+from .framework.preemption import (
+    clear_nominations,
+    drop_unbacked_reservations,
+    update_reservations,
+)
 from .framework.session import Session
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
@@ -85,6 +90,8 @@ class CycleRunner:
                 _refresh_diagnosis(session, gang)
             return Decision(
                 placements=tuple(session.placements),
+                evictions=tuple(session.evictions),
+                nominations=tuple(session.nominations.values()),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
                 reports=tuple(build_report(gang, now=now, busy=busy) for gang in changed_gangs),
@@ -100,6 +107,7 @@ class CycleRunner:
         """Find the gangs to be tried."""
         self._cache.cycle_time = time
         self._cache.refresh()
+        update_reservations(self._cache)
         self._cache.waiting.wake_due(time)
         self._derived.wake()
         self._cache.waiting.wake_published()
@@ -123,11 +131,13 @@ class CycleRunner:
 
     def _run_actions(self, interrupted: Callable[[], bool] | None) -> Session:
         session = self.open_session(interrupted)
+        clear_nominations(session)
         for name, action in self._actions:
             if session.is_stopped:
                 break
             with self.action_timer(name):
                 action(session)
+        drop_unbacked_reservations(session)
         session.close()
         self._cache.refresh()
         return session

@@ -40,12 +40,16 @@ from .framework.decision import Decision
 from .framework.framework import Framework
 from .metrics import ReloadMetrics, SchedulerMetrics
 from .node_metrics import NodeMetricsReader
+from .optional_source import OptionalSource
 from .state.cache import SchedulerCache
 from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
+    EvictionForgotten,
     NodeEvent,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -56,6 +60,8 @@ from .state.events import (
 )
 from .state.resource_quotas import ResourceQuota
 from .writers.binder import Binder
+from .writers.evictor import Evictor
+from .writers.nominator import Nominator
 from .writers.pod_versions import PodVersions
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
@@ -67,6 +73,9 @@ T = TypeVar("T", bound=HasMeta)
 _BATCH_DELAY = 0.02
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
+
+_EVICTION_RETRY_DELAY = 300.0
+"""Seconds for which a pod whose eviction was refused is not chosen again."""
 
 _MIN_RETRY_DELAY = 0.01
 """Seconds until a cycle for gangs that are due, so that several are tried in one."""
@@ -168,6 +177,19 @@ class Scheduler:
             forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
             pod_versions=self._pod_versions,
         )
+        self._evictor = Evictor(
+            client,
+            recorder=recorder,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
+            forget=self._forget_eviction,
+        )
+        self._nominator = Nominator(
+            client,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
+            pod_versions=self._pod_versions,
+        )
         self._gate_manager = SchedulingGateManager(
             client,
             clock=self._clock,
@@ -187,8 +209,14 @@ class Scheduler:
 
     def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
-            for queue in (self._binder.queue, self._status_updater.queue, self._gate_manager.queue):
-                self._settings.work_metrics.register(queue)
+            for writer in (
+                self._binder,
+                self._status_updater,
+                self._gate_manager,
+                self._evictor,
+                self._nominator,
+            ):
+                self._settings.work_metrics.register(writer.queue)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -204,7 +232,10 @@ class Scheduler:
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
-            self._source(self._informer(names.RESOURCEQUOTAS, ResourceQuota), ResourceQuotaEvent),
+            self._optional_source(names.RESOURCEQUOTAS, ResourceQuota, ResourceQuotaEvent),
+            self._optional_source(
+                names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
+            ),
             self._source(self._informer(names.PODGROUPS, PodGroup), PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
@@ -220,6 +251,8 @@ class Scheduler:
             tasks.create_task(self._binder.run())
             tasks.create_task(self._status_updater.run())
             tasks.create_task(self._gate_manager.run())
+            tasks.create_task(self._evictor.run())
+            tasks.create_task(self._nominator.run())
             # A failed cycle ends the process: it may leave the scheduler cache half changed.
             await supervise("scheduling cycle", self._run_cycles, fatal=(Exception,))
 
@@ -280,6 +313,20 @@ class Scheduler:
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
+    def _optional_source(
+        self,
+        resource: Resource,
+        view: type[T],
+        event: Callable[[T | None, T | None], CacheEvent],
+    ) -> OptionalSource:
+        """Return the source of a kind without which the scheduler works, too."""
+        source = self._source(self._informer(resource, view), event)
+        return OptionalSource(self._client, resource, source, self._clock)
+
+    def _forget_eviction(self, uid: str) -> None:
+        until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
+        self._enqueue_event(EvictionForgotten(uid, until))
+
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
         self._wake.set()
@@ -304,6 +351,10 @@ class Scheduler:
             case PodEvent(old, new):
                 self._change_rate.observe()
                 pod = new or old
+                if new is not None and self._scheduler_cache.task(new.metadata.uid):
+                    self._evictor.observe(new)
+                elif pod is not None:
+                    self._evictor.discard(pod.metadata.uid)
                 if pod is not None and (new is None or new.spec.node_name):
                     self._status_updater.forget_pod(pod.metadata.uid)
                     self._binder.forget_backoff(pod.metadata.uid)
@@ -376,6 +427,9 @@ class Scheduler:
         for placement in decision.placements:
             self._status_updater.forget_pod(placement.uid)
         self._binder.bind(decision.placements)
+        self._nominator.nominate(
+            decision.nominations, partial(self._evictor.evict, decision.evictions)
+        )
         self._gate_manager.remove_gates(decision.ungated)
         for report in decision.reports:
             self._status_updater.submit(report)

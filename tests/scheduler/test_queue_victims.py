@@ -28,9 +28,8 @@ class Preemptor:
 
 
 def plugin(world: SchedulerWorld, method: str) -> Any:
-    """The plugin with a method."""
-    (found,) = (each for each in world.core._framework.plugins if hasattr(each, method))
-    return found
+    """The last plugin with a method: each configuration here has gang before it."""
+    return [each for each in world.core._framework.plugins if hasattr(each, method)][-1]
 
 
 def preemptor(world: SchedulerWorld, name: str) -> Preemptor:
@@ -162,3 +161,20 @@ def test_tdm_evicts_running_pods_within_the_budget_of_their_gang(
     function = plugin(world, "preemptable").preemptable
     assert len(function(preemptor(world, "new"), tasks(world, "old"))) == expected
     assert not function(preemptor(world, "soft"), tasks(world, "old"))
+
+
+def test_reclaim_takes_what_a_queue_has_beyond_what_it_deserves() -> None:
+    """The whole way: action, votes of gang and capacity, evictions."""
+    world = SchedulerWorld(
+        configuration(
+            "{name: gang, enableReclaimable: false}",
+            "{name: capacity}",
+            actions="allocate, reclaim",
+        )
+    )
+    world.upsert(node("a", cpu=6), queue("rich", deserved={"cpu": 4}))
+    world.upsert(queue("poor", deserved={"cpu": 2}))
+    run(world, "old", 6, "rich")
+    submit(world, "new", 2, queue="poor", minimum=2)
+    evicted = [each.name for each in world.decision().evictions]
+    assert len(evicted) == 2 and all(name.startswith("old-") for name in evicted)

@@ -153,9 +153,10 @@ def _push(
 def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
     """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
     try:
-        if MissingMembers(pending_gang.gang).satisfied:
-            return _allocate_extra(session, pending_gang, is_last=is_last)
-        return _allocate_minimum(session, pending_gang)
+        with session.lend(pending_gang.gang):
+            if MissingMembers(pending_gang.gang).satisfied:
+                return _allocate_extra(session, pending_gang, is_last=is_last)
+            return _allocate_minimum(session, pending_gang)
     except PluginError as error:
         session.reject_failed(pending_gang.gang, error)
         return False

@@ -13,7 +13,7 @@ import numpy as np
 from ..plugins.extension_points import FilterPlugin
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
-from ..state.resources import BoolVector, IntVector
+from ..state.resources import BoolVector, FloatVector, IntVector
 from .plugin_calls import PluginError
 
 FEASIBLE, NO_NODE = 0, 1
@@ -32,6 +32,8 @@ class FeasibilityMask:
     position: int = 0
     evaluated: int = field(default=0)
     """Node indexes evaluated so far; those beyond are new."""
+    static_scores: tuple[object, FloatVector] | None = None
+    """Scores that do not depend on amounts, and what they were computed from."""
 
 
 class FeasibilityCache:

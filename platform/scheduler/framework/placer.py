@@ -19,7 +19,7 @@ from ..plugins.extension_points import (
 )
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.resources import IntVector
+from ..state.resources import FloatVector, IntVector
 from .feasibility import FeasibilityMask
 from .plugin_calls import PluginError
 
@@ -31,6 +31,8 @@ _MAX_SCORE = 2**42
 _MAX_CAPACITY = 2**31
 _MIN_STEPS, _MAX_STEPS, _MAX_TOTAL_STEPS = 4, 128, 1024
 """How many pods ahead keys are computed: per node, and for all nodes."""
+
+_MIN_SLICE = 64
 
 _FULL_KEY = -1
 """Key of a full node."""
@@ -76,7 +78,7 @@ class Placer:
         """Whether plugins limit how many of the pods a node accepts."""
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
-        self._static_scores = self._compute_static_scores(static_scorers)
+        self._static_scores = self._get_static_scores(mask, static_scorers)
         self._position = node_matrix.usage_changes.position
         self._capacity = np.zeros(0, np.int64)
         self._keys = np.zeros(0, np.int64)
@@ -199,12 +201,13 @@ class Placer:
         self._stale_index = None
         node_indexes = np.flatnonzero(self._capacity)
         if len(node_indexes):
-            allocatable = self._node_matrix.allocatable[:, node_indexes]
-            used = allocatable - self._node_matrix.idle[:, node_indexes]
+            where = _as_slice(node_indexes)
+            allocatable = self._node_matrix.allocatable[:, where]
+            used = allocatable - self._node_matrix.idle[:, where]
             keys = None
             while keys is None:
                 keys = self._compute_keys(node_indexes, allocatable, used)
-            self._keys[node_indexes] = keys
+            self._keys[where] = keys
 
     def _compute_next_keys(self, node_index: int, count: int) -> None:
         """Compute the next keys of *node_index*, whose key is stale, and of the next best nodes."""
@@ -252,7 +255,8 @@ class Placer:
         Returns ``None`` if a score raised: it is skipped from now on, so that keys computed before
         are not comparable.
         """
-        scores = self._static_scores[node_indexes]
+        where = _as_slice(node_indexes)
+        scores = self._static_scores[where]
         for scorer in self._scorers:
             try:
                 scores = scores + _checked(
@@ -274,10 +278,23 @@ class Placer:
                 self._report(PluginError(node_scorer, "node_score"), error)
                 return None
         fine = np.minimum(np.maximum(scores * _SCORE_RESOLUTION, 0), _MAX_SCORE).astype(np.int64)
-        keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[node_indexes]
+        keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[where]
         return keys
 
-    def _compute_static_scores(self, static_scorers: Sequence[StaticScorePlugin]) -> Scores:
+    def _get_static_scores(
+        self, mask: FeasibilityMask, static_scorers: Sequence[StaticScorePlugin]
+    ) -> FloatVector:
+        """Return the scores that do not depend on amounts; those of classes with equal constraints
+        are equal."""
+        version = (self._node_position, self._node_matrix.columns, tuple(map(id, static_scorers)))
+        if mask.static_scores is not None and mask.static_scores[0] == version:
+            return mask.static_scores[1]
+        scores = self._compute_static_scores(static_scorers)
+        if not self._score_failed:
+            mask.static_scores = (version, scores)
+        return scores
+
+    def _compute_static_scores(self, static_scorers: Sequence[StaticScorePlugin]) -> FloatVector:
         """Return the scores that do not depend on amounts, for all nodes."""
         scores = np.zeros(self._node_matrix.columns)
         node_indexes = np.flatnonzero(self._feasible)
@@ -299,6 +316,16 @@ class Placer:
         self._score_failed = True
         failure.__cause__ = error
         self._on_score_error(failure)
+
+
+def _as_slice(node_indexes: IntVector) -> IntVector | slice:
+    """Return *node_indexes*, as a slice if they are a long range: that is not copied."""
+    count = len(node_indexes)
+    if count < _MIN_SLICE:
+        return node_indexes
+    first, last = int(node_indexes[0]), int(node_indexes[-1])
+    is_range = last - first == count - 1 and bool((np.diff(node_indexes) == 1).all())
+    return slice(first, last + 1) if is_range else node_indexes
 
 
 def _checked(scores: Scores, count: int) -> Scores:

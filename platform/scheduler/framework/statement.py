@@ -258,7 +258,7 @@ class Statement:
         tasks = self._unblocked(tasks)
         if self.attempt.blocked and not missing.is_satisfiable(tasks):
             return
-        order = _grouped(tasks) if missing.total >= len(tasks) else tasks
+        order = grouped(tasks) if missing.total >= len(tasks) else tasks
         done = 0
         for eq_class, run in _runs(order):
             done += len(run)
@@ -445,7 +445,7 @@ def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bo
     cache.unplace_tasks(change.gang, change.tasks)
 
 
-def _grouped(tasks: Sequence[Task]) -> list[Task]:
+def grouped(tasks: Sequence[Task]) -> list[Task]:
     """Return *tasks* grouped by equivalence class and role, to allocate each group at once.
 
     For use when all are needed, so that their order has no effect.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .arguments import Arguments
 from .binpack import BinpackPlugin
 from .capacity import CapacityPlugin
+from .cdp import CdpPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
 from .gang import GangPlugin
@@ -20,6 +21,7 @@ from .hierarchical_drf import HierarchicalDrfPlugin
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
+from .pdb import PdbPlugin
 from .predicates import PredicatesPlugin
 from .priority import PriorityPlugin
 from .proportion import ProportionPlugin
@@ -35,7 +37,7 @@ PluginFactory = Callable[[Mapping[str, object]], object]
 PLUGINS: Mapping[str, PluginFactory | None] = {
     "binpack": BinpackPlugin,
     "capacity": CapacityPlugin,
-    "cdp": None,
+    "cdp": CdpPlugin,
     "conformance": ConformancePlugin,
     "deviceshare": None,
     "drf": DrfPlugin,
@@ -47,7 +49,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "numa-aware": None,
     "numaaware": None,
     "overcommit": OvercommitPlugin,
-    "pdb": None,
+    "pdb": PdbPlugin,
     "predicates": PredicatesPlugin,
     "priority": PriorityPlugin,
     "proportion": ProportionPlugin,

@@ -15,12 +15,15 @@ from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
+    EvictionForgotten,
     NodeEvent,
     NodesMeasured,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -43,10 +46,12 @@ from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from .pvcs import PVCTracker
+from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .role_counts import RoleCounts
 from .task_table import TaskTable
+from .victim_columns import add_victim_columns
 from .waiting import (
     ANY,
     PODGROUP,
@@ -114,12 +119,17 @@ class SchedulerCache:
         """
         self.node_matrix = NodeMatrix()
         self.task_table = TaskTable(self.node_matrix.resource_index)
+        add_victim_columns(self.task_table)
+        self.reservations = Reservations(self.node_matrix, self.task)
+        self.refused_evictions: dict[str, float] = {}
+        """Until when pods are not evicted again whose eviction was refused, by uid."""
         self.eq_classes = EquivalenceCache()
         self.pvcs = PVCTracker()
         self.role_counts = RoleCounts()
         self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
+        self.disruption_budgets = DisruptionBudgets()
         self.node_usage = NodeUsages()
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
@@ -160,7 +170,7 @@ class SchedulerCache:
         finally:
             self._in_cycle = False
 
-    def apply(self, event: CacheEvent) -> None:
+    def apply(self, event: CacheEvent) -> None:  # noqa: C901 - a branch for each event
         """Apply *event*.
 
         Raises:
@@ -183,6 +193,9 @@ class SchedulerCache:
                 self.update_priority_class(old, new)
             case PlacementForgotten(uid):
                 self.forget(uid)
+            case EvictionForgotten(uid, until):
+                self.refused_evictions[uid] = until
+                self.forget_eviction(uid)
             case Recheck(key):
                 self._recheck(key)
             case _:
@@ -192,6 +205,17 @@ class SchedulerCache:
 
     def update_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
+        uid = (new or old or Pod()).metadata.uid
+        is_known = uid in self._tasks
+        self._update_pod(old, new)
+        if new is not None and new.status.nominated_node_name and not is_known:
+            self.reservations.add_nominated(uid, new.status.nominated_node_name)
+        if self.reservations:
+            self.reservations.observe(uid)
+        if self.refused_evictions and (new is None or new.metadata.deletion_timestamp):
+            self.refused_evictions.pop(uid, None)
+
+    def _update_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
             if old is not None:
                 self._remove_pod(old.metadata.uid)
@@ -217,6 +241,9 @@ class SchedulerCache:
         if new is not None:
             self.node_matrix.update_node(new)
         elif old is not None:
+            index = self.node_matrix.index_of(old.metadata.name)
+            if index is not None and self.reservations:
+                self.reservations.drop_node(index)
             self.node_matrix.remove_node(old.metadata.name)
 
     def update_pvc(
@@ -287,6 +314,8 @@ class SchedulerCache:
         match event:
             case ResourceQuotaEvent(old, new):
                 self.capacity_generation += self.resource_quotas.update(old, new)
+            case PodDisruptionBudgetEvent(old, new):
+                self.capacity_generation += self.disruption_budgets.update(old, new)
             case NodesMeasured(by_node, amounts):
                 self.node_usage.update(by_node, amounts, self.node_matrix)
                 self.capacity_generation += 1
@@ -524,10 +553,14 @@ class SchedulerCache:
             if not updated.has_same_scheduling_fields(task):
                 return False
             task.reported_condition = updated.reported_condition
+            task.nominated_node = updated.nominated_node
             return True
         if task.node != updated.node or not updated.status.on_node:
             return False
         task.pod_status = updated.status
+        if task.traits != updated.traits:
+            task.traits = updated.traits
+            self.task_table.update_columns(task)
         status = TaskStatus.RELEASING if task.evicting else updated.status
         if status is not task.status:
             self._update_status(gang, task, status)

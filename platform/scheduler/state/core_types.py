@@ -137,6 +137,9 @@ class PodSpec(ApiStruct, frozen=True):
     scheduler_name: str = ""
     node_name: str = ""
     priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: Resources = Resources()
@@ -156,6 +159,8 @@ class PodStatus(ApiStruct, frozen=True):
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
+    start_time: str | None = None
+    nominated_node_name: str = ""
 
 
 class Pod(ApiStruct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .disruption_budgets import PodDisruptionBudget
 from .node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
 
@@ -45,6 +46,10 @@ class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
     """A resource quota was added, updated or deleted."""
 
 
+class PodDisruptionBudgetEvent(ObjectEvent[PodDisruptionBudget]):
+    """A PodDisruptionBudget was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -54,6 +59,15 @@ class PlacementForgotten:
     """The binder could not bind the pod with *uid*: its resources are free again."""
 
     uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionForgotten:
+    """The evictor could not evict the pod with *uid*: it keeps its resources."""
+
+    uid: str
+    until: float
+    """Until when it is not chosen again, as Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +91,11 @@ CacheEvent = (
     | PodGroupEvent
     | QueueEvent
     | PVCEvent
+    | PodDisruptionBudgetEvent
     | PriorityClassEvent
     | ResourceQuotaEvent
     | NodesMeasured
     | PlacementForgotten
+    | EvictionForgotten
     | Recheck
 )

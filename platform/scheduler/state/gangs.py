@@ -20,6 +20,7 @@ from .core_types import Pod
 from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
+from .victim_traits import victim_traits
 
 
 class TaskStatus(IntEnum):
@@ -125,6 +126,7 @@ class Task:
         "namespace",
         "node",
         "node_index",
+        "nominated_node",
         "pod_status",
         "priority",
         "pvcs",
@@ -133,6 +135,7 @@ class Task:
         "slot",
         "status",
         "table_node",
+        "traits",
         "uid",
         "ungated",
         "uses_queue_gate",
@@ -174,6 +177,9 @@ class Task:
         """Row of the task table."""
         self.table_node = -1
         """Node for which the task table lists it."""
+        self.nominated_node = pod.status.nominated_node_name
+        """The node on which resources are held for it by its status; empty for none."""
+        self.traits = victim_traits(pod)
         self.reported_condition = _reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 

@@ -282,8 +282,12 @@ class WaitingGangs:
         return min(due, default=None)
 
     def has_work(self) -> bool:
-        """Return whether an event waits to wake gangs."""
-        return bool(self.published)
+        """Return whether something was published that a group waits for."""
+        if not self.published or not self._groups:
+            return False
+        if ANY in self.published or ANY in self._by_event:
+            return True
+        return not self._by_event.keys().isdisjoint(self.published)
 
     def to_try(self, at_most: int) -> int:
         """Return how many tasks are to be tried, or some number above *at_most*."""

@@ -27,7 +27,7 @@ from ...kube.errors import (
 )
 from ...machinery.clock import Clock
 from ...machinery.controller import ShardedQueue, WorkerSettings, run_workers
-from ...machinery.event_recorder import Recorder
+from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
@@ -301,6 +301,11 @@ class Evictor:
         log_fields = {**self._log_fields(request.eviction.uid), "why": request.eviction.message}
         log.info("pod evicted", extra=log_fields)
         self._record_event(request.eviction, "Warning", EVICTED, request.eviction.message)
+        gang = request.eviction.gang
+        if self._recorder is not None and gang is not None and gang.podgroup is not None:
+            regarding = object_reference(names.PODGROUPS, gang.podgroup.metadata)
+            message = f"pod {request.eviction.name}: {request.eviction.message}"
+            self._recorder.record(regarding, type="Normal", reason=EVICTED, message=message)
 
     def _record_blocked(self, request: _EvictionRequest, error: ApiError) -> None:
         """Record an event about the first rejection of a request."""

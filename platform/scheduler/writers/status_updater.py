@@ -327,6 +327,7 @@ class StatusUpdater:
             state.condition.message,
         ):
             return
+        await self._pod_versions.wait_idle(uid)
         desired = state.condition
         key = f"{desired.namespace}/{desired.name}"
         pod, version = self._pod_versions.lister(key), self._pod_versions.version(key, uid)
