@@ -179,10 +179,7 @@ class Scheduler:
         self._cycle_runner.action_timer = self._metrics.action
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
-        self._node_metrics = NodeMetricsReader(
-            client, clock=self._clock, deliver=self._enqueue_event
-        )
-        self._node_metrics.set_source(_metrics_source(loaded))
+        self._node_metrics = self._node_metrics_reader(loaded)
         self._retry_timer: Timer | None = None
         self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
@@ -223,6 +220,9 @@ class Scheduler:
             write_intervals=self._settings.write_intervals,
             change_rate=self._change_rate,
         )
+        self._register_queues()
+
+    def _register_queues(self) -> None:
         if self._settings.work_metrics is not None:
             for writer in (
                 self._binder,
@@ -297,6 +297,11 @@ class Scheduler:
             await self._run_cycle()
 
     # -- configuration -------------------------------------------------------------------------
+
+    def _node_metrics_reader(self, loaded: conf.Conf) -> NodeMetricsReader:
+        reader = NodeMetricsReader(self._client, clock=self._clock, deliver=self._enqueue_event)
+        reader.set_source(_metrics_source(loaded))
+        return reader
 
     def _conf_reloader(self) -> ConfReloader | None:
         if self._settings.conf_file is None:

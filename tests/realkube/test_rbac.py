@@ -78,6 +78,9 @@ OPTIONS = RealKubeOptions(
 SLOW_ELECTION = ("--leader-elect-lease-duration=120s", "--leader-elect-renew-deadline=80s")
 """No replica loses its Lease because the machine is busy; those that end in order release it."""
 
+EVICTIONS = "pods/eviction"
+"""Used if preemption is configured; ``test_preemption`` shows that it suffices."""
+
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
@@ -144,7 +147,7 @@ def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> 
     return sorted(
         right
         for right in granted_permissions(found, component)
-        if not right.resource.endswith((SERVER_SIDE_PERMISSIONS, GRANTED_ONLY))
+        if not right.resource.endswith((SERVER_SIDE_PERMISSIONS, GRANTED_ONLY, EVICTIONS))
         and not any(map(right.covers, did))
     )
 

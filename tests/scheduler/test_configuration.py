@@ -12,6 +12,7 @@ from support.packages import install
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.scheduler import conf
+from batholith.scheduler.actions.registry import ACTIONS
 from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP
 from batholith.scheduler.plugins.registry import PluginOption
@@ -86,6 +87,13 @@ INVALID = {
     ),
     plugin("name: predicates, arguments: {predicate.NodePortsEnable: maybe}"): (
         "predicate.NodePortsEnable: must be true or false, not 'maybe'"
+    ),
+    plugin("name: drf, enableHierarchy: true}, {name: proportion"): (
+        "tiers: drf with enableHierarchy and proportion exclude each other"
+    ),
+    HELM.replace("drf\n", "drf\n    enableHierarchy: true\n"): "exclude each other",
+    plugin("name: drf, enableHierarchy: true") + "\n- plugins: [{name: proportion}]": (
+        "exclude each other"
     ),
     HELM + "configurations: [{name: dance}]": r"configurations\[0\].name: unknown action 'dance'",
     HELM + "configurations: [{name: allocate, arguments: {predicateErrorCacheEnable: true}}]": (
@@ -275,3 +283,89 @@ def test_a_name_that_is_taken_is_an_error(installed: Path, group: str, name: str
     )
     with pytest.raises(conf.ConfError, match=rf"entry point '{name}' .* of \S+ 1.0: "):
         conf.load()
+
+
+# -- configurations that Volcano has shipped -----------------------------------------------------
+
+_BASE = "{name: priority}, {name: gang, enablePreemptable: false}, {name: conformance}"
+_DRF = "{name: drf, enablePreemptable: false}, {name: predicates}"
+SHIPPED = {
+    "chart": (HELM, ""),
+    "continuous integration": (
+        f'actions: "enqueue, allocate, backfill, reclaim, preempt"\n'
+        f"tiers: [{{plugins: [{_BASE}, {{name: sla}}]}}, {{plugins: [{{name: overcommit}}, {_DRF}, "
+        "{name: proportion}, {name: nodeorder}, {name: binpack}, {name: network-topology-aware}]}]",
+        "unimplemented plugin 'network-topology-aware'",
+    ),
+    "capacity": (
+        f'actions: "enqueue, allocate, backfill, reclaim"\ntiers: [{{plugins: [{_BASE}]}}, '
+        f"{{plugins: [{_DRF}, {{name: capacity, enableHierarchy: true, arguments: "
+        "{ancestorReclaimLevel: 1}}, {name: nodeorder}, {name: binpack}]}]",
+        "",
+    ),
+    "capacity with resource claims": (
+        'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: capacity, arguments: '
+        "{capacity.DynamicResourceAllocationEnable: true, "
+        "capacity.DRAConsumableCapacityEnable: true}}]}]",
+        "",
+    ),
+    "binpack": (
+        'actions: "enqueue, allocate, backfill"\ntiers: [{plugins: [{name: predicates}, '
+        "{name: nodeorder}, {name: binpack, arguments: {binpack.weight: 10, binpack.cpu: 2, "
+        "binpack.memory: 1}}]}]",
+        "",
+    ),
+    "unified scheduling": (
+        'actions: "enqueue, allocate, backfill"\ntiers: [{plugins: [{name: predicates, '
+        "arguments: {predicate.CacheEnable: true}}, {name: nodeorder, arguments: "
+        "{leastrequested.weight: 1, mostrequested.weight: 0, balancedresource.weight: 1, "
+        "nodeaffinity.weight: 2, podaffinity.weight: 2, tainttoleration.weight: 3, "
+        "imagelocality.weight: 1, podtopologyspread.weight: 2}}]}]",
+        "",
+    ),
+    "sla": (
+        'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: sla, arguments: '
+        "{sla.JobWaitingTime: 30m}}]}]",
+        "",
+    ),
+    "resource-strategy-fit": (
+        'actions: "reclaim, allocate, backfill, preempt"\ntiers: [{plugins: [{name: '
+        "resource-strategy-fit, arguments: {resourceStrategyFitWeight: 10, resources: "
+        "{cpu: {type: LeastAllocated, weight: 1}, nvidia.com/gpu: {type: MostAllocated, "
+        "weight: 2}}}}]}]",
+        "",
+    ),
+    "number of GPUs": (
+        'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: predicates, arguments: '
+        "{predicate.GPUNumberEnable: true}}]}]",
+        "",
+    ),
+    "shared GPUs": (
+        'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: predicates}, {name: deviceshare, '
+        "arguments: {deviceshare.VGPUEnable: true}}]}]",
+        "unimplemented plugin 'deviceshare'",
+    ),
+    "extender": (
+        'actions: "allocate"\ntiers: [{plugins: [{name: extender, arguments: '
+        "{extender.urlPrefix: 'http://127.0.0.1:8713'}}]}]",
+        "unimplemented plugin 'extender'",
+    ),
+    "a plugin of one's own": (
+        'actions: "allocate"\ntiers: [{plugins: [{name: magic}]}]',
+        "unknown plugin 'magic'",
+    ),
+}
+"""The configurations of Volcano's chart, tests and documentation, and why some are rejected."""
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_configurations_that_volcano_has_shipped_load_or_name_what_is_missing(name: str) -> None:
+    text, problem = SHIPPED[name]
+    for action in ("reclaim", "preempt"):
+        if ACTIONS[action] is None:
+            text = text.replace(f", {action}", "").replace(f"{action}, ", "")
+    if problem:
+        with pytest.raises(conf.ConfError, match=problem):
+            conf.load(text)
+    else:
+        assert conf.load(text).tiers

@@ -14,7 +14,7 @@ from support.scheduler_queues import allocated_pods, configuration, queue, submi
 from batholith.scheduler.plugins.fair_division import UNLIMITED, divide
 
 SCALE = 10**9
-"""Units that one of the small numbers below stands for, so that rounding is negligible."""
+"""Factor of the small numbers below, so that rounding is negligible."""
 
 _EMPTY = 1e-10
 
@@ -121,7 +121,7 @@ def test_what_queues_deserve_is_that_of_the_definition(
     st.integers(4, 40),
 )
 def test_the_share_error_is_less_than_one_gang(queues: list[tuple[int, int]], total: int) -> None:
-    """Every queue requests more than there is, in gangs of its own size; none gets more than it
+    """Every queue requests more than there is, in gangs of one size; none gets more than it
     deserves, and none is a whole gang below it."""
     world = SchedulerWorld(configuration("{name: gang}, {name: proportion}", actions="allocate"))
     world.upsert(node("a", cpu=total, pods=1000))

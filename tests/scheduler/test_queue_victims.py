@@ -161,3 +161,20 @@ def test_tdm_evicts_running_pods_within_the_budget_of_their_gang(
     function = plugin(world, "preemptable").preemptable
     assert len(function(preemptor(world, "new"), tasks(world, "old"))) == expected
     assert not function(preemptor(world, "soft"), tasks(world, "old"))
+
+
+def test_reclaim_takes_what_a_queue_has_beyond_what_it_deserves() -> None:
+    """The whole way: action, votes of gang and capacity, evictions."""
+    world = SchedulerWorld(
+        configuration(
+            "{name: gang, enableReclaimable: false}",
+            "{name: capacity}",
+            actions="allocate, reclaim",
+        )
+    )
+    world.upsert(node("a", cpu=6), queue("rich", deserved={"cpu": 4}))
+    world.upsert(queue("poor", deserved={"cpu": 2}))
+    run(world, "old", 6, "rich")
+    submit(world, "new", 2, queue="poor", minimum=2)
+    evicted = [each.name for each in world.decision().evictions]
+    assert len(evicted) == 2 and all(name.startswith("old-") for name in evicted)

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..state.resources import BoolVector, IntVector, Matrix
 
-_MAX_EXACT_STEPS = 400_000
-"""Options times pods up to which the choice is exact."""
+_MAX_EXACT_STEPS, _MAX_EXACT_OPTIONS = 400_000, 2_000
+"""Options times pods, and options, up to which the choice is exact; for one pod it always is."""
 
 _INFINITE = np.iinfo(np.int64).max // 4
 
@@ -88,7 +88,7 @@ def choose_victims(
     steps = len(options.node) * min(count, int(options.pods.max()) * len(options.node))
     chosen = (
         _choose_exactly(options, count)
-        if steps <= _MAX_EXACT_STEPS
+        if steps <= _MAX_EXACT_STEPS and len(options.node) <= _MAX_EXACT_OPTIONS
         else _choose_by_density(options, count)
     )
     kept = order[useful[order]]

@@ -42,11 +42,11 @@ def divide(
     return deserved
 
 
-def _fractions(weights: IntVector, remaining: IntVector, room: Matrix) -> Matrix:
+def _fractions(weights: IntVector, remaining: IntVector, at_most: Matrix) -> Matrix:
     """Return the fraction of *remaining* for each weight.
 
-    What rounding down leaves goes to the first fractions that are no whole number, if there is
-    *room* for more, so that a queue that deserves a whole number gets it.
+    What rounding down leaves goes to the first fractions that are no whole number and less than
+    *at_most*, so that a queue that deserves a whole number gets it.
     """
     total = int(weights.sum())
     if total * int(weights.max()) > _MAX_PRODUCT:
@@ -58,7 +58,7 @@ def _fractions(weights: IntVector, remaining: IntVector, room: Matrix) -> Matrix
         column = weights[:, None]
         rounded = whole * column + rest * column // total
         inexact = rest * column % total > 0
-    inexact &= rounded < room
+    inexact &= rounded < at_most
     missing = remaining - rounded.sum(axis=0)
     fractions: Matrix = rounded + (inexact & (np.cumsum(inexact, axis=0) <= missing))
     return fractions

@@ -8,7 +8,7 @@ waits for (:mod:`.waiting`).
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -57,7 +57,7 @@ from .gangs import (
 from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
 from .pod_topology import KnownPod, PodTopology
-from .pod_traits import NO_TRAITS, PodTraits, QueueAffinities, annotated_traits, has_topology
+from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from .pvcs import PVCTracker
 from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
@@ -675,8 +675,7 @@ class SchedulerCache:
         if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
             path = self.with_ancestors(self.queue_of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
-        topology = (gang.key, role) if has_topology(gang.podgroup) else NO_TRAITS.topology
-        return traits if traits.topology == topology else replace(traits, topology=topology)
+        return traits.with_topology(gang.podgroup, (gang.key, role))
 
     def _reclassify(self, gang: Gang) -> None:
         """Update the classes of the tasks of *gang* for its PodGroup and its queue."""

@@ -37,6 +37,11 @@ class PodTraits:
     topology: tuple[str, str] = ("", "")
     """Its gang and its role, if those of the gang belong together or apart."""
 
+    def with_topology(self, podgroup: PodGroup | None, role: tuple[str, str]) -> "PodTraits":
+        """Return the traits with *role*, a gang and its task, if its PodGroup requires that."""
+        topology = role if has_topology(podgroup) else ("", "")
+        return self if self.topology == topology else replace(self, topology=topology)
+
 
 NO_TRAITS = PodTraits()
 
