@@ -54,6 +54,7 @@ PERSISTENTVOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", 
 STORAGECLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
 )
+CSINODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False)
 EVENTS = Resource("", "v1", "events", "Event")
 BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

@@ -20,7 +20,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from ..kube.client.client import Client
-from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.informer import Informer, KindSource, OptionalSource
 from ..kube.supervision import supervise
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock, Timer
@@ -39,13 +39,23 @@ from .cycle_runner import CycleRunner
 from .framework.decision import Decision
 from .framework.framework import Framework
 from .metrics import ReloadMetrics, SchedulerMetrics
-from .optional_source import OptionalSource
 from .state.cache import SchedulerCache
-from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .state.core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
 from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
+    CSINodeEvent,
     EvictionForgotten,
+    NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
     PodDisruptionBudgetEvent,
@@ -53,8 +63,10 @@ from .state.events import (
     PodGroupEvent,
     PriorityClassEvent,
     PVCEvent,
+    PVEvent,
     QueueEvent,
     Recheck,
+    StorageClassEvent,
 )
 from .writers.binder import Binder
 from .writers.evictor import Evictor
@@ -220,13 +232,18 @@ class Scheduler:
         """
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
+            self._optional(self._informer(names.NAMESPACES, Namespace), NamespaceEvent),
+            self._optional(self._informer(names.STORAGECLASSES, StorageClass), StorageClassEvent),
+            self._optional(self._informer(names.CSINODES, CSINode), CSINodeEvent),
+            self._optional(self._informer(names.PERSISTENTVOLUMES, PersistentVolume), PVEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
             self._source(self._informer(names.NODES, Node), NodeEvent),
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
-            self._optional_source(
-                names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
+            self._optional(
+                self._informer(names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget),
+                PodDisruptionBudgetEvent,
             ),
             self._source(self._informer(names.PODGROUPS, PodGroup), PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
@@ -298,19 +315,14 @@ class Scheduler:
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
-    def _optional_source(
-        self,
-        resource: Resource,
-        view: type[T],
-        event: Callable[[T | None, T | None], CacheEvent],
-    ) -> OptionalSource:
-        """Return the source of a kind without which the scheduler works, too."""
-        source = self._source(self._informer(resource, view), event)
-        return OptionalSource(self._client, resource, source, self._clock)
-
     def _forget_eviction(self, uid: str) -> None:
         until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
         self._enqueue_event(EvictionForgotten(uid, until))
+
+    def _optional(
+        self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
+    ) -> OptionalSource[T]:
+        return OptionalSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)

@@ -6,7 +6,7 @@ from support.scheduler import Amount, SchedulerWorld, node, pod, podgroup, queue
 from batholith.model.meta import ObjectMeta
 from batholith.model.queue import Guarantee, Queue
 from batholith.scheduler.framework.decision import Decision
-from batholith.scheduler.state.core_types import Pod, PriorityClass
+from batholith.scheduler.state.core_types import Affinity, Pod, PriorityClass
 
 CONF = """
 actions: "enqueue, allocate, backfill, reclaim, preempt"
@@ -147,6 +147,7 @@ def member(
     priority: int | None = None,
     selector: dict[str, str] | None = None,
     ports: tuple[object, ...] = (),
+    affinity: Affinity | None = None,
     **requests: Amount,
 ) -> Pod:
     """A pod of a gang, running if it has a node."""
@@ -158,6 +159,7 @@ def member(
         role=role,
         priority=priority,
         selector=selector,
+        affinity=affinity,
         ports=ports,  # type: ignore[arg-type]
         **requests,
     )

@@ -31,6 +31,9 @@ from .victims import Reach
 _MAX_ROUNDS = 64
 """Plans that are tried for the pods of one class: each places a pod or excludes a victim."""
 
+_MAX_CLEARED = 32
+"""Pods that are evicted from one node at most because a pod does not go with them."""
+
 _RECHECK_DELAY = 1.0
 """Seconds after which a gang is tried again whose victims are not running yet."""
 
@@ -92,6 +95,16 @@ class Preemption:
     def _place(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
         """Place as many of *tasks* as possible; returns how many."""
         tasks = tasks[: self._queue_limit(eq_class, len(tasks))]
+        if not eq_class.sees_pods:
+            return self._place_group(eq_class, tasks)
+        for placed, task in enumerate(tasks):  # each may change where the next one fits
+            fits = self._place_group(eq_class, (task,)) or self._place_on_cleared_node(task)
+            if not fits:
+                return placed
+        return len(tasks)
+
+    def _place_group(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
+        """Place as many of *tasks* as possible, at once; returns how many."""
         placed = self._place_without_victims(eq_class, tasks)
         for _ in range(_MAX_ROUNDS):
             if placed >= len(tasks):
@@ -112,7 +125,7 @@ class Preemption:
     def _place_without_victims(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
         """Place tasks on what is idle or about to be; returns how many."""
         free = np.minimum(self._free_pods(eq_class), self._limits(eq_class))
-        free[~self._session.feasible(eq_class)] = 0
+        free[~self._feasible(eq_class)] = 0
         indexes = np.flatnonzero(free)
         chosen = np.repeat(indexes, free[indexes])[: len(tasks)].tolist()
         return self._pipeline(tasks, chosen)
@@ -132,8 +145,13 @@ class Preemption:
             if refused:
                 rejected |= refused
                 continue
+            before = self._statement.savepoint()
             for task in self._needed(eq_class, option, chosen):
                 self._statement.evict(task)
+            if eq_class.sees_pods and not self._feasible(eq_class)[option.node]:
+                self._statement.rollback_to(before)  # the pods need one that was evicted
+                rejected |= {task.slot for task in chosen}
+                continue
             nodes += [option.node] * option.pods
         nodes = nodes[: len(tasks)]
         placed = self._pipeline(tasks, nodes)
@@ -143,6 +161,42 @@ class Preemption:
         if not placed:
             self._excluded |= rejected
         return placed
+
+    def _place_on_cleared_node(self, task: Task) -> bool:
+        """Place *task* on a node where other pods are the reason why it is infeasible, by evicting
+        them; returns whether that is possible."""
+        eq_class = task.eq_class
+        feasible = self._session.feasible(eq_class) & ~self._feasible(eq_class)
+        slots = self._candidates(eq_class, feasible)
+        if not len(slots):
+            return False
+        order = np.lexsort((self._ranks(slots), self._cache.task_table.node[slots]))
+        by_node: dict[int, list[Task]] = {}
+        for candidate in self._tasks(slots[order]):
+            by_node.setdefault(candidate.node_index, []).append(candidate)
+        preemptor = self._preemptor(eq_class, (task,))
+        for node_index, victims in sorted(by_node.items(), key=lambda each: len(each[1])):
+            before = self._statement.savepoint()
+            for victim in victims[:_MAX_CLEARED]:
+                if not self._permitted(preemptor, (victim,)):
+                    continue
+                self._statement.evict(victim)
+                if self._fits(eq_class, node_index) and self._pipeline((task,), [node_index]):
+                    return True
+            self._statement.rollback_to(before)
+        return False
+
+    def _fits(self, eq_class: EquivalenceClass, node_index: int) -> bool:
+        free = min(self._free_pods(eq_class)[node_index], self._limits(eq_class)[node_index])
+        return bool(free > 0 and self._feasible(eq_class)[node_index])
+
+    def _feasible(self, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which nodes are feasible apart from amounts, given the pods that are there now."""
+        feasible = self._session.feasible(eq_class)
+        if not eq_class.sees_pods:
+            return feasible
+        accepted: BoolVector = feasible & ~self._session.rejected_by_pods(eq_class)
+        return accepted
 
     def _pipeline(self, tasks: Sequence[Task], nodes: list[int]) -> int:
         """Place one task on each of *nodes*, as far as the queue permits; returns how many."""
@@ -158,7 +212,7 @@ class Preemption:
     # -- victims -------------------------------------------------------------------------------
 
     def _plan(self, eq_class: EquivalenceClass, count: int) -> list[NodeOption]:
-        slots = self._candidates(eq_class)
+        slots = self._candidates(eq_class, self._feasible(eq_class))
         if not len(slots):
             return []
         request, rows = self._request(eq_class)
@@ -184,11 +238,9 @@ class Preemption:
             required=self._conflicts(slots, eq_class),
         )
 
-    def _candidates(self, eq_class: EquivalenceClass, *, anywhere: bool = False) -> IntVector:
-        """Return the slots of tasks that may be evicted for pods of *eq_class*.
-
-        With *anywhere*, also those on nodes that the pods cannot use.
-        """
+    def _candidates(self, eq_class: EquivalenceClass, nodes: BoolVector | None) -> IntVector:
+        """Return the slots of tasks on *nodes* (``None``: any) that may be evicted for pods of
+        *eq_class*."""
         table = self._cache.task_table
         running = table.status == TaskStatus.RUNNING
         starting = table.status == TaskStatus.BOUND
@@ -199,8 +251,8 @@ class Preemption:
             starting = starting | assumed
         evictable = (table.node >= 0) & (table.gang != table.gang_id(self._gang))
         evictable &= table.column(PREEMPTABLE.name).astype(np.bool_)
-        if not anywhere:
-            evictable &= self._session.feasible(eq_class)[table.node]
+        if nodes is not None:
+            evictable &= nodes[table.node]
         evictable &= self._queue_mask(table)
         if (starting & evictable).any():
             self._retry_after(self._cache.cycle_time + _RECHECK_DELAY)
@@ -343,7 +395,7 @@ class Preemption:
         allowed = self._session.allocatable_count(self._queue, eq_class)
         if allowed >= len(tasks):
             return len(tasks)
-        slots = self._candidates(eq_class, anywhere=True)
+        slots = self._candidates(eq_class, None)
         candidates = self._columns(slots, np.flatnonzero(self._vector(eq_class)), eq_class)
         request = self._vector(eq_class)
         request = request[request > 0]

@@ -4,18 +4,25 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
+from ..plugins.extension_points import (
+    AllocatablePlugin,
+    Allocation,
+    AllocationListener,
+    RejectedNodes,
+    Rejection,
+)
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
+from ..state.node_matrix import NodeMatrix
 from ..state.reservations import Purpose
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from ..state.waiting import ANY, OWN, QUEUES, TOTAL, USAGE, WaitGroup, Waits, Wake, queue_gained
@@ -27,6 +34,7 @@ from .framework import Framework
 from .placer import Placer
 from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
+from .pod_aware_placer import PodAwarePlacer
 from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
 from .waits import ANY_NODE_CHANGE, waits_of
@@ -88,6 +96,7 @@ class Session:
         self.is_stopped = False
         """Whether actions have left gangs to the next cycle."""
         self._rejections: dict[str, _RejectedGang] = {}
+        self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
@@ -242,27 +251,37 @@ class Session:
 
     # -- placement -----------------------------------------------------------------------------
 
-    def placer(self, eq_class: EquivalenceClass) -> Placer:
+    def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         """Return the placer of *eq_class*, created on first use.
 
         Raises:
             PluginError: a filter or limit raised.
         """
+        pod_aware = self._pod_aware_placers.get(eq_class)
+        if pod_aware is not None:
+            return pod_aware
         placer = self._placers.get(eq_class, self.calls.record)
-        if placer is None:
-            if eq_class in self._placer_errors:
-                raise self._placer_errors[eq_class].with_traceback(None)
-            try:
-                placer = self._new_placer(eq_class)
-            except PluginError as error:
-                self._placer_errors[eq_class] = error
-                raise
-            self._placers.add(eq_class, placer)
-        return placer
+        if placer is not None and not eq_class.sees_pods:
+            return placer
+        if eq_class in self._placer_errors:
+            raise self._placer_errors[eq_class].with_traceback(None)
+        try:
+            placer = placer or self._new_placer(eq_class)
+            if eq_class.sees_pods:
+                pod_aware = self._new_pod_aware_placer(eq_class, placer)
+        except PluginError as error:
+            self._placer_errors[eq_class] = error
+            raise
+        self._placers.add(eq_class, placer)
+        if pod_aware is None:
+            return placer
+        self._pod_aware_placers[eq_class] = pod_aware
+        return pod_aware
 
     def _new_placer(self, eq_class: EquivalenceClass) -> Placer:
         framework, calls = self._framework, self.calls
         calls.require_open((*framework.filters, *framework.node_limits))
+        normalized_scorers = calls.opened(framework.normalized_scorers)
         return Placer(
             self.cache.node_matrix,
             eq_class,
@@ -271,6 +290,21 @@ class Session:
             scorers=calls.opened(framework.scorers),
             node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
+            # Other pods exclude candidates, so the scores are not normalized without them.
+            normalized_scorers=() if eq_class.sees_pods else normalized_scorers,
+            on_score_error=calls.record,
+        )
+
+    def _new_pod_aware_placer(self, eq_class: EquivalenceClass, placer: Placer) -> PodAwarePlacer:
+        framework, calls = self._framework, self.calls
+        calls.require_open(framework.pod_filters)
+        return PodAwarePlacer(
+            self.cache.node_matrix,
+            eq_class,
+            placer,
+            filters=framework.pod_filters,
+            scorers=calls.opened(framework.pod_scorers),
+            normalized_scorers=calls.opened(framework.normalized_scorers),
             on_score_error=calls.record,
         )
 
@@ -282,6 +316,20 @@ class Session:
         """
         self.calls.require_open(self._framework.filters)
         return self._feasibility.get(eq_class).feasible
+
+    def rejected_by_pods(self, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which nodes are infeasible for *eq_class* by the pods that are on nodes now.
+
+        Raises:
+            PluginError: a filter raised.
+        """
+        node_matrix = self.cache.node_matrix
+        rejected = np.zeros(node_matrix.columns, np.bool_)
+        for plugin in self._framework.pod_filters:
+            filters = partial(_masks, plugin.pod_filters, eq_class, node_matrix)
+            for mask in self.calls.call(plugin, "pod_filters", filters):
+                rejected |= mask
+        return rejected
 
     def node_limit(self, eq_class: EquivalenceClass) -> IntVector:
         """Return how many more pods of *eq_class* each node accepts, apart from amounts.
@@ -329,11 +377,25 @@ class Session:
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            fit = explain(
-                self.cache.node_matrix, self._feasibility, eq_class, self._framework.node_limits
-            )
+            fit = self._explain(eq_class)
             known = self._explanations[eq_class] = (position, fit)
         return known[1]
+
+    def _explain(self, eq_class: EquivalenceClass) -> NodeFit:
+        framework, placer = self._framework, self.placer(eq_class)
+        pod_filters = framework.pod_filters if eq_class.sees_pods else ()
+        # Which nodes other pods exclude depends on where the fitting pods are.
+        fitting = placer.allocate(placer.planned) if isinstance(placer, PodAwarePlacer) else []
+        try:
+            return explain(
+                self.cache.node_matrix,
+                self._feasibility,
+                eq_class,
+                limits=framework.node_limits,
+                pod_filters=pod_filters,
+            )
+        finally:
+            placer.rollback(fitting)
 
     def statement(self, gang: Gang) -> Statement:
         """Return a new statement for *gang*."""
@@ -587,7 +649,7 @@ class Session:
     def _capacity_of(self, eq_class: EquivalenceClass, attempt: Attempt) -> ClassCapacity | None:
         known = attempt.capacities.get(eq_class)
         placer = self._placers.peek(eq_class)
-        if placer is None:
+        if placer is None or eq_class.sees_pods:
             return known
         try:
             return ClassCapacity(placer.capacity(), not placer.limited)
@@ -629,6 +691,15 @@ class _RejectedGang:
 
     scheduled: int = 0
     """How many statements were committed before."""
+
+
+def _masks(
+    function: Callable[[EquivalenceClass, NodeMatrix], Iterable[RejectedNodes]],
+    eq_class: EquivalenceClass,
+    node_matrix: NodeMatrix,
+) -> list[BoolVector]:
+    """Return the masks of *function*, a method of a plugin."""
+    return [each.mask for each in function(eq_class, node_matrix)]
 
 
 def _vote(function: Callable[[Gang], object], gang: Gang) -> Rejection | None:

@@ -8,7 +8,7 @@ changed through its :class:`Gang` only, so that counters and sums are correct.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -21,6 +21,7 @@ from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
 from .victim_traits import victim_traits
+from .volumes import mounted_pvcs
 
 
 class TaskStatus(IntEnum):
@@ -155,7 +156,7 @@ class Task:
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
         self.index = _task_index(meta.name)
-        self.pvcs = tuple(_pod_pvcs(pod))
+        self.pvcs = mounted_pvcs(pod)
         """The PVCs that it mounts."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
         self.uses_queue_gate = queue_gates and meta.annotations.get(names.QUEUE_GATE) == "true"
@@ -205,18 +206,6 @@ class Task:
     def sort_key(self) -> tuple[float, str, str]:
         """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
-
-
-@dataclass(frozen=True, slots=True)
-class MountedPVC:
-    """A PVC that a pod mounts."""
-
-    name: str
-    owned: bool
-    """Whether it is to be owned by the pod."""
-
-    path: str
-    """The field that names it: ``spec.volumes[0].persistentVolumeClaim``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,17 +562,6 @@ def task_status(pod: Pod) -> TaskStatus:
 
 
 _FINISHED_STATUSES = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
-
-
-def _pod_pvcs(pod: Pod) -> Iterator[MountedPVC]:
-    for index, volume in enumerate(pod.spec.volumes):
-        path = f"spec.volumes[{index}]"
-        if volume.persistent_volume_claim is not None:
-            name = volume.persistent_volume_claim.claim_name
-            yield MountedPVC(name, owned=False, path=f"{path}.persistentVolumeClaim")
-        elif volume.ephemeral is not None:
-            name = f"{pod.metadata.name}-{volume.name}"
-            yield MountedPVC(name, owned=True, path=f"{path}.ephemeral")
 
 
 def _task_priority(pod: Pod) -> int:
