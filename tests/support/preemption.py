@@ -1,5 +1,7 @@
 """Builders for tests of preemption and reclaim, and a world that carries evictions out."""
 
+from typing import Any
+
 import msgspec
 from support.scheduler import Amount, SchedulerWorld, node, pod, podgroup, queue
 
@@ -35,8 +37,8 @@ def conf(*, gang: bool = True, drf: bool = False, more: str = "") -> str:
 class EvictingWorld(SchedulerWorld):
     """A cluster whose nodes carry out what a cycle decides."""
 
-    def __init__(self, text: str = "", **options: object) -> None:
-        super().__init__(text or conf(), **options)  # type: ignore[arg-type]
+    def __init__(self, text: str = "", **options: Any) -> None:
+        super().__init__(text or conf(), **options)
         self.time = 0.0
         """Unix time of the next cycle."""
         self.evicted: list[str] = []
@@ -106,7 +108,7 @@ class EvictingWorld(SchedulerWorld):
         queue_name: str = "default",
         priority: str = "low",
         phase: str = "",
-        **fields: object,
+        **fields: Any,
     ) -> None:
         """A gang of pods, running on *nodes* or pending."""
         group = podgroup(
@@ -124,7 +126,7 @@ class EvictingWorld(SchedulerWorld):
                 )
             )
 
-    def _update(self, name: str, **status: object) -> None:
+    def _update(self, name: str, **status: Any) -> None:
         found = self.pod_objects[f"uid-{name}"]
         changed = msgspec.structs.replace(found.status, **status)
         self.upsert(msgspec.structs.replace(found, status=changed))
@@ -146,9 +148,9 @@ def member(
     role: str = "",
     priority: int | None = None,
     selector: dict[str, str] | None = None,
-    ports: tuple[object, ...] = (),
+    ports: tuple[Any, ...] = (),
     affinity: Affinity | None = None,
-    **requests: Amount,
+    **requests: Any,
 ) -> Pod:
     """A pod of a gang, running if it has a node."""
     made = pod(
@@ -160,7 +162,7 @@ def member(
         priority=priority,
         selector=selector,
         affinity=affinity,
-        ports=ports,  # type: ignore[arg-type]
+        ports=ports,
         **requests,
     )
     extra = dict(annotations or {})
