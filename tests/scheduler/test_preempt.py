@@ -2,6 +2,14 @@
 
 from support.preemption import EvictingWorld, conf, node, share
 
+from batholith.model.meta import LabelSelector
+from batholith.scheduler.state.core_types import (
+    Affinity,
+    ContainerPort,
+    PodAffinity,
+    PodAffinityTerm,
+)
+
 
 def test_recorded_scenario_preempt() -> None:
     """Recorded: one of four running pods is evicted, and the high pod gets its node."""
@@ -48,3 +56,38 @@ def test_gang_is_placed_as_a_whole_or_nothing_is_evicted() -> None:
     world.gang("fits", 4, priority="high")
     world.run()
     assert len(world.evicted) == 4
+
+
+def test_pod_is_evicted_from_which_another_one_keeps_apart() -> None:
+    """Filters by other pods are asked again after the evictions (reference quirk 28)."""
+    world = EvictingWorld(conf(gang=False))
+    labels = {"kubernetes.io/hostname": "a"}
+    world.upsert(node("a", cpu=8, labels=labels))
+    world.gang("low", 2, minimum=1, nodes=("a",), labels={"app": "db"})
+    world.gang("other", 1, nodes=("a",), labels={"app": "web"})
+    term = PodAffinityTerm(
+        topology_key="kubernetes.io/hostname",
+        label_selector=LabelSelector(match_labels={"app": "db"}),
+    )
+    affinity = Affinity(
+        pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    )
+    world.gang("high", 1, priority="high", affinity=affinity)
+    world.run()
+    assert sorted(world.evicted) == ["low-t-0", "low-t-1"]
+    world.gone()
+    world.run()
+    assert world.node_of("high-t-0") == "a"
+
+
+def test_pod_with_the_host_port_is_evicted() -> None:
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=8))
+    world.gang("low", 1, nodes=("a",))
+    world.gang("port", 1, nodes=("a",), ports=(ContainerPort(host_port=80),))
+    world.gang("high", 1, priority="high", ports=(ContainerPort(host_port=80),))
+    world.run()
+    assert world.evicted == ["port-t-0"]
+    world.gone()
+    world.run()
+    assert world.node_of("high-t-0") == "a"

@@ -43,7 +43,7 @@ def clusters(draw: st.DrawFn, *, queues: tuple[str, ...] = ("default",)) -> Clus
     sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     free = [index for index, size in enumerate(sizes) for _ in range(size)]
     placed = draw(st.permutations(free))[: draw(st.integers(0, len(free)))]
-    gangs = []
+    gangs: list[RunningGang] = []
     while placed:
         taken = draw(st.integers(1, len(placed)))
         gangs.append(

@@ -1,6 +1,7 @@
 """Votes on victims: each plugin on its own, and how the votes are combined."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from support.preemption import EvictingWorld, conf, member, node, podgroup, share
@@ -53,9 +54,8 @@ class FailingVoter:
 def votes_of(*tiers: Sequence[object]) -> VictimVotes:
     """The votes of plugins in tiers."""
     framework = Framework(())
-    framework.preemptable = [list(tier) for tier in tiers]  # type: ignore[assignment]
-    framework.job_starving = [list(tier) for tier in tiers]  # type: ignore[assignment]
-    framework.job_pipelined = [list(tier) for tier in tiers]  # type: ignore[assignment]
+    voters: Any = [list(tier) for tier in tiers]
+    framework.preemptable = framework.job_starving = framework.job_pipelined = voters
     return VictimVotes(framework, PluginCalls({}), None)  # type: ignore[arg-type]
 
 
@@ -219,7 +219,7 @@ def test_priority_is_respected_without_the_plugin() -> None:
         {"priority_class": "system-node-critical"},
     ],
 )
-def test_conformance_protects_critical_pods(fields: dict[str, str]) -> None:
+def test_conformance_protects_critical_pods(fields: dict[str, Any]) -> None:
     world = EvictingWorld(conf(gang=False))
     world.upsert(node("a", cpu=1))
     world.gang("run", 1, nodes=("a",), **fields)

@@ -1,12 +1,14 @@
 """Builders for tests of preemption and reclaim, and a world that carries evictions out."""
 
+from typing import Any
+
 import msgspec
 from support.scheduler import Amount, SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.queue import Guarantee, Queue
 from batholith.scheduler.framework.decision import Decision
-from batholith.scheduler.state.core_types import Pod, PriorityClass
+from batholith.scheduler.state.core_types import Affinity, Pod, PriorityClass
 
 CONF = """
 actions: "enqueue, allocate, backfill, reclaim, preempt"
@@ -35,8 +37,8 @@ def conf(*, gang: bool = True, drf: bool = False, more: str = "") -> str:
 class EvictingWorld(SchedulerWorld):
     """A cluster whose nodes carry out what a cycle decides."""
 
-    def __init__(self, text: str = "", **options: object) -> None:
-        super().__init__(text or conf(), **options)  # type: ignore[arg-type]
+    def __init__(self, text: str = "", **options: Any) -> None:
+        super().__init__(text or conf(), **options)
         self.time = 0.0
         """Unix time of the next cycle."""
         self.evicted: list[str] = []
@@ -106,7 +108,7 @@ class EvictingWorld(SchedulerWorld):
         queue_name: str = "default",
         priority: str = "low",
         phase: str = "",
-        **fields: object,
+        **fields: Any,
     ) -> None:
         """A gang of pods, running on *nodes* or pending."""
         group = podgroup(
@@ -124,7 +126,7 @@ class EvictingWorld(SchedulerWorld):
                 )
             )
 
-    def _update(self, name: str, **status: object) -> None:
+    def _update(self, name: str, **status: Any) -> None:
         found = self.pod_objects[f"uid-{name}"]
         changed = msgspec.structs.replace(found.status, **status)
         self.upsert(msgspec.structs.replace(found, status=changed))
@@ -146,8 +148,9 @@ def member(
     role: str = "",
     priority: int | None = None,
     selector: dict[str, str] | None = None,
-    ports: tuple[object, ...] = (),
-    **requests: Amount,
+    ports: tuple[Any, ...] = (),
+    affinity: Affinity | None = None,
+    **requests: Any,
 ) -> Pod:
     """A pod of a gang, running if it has a node."""
     made = pod(
@@ -158,7 +161,8 @@ def member(
         role=role,
         priority=priority,
         selector=selector,
-        ports=ports,  # type: ignore[arg-type]
+        affinity=affinity,
+        ports=ports,
         **requests,
     )
     extra = dict(annotations or {})

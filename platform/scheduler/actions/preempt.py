@@ -5,7 +5,7 @@
    fit then; otherwise nothing is evicted.
 3. The resources are held for the gang until the pods have terminated.
 
-Tasks are not evicted for others of their own gang: that would not make it ready.
+Tasks are not evicted for others of their own gang: it would not be ready after that.
 """
 
 from ..framework.plugin_calls import PluginError

@@ -1,4 +1,4 @@
-"""Place a gang on resources of other pods, which are evicted for it; shared by two actions.
+"""Pipeline a gang on resources of other pods, which are evicted for it: for two actions.
 
 All or nothing: the statement is committed only if the gang is ready once its tasks need not wait
 any more. Tasks that fit without evictions get what is free first. Gangs are left below their
@@ -29,14 +29,17 @@ from .victim_plan import Candidates, NodeOption, choose_victims, pods_fitting
 from .victims import Reach
 
 _MAX_ROUNDS = 64
-"""Plans that are tried for the pods of one class: each places a pod or excludes a victim."""
+"""Plans that are tried for the pods of one class: each pipelines a pod or excludes a victim."""
+
+_MAX_CLEARED = 32
+"""Pods that are evicted from one node at most because a pod does not go with them."""
 
 _RECHECK_DELAY = 1.0
 """Seconds after which a gang is tried again whose victims are not running yet."""
 
 
 class Preemption:
-    """One attempt to place a gang by evictions, within one statement."""
+    """One attempt to schedule a gang by evictions, within one statement."""
 
     def __init__(
         self, session: Session, statement: Statement, gang: Gang, reach: Reach, *, breaking: bool
@@ -59,7 +62,7 @@ class Preemption:
         """Slots of tasks that plugins did not permit."""
 
     def run(self) -> bool:
-        """Place what the gang needs to be ready; returns whether it is."""
+        """Pipeline what the gang needs to be ready; returns whether it is."""
         if not self._gang.single and queue_state_rejection(self._queue):
             return False
         missing = MissingMembers(self._gang)
@@ -72,11 +75,11 @@ class Preemption:
         for eq_class, run in _runs(tasks):
             done += len(run)
             wanted = run[: missing.needed(run[0].role, len(run))]
-            placed = self._place(eq_class, wanted)
-            missing.consume(run[0].role, placed)
+            pipelined = self._pipeline_class(eq_class, wanted)
+            missing.consume(run[0].role, pipelined)
             if missing.satisfied:
                 break
-            if placed < len(wanted) and not missing.is_satisfiable(tasks[done:]):
+            if pipelined < len(wanted) and not missing.is_satisfiable(tasks[done:]):
                 return False
         return missing.satisfied and self._session.votes.job_pipelined(self._gang)
 
@@ -89,19 +92,29 @@ class Preemption:
             and not self._session.pvc_rejection(task)
         )
 
-    def _place(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
-        """Place as many of *tasks* as possible; returns how many."""
+    def _pipeline_class(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
+        """Pipeline as many of *tasks* as possible; returns how many."""
         tasks = tasks[: self._queue_limit(eq_class, len(tasks))]
-        placed = self._place_without_victims(eq_class, tasks)
+        if not eq_class.sees_pods:
+            return self._pipeline_group(eq_class, tasks)
+        for pipelined, task in enumerate(tasks):  # each may change where the next one fits
+            fits = self._pipeline_group(eq_class, (task,)) or self._pipeline_on_cleared_node(task)
+            if not fits:
+                return pipelined
+        return len(tasks)
+
+    def _pipeline_group(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
+        """Pipeline as many of *tasks* as possible, at once; returns how many."""
+        pipelined = self._pipeline_free(eq_class, tasks)
         for _ in range(_MAX_ROUNDS):
-            if placed >= len(tasks):
+            if pipelined >= len(tasks):
                 break
             known = len(self._excluded)
-            added = self._place_round(eq_class, tasks[placed:])
-            placed += added
+            added = self._pipeline_round(eq_class, tasks[pipelined:])
+            pipelined += added
             if not added and len(self._excluded) == known:
                 break
-        return placed
+        return pipelined
 
     def _queue_limit(self, eq_class: EquivalenceClass, count: int) -> int:
         """Return how many of *count* pods the queue may get."""
@@ -109,16 +122,16 @@ class Preemption:
             return count
         return min(count, self._session.votes.preemptive_count(self._queue, eq_class))
 
-    def _place_without_victims(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
-        """Place tasks on what is idle or about to be; returns how many."""
+    def _pipeline_free(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
+        """Pipeline tasks on what is idle or about to be; returns how many."""
         free = np.minimum(self._free_pods(eq_class), self._limits(eq_class))
-        free[~self._session.feasible(eq_class)] = 0
+        free[~self._feasible(eq_class)] = 0
         indexes = np.flatnonzero(free)
         chosen = np.repeat(indexes, free[indexes])[: len(tasks)].tolist()
         return self._pipeline(tasks, chosen)
 
-    def _place_round(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
-        """Choose victims for *tasks*, and place those whose victims are permitted."""
+    def _pipeline_round(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
+        """Choose victims for *tasks*, and pipeline those whose victims are permitted."""
         options = self._plan(eq_class, len(tasks))
         preemptor = self._preemptor(eq_class, tasks)
         victims = [task for option in options for task in self._tasks(option.slots)]
@@ -132,20 +145,63 @@ class Preemption:
             if refused:
                 rejected |= refused
                 continue
+            before = self._statement.savepoint()
             for task in self._needed(eq_class, option, chosen):
                 self._statement.evict(task)
+            if eq_class.sees_pods and not self._feasible(eq_class)[option.node]:
+                self._statement.rollback_to(before)  # the pods need one that was evicted
+                rejected |= {task.slot for task in chosen}
+                continue
             nodes += [option.node] * option.pods
         nodes = nodes[: len(tasks)]
-        placed = self._pipeline(tasks, nodes)
-        if placed < len(nodes):  # evict for the pods only that the queue may get
+        pipelined = self._pipeline(tasks, nodes)
+        if pipelined < len(nodes):  # evict for the pods only that the queue may get
             self._statement.rollback_to(savepoint)
-            return self._place_round(eq_class, tasks[:placed]) if placed else 0
-        if not placed:
+            return self._pipeline_round(eq_class, tasks[:pipelined]) if pipelined else 0
+        if not pipelined:
             self._excluded |= rejected
-        return placed
+        return pipelined
+
+    def _pipeline_on_cleared_node(self, task: Task) -> bool:
+        """Pipeline *task* on a node that is infeasible because of other pods, by evicting them.
+
+        Returns whether that is possible.
+        """
+        eq_class = task.eq_class
+        feasible = self._session.feasible(eq_class) & ~self._feasible(eq_class)
+        slots = self._candidates(eq_class, feasible)
+        if not len(slots):
+            return False
+        order = np.lexsort((self._ranks(slots), self._cache.task_table.node[slots]))
+        by_node: dict[int, list[Task]] = {}
+        for candidate in self._tasks(slots[order]):
+            by_node.setdefault(candidate.node_index, []).append(candidate)
+        preemptor = self._preemptor(eq_class, (task,))
+        for node_index, victims in sorted(by_node.items(), key=lambda each: len(each[1])):
+            before = self._statement.savepoint()
+            for victim in victims[:_MAX_CLEARED]:
+                if not self._permitted(preemptor, (victim,)):
+                    continue
+                self._statement.evict(victim)
+                if self._fits(eq_class, node_index) and self._pipeline((task,), [node_index]):
+                    return True
+            self._statement.rollback_to(before)
+        return False
+
+    def _fits(self, eq_class: EquivalenceClass, node_index: int) -> bool:
+        free = min(self._free_pods(eq_class)[node_index], self._limits(eq_class)[node_index])
+        return bool(free > 0 and self._feasible(eq_class)[node_index])
+
+    def _feasible(self, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which nodes are feasible apart from amounts, given the pods that are there now."""
+        feasible = self._session.feasible(eq_class)
+        if not eq_class.sees_pods:
+            return feasible
+        accepted: BoolVector = feasible & ~self._session.rejected_by_pods(eq_class)
+        return accepted
 
     def _pipeline(self, tasks: Sequence[Task], nodes: list[int]) -> int:
-        """Place one task on each of *nodes*, as far as the queue permits; returns how many."""
+        """Pipeline one task on each of *nodes*, as far as the queue permits; returns how many."""
         if not nodes:
             return 0
         eq_class = tasks[0].eq_class
@@ -158,7 +214,7 @@ class Preemption:
     # -- victims -------------------------------------------------------------------------------
 
     def _plan(self, eq_class: EquivalenceClass, count: int) -> list[NodeOption]:
-        slots = self._candidates(eq_class)
+        slots = self._candidates(eq_class, self._feasible(eq_class))
         if not len(slots):
             return []
         request, rows = self._request(eq_class)
@@ -184,11 +240,9 @@ class Preemption:
             required=self._conflicts(slots, eq_class),
         )
 
-    def _candidates(self, eq_class: EquivalenceClass, *, anywhere: bool = False) -> IntVector:
-        """Return the slots of tasks that may be evicted for pods of *eq_class*.
-
-        With *anywhere*, also those on nodes that the pods cannot use.
-        """
+    def _candidates(self, eq_class: EquivalenceClass, nodes: BoolVector | None) -> IntVector:
+        """Return the slots of tasks on *nodes* (``None``: any) that may be evicted for pods of
+        *eq_class*."""
         table = self._cache.task_table
         running = table.status == TaskStatus.RUNNING
         starting = table.status == TaskStatus.BOUND
@@ -199,8 +253,8 @@ class Preemption:
             starting = starting | assumed
         evictable = (table.node >= 0) & (table.gang != table.gang_id(self._gang))
         evictable &= table.column(PREEMPTABLE.name).astype(np.bool_)
-        if not anywhere:
-            evictable &= self._session.feasible(eq_class)[table.node]
+        if nodes is not None:
+            evictable &= nodes[table.node]
         evictable &= self._queue_mask(table)
         if (starting & evictable).any():
             self._retry_after(self._cache.cycle_time + _RECHECK_DELAY)
@@ -319,7 +373,7 @@ class Preemption:
     def _needed(
         self, eq_class: EquivalenceClass, option: NodeOption, victims: list[Task]
     ) -> list[Task]:
-        """Return *victims* without those that turn out to be unnecessary, the preferred ones
+        """Return *victims* without those that are unnecessary, the preferred ones
         first."""
         if len({task.eq_class for task in victims}) == 1:
             return victims  # the last one of equal victims is needed
@@ -343,7 +397,7 @@ class Preemption:
         allowed = self._session.allocatable_count(self._queue, eq_class)
         if allowed >= len(tasks):
             return len(tasks)
-        slots = self._candidates(eq_class, anywhere=True)
+        slots = self._candidates(eq_class, None)
         candidates = self._columns(slots, np.flatnonzero(self._vector(eq_class)), eq_class)
         request = self._vector(eq_class)
         request = request[request > 0]

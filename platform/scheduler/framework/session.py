@@ -4,18 +4,25 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
+from ..plugins.extension_points import (
+    AllocatablePlugin,
+    Allocation,
+    AllocationListener,
+    RejectedNodes,
+    Rejection,
+)
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
+from ..state.node_matrix import NodeMatrix
 from ..state.reservations import Purpose
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from ..state.waiting import ANY, OWN, QUEUES, TOTAL, USAGE, WaitGroup, Waits, Wake, queue_gained
@@ -309,6 +316,20 @@ class Session:
         """
         self.calls.require_open(self._framework.filters)
         return self._feasibility.get(eq_class).feasible
+
+    def rejected_by_pods(self, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which nodes are infeasible for *eq_class* by the pods that are on nodes now.
+
+        Raises:
+            PluginError: a filter raised.
+        """
+        node_matrix = self.cache.node_matrix
+        rejected = np.zeros(node_matrix.columns, np.bool_)
+        for plugin in self._framework.pod_filters:
+            filters = partial(_masks, plugin.pod_filters, eq_class, node_matrix)
+            for mask in self.calls.call(plugin, "pod_filters", filters):
+                rejected |= mask
+        return rejected
 
     def node_limit(self, eq_class: EquivalenceClass) -> IntVector:
         """Return how many more pods of *eq_class* each node accepts, apart from amounts.
@@ -677,6 +698,15 @@ class _RejectedGang:
 
     scheduled: int = 0
     """How many statements were committed before."""
+
+
+def _masks(
+    function: Callable[[EquivalenceClass, NodeMatrix], Iterable[RejectedNodes]],
+    eq_class: EquivalenceClass,
+    node_matrix: NodeMatrix,
+) -> list[BoolVector]:
+    """Return the masks of *function*, a method of a plugin."""
+    return [each.mask for each in function(eq_class, node_matrix)]
 
 
 def _vote(function: Callable[[Gang], object], gang: Gang) -> Rejection | None:

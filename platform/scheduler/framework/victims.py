@@ -92,9 +92,9 @@ class VictimVotes:
             permitted: list[Task] | None = None
             for plugin, function in tier:
                 vote = partial(function, preemptor, candidates)
-                answer = self._calls.call(plugin, _POINTS[reach], vote)
-                if answer is not None:
-                    uids = {task.uid for task in answer}
+                permits = self._calls.call(plugin, _POINTS[reach], vote)
+                if permits is not None:
+                    uids = {task.uid for task in permits}
                     permitted = [
                         task
                         for task in (candidates if permitted is None else permitted)

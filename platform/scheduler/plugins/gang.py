@@ -24,7 +24,7 @@ class SurplusCounter:
         self._left_by_role: dict[tuple[str, str], int] = {}
 
     def surplus(self, gang: Gang) -> int:
-        """Return how many more tasks *gang* can lose, whatever their roles are."""
+        """Return how many more tasks *gang* can lose, regardless of their roles."""
         if gang.key not in self._left:
             self._left[gang.key] = gang.counts.ready - gang.min_member
         return self._left[gang.key]
@@ -81,7 +81,7 @@ class GangPlugin:
         return gang.is_pipelined()
 
     def preemptable(self, preemptor: Preemptor, candidates: Sequence[Task]) -> list[Task]:
-        """Permit the tasks that gangs have beyond their minimum, as far as that goes."""
+        """Permit the tasks that gangs have beyond their minimum, and no more."""
         surplus = SurplusCounter()
         return [task for task in candidates if surplus.consume(task)]
 

@@ -2,8 +2,8 @@
 
 A gang for which pods were evicted gets what they release, and not the gang that happens to be first
 in the cycle after. The requests count as pipelined in the node matrix, so that other gangs see only
-what is idle beyond them. A reservation ends when its tasks are placed or gone, when it expires, or
-when a gang that outranks its own takes it.
+what is idle beyond them. A reservation ends when its tasks are allocated or deleted, when it
+expires, or when a gang that outranks its own takes it.
 
 After a restart reservations are restored from ``status.nominatedNodeName`` of pending pods.
 """
@@ -134,7 +134,7 @@ class Reservations:
         return ended
 
     def is_backed(self, reservation: Reservation) -> bool:
-        """Return whether its nodes have what is held, once evicted pods are gone."""
+        """Return whether its nodes have what is held, once evicted pods are deleted."""
         indexes = np.array([each.node_index for each in reservation.holds.values()], np.int64)
         requested = self._node_matrix.pipelined[:, indexes] > 0
         future_idle = self._node_matrix.future_idle(indexes)
@@ -162,7 +162,7 @@ class Reservations:
     def lent(self, gang_keys: Collection[str]) -> Iterator[None]:
         """Let the block use what is held for these gangs.
 
-        Afterwards it is held again, apart from tasks that were placed.
+        Afterwards it is held again, apart from tasks that were allocated.
         """
         found = [each for key in gang_keys if (each := self._by_gang.get(key)) is not None]
         lent = [each for each in found if each.counted]
