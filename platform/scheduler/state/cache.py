@@ -16,15 +16,13 @@ from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import (
-    CSINode,
-    Namespace,
     Node,
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
     PriorityClass,
 )
-from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
+from .equivalence import EquivalenceClass
 from .events import (
     CacheEvent,
     CSINodeEvent,
@@ -45,13 +43,11 @@ from .events import (
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
 from .node_usage import NodeUsages
-from .pod_topology import KnownPod, PodTopology
-from .pod_traits import QueueAffinities, annotated_traits
-from .pvcs import PVCTracker
+from .pod_classes import ClassifiedPod, PodClasses
+from .pod_traits import PodTraits, QueueAffinities, annotated_traits
 from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .task_table import TaskTable
-from .volumes import NO_VOLUMES
 
 
 @dataclass(slots=True)
@@ -93,10 +89,9 @@ class SchedulerCache:
         """
         self.node_matrix = NodeMatrix()
         self.task_table = TaskTable(self.node_matrix.resource_index)
-        self.pod_topology = PodTopology()
-        self.eq_classes = EquivalenceCache(self.pod_topology)
-        self.node_matrix.occupancy_listeners.append(self._count_terms)
-        self.pvcs = PVCTracker()
+        self.pod_classes = PodClasses(
+            self.node_matrix, find=self._classified_pod, on_change=self._on_class_changed
+        )
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
         self.node_usage = NodeUsages()
@@ -162,13 +157,13 @@ class SchedulerCache:
             case PVCEvent(old, new):
                 self.update_pvc(old, new)
             case NamespaceEvent(old, new):
-                self.update_namespace(old, new)
+                self.capacity_generation += self.pod_classes.update_namespace(old, new)
             case PVEvent(old, new):
                 self.update_volume(old, new)
             case StorageClassEvent(old, new):
-                self.pvcs.update_class(old, new)
+                self.pod_classes.pvcs.update_class(old, new)
             case CSINodeEvent(old, new):
-                self.update_csi_node(old, new)
+                self.capacity_generation += self.pod_classes.update_csi_node(old, new)
             case _:
                 self._apply_for_plugins(event)
 
@@ -190,7 +185,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self._register(new, gang))
+            task = self._new_task(new, self.pod_classes.register(new, self._traits(new, gang)))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -209,20 +204,13 @@ class SchedulerCache:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         """Add, update or delete a PVC; gangs that mount it are tried again."""
-        self._update_mounts(self.pvcs.update(old, new))
+        self._retry_pods(self.pod_classes.update_pvc(old, new))
 
     def update_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Add, update or delete a PV; gangs that mount it are tried again."""
-        self._update_mounts(self.pvcs.update_volume(old, new))
+        self._retry_pods(self.pod_classes.update_volume(old, new))
 
-    def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> None:
-        """Add, update or delete the limits of CSI drivers on a node."""
-        if old is None or new is None or old.spec != new.spec:
-            self.node_matrix.attached_volumes.update_limits(old, new)
-            self.capacity_generation += 1
-
-    def _update_mounts(self, uids: Collection[str]) -> None:
-        self._reclassify_pods(uids)
+    def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:
             known = self._tasks.get(uid)
             if known is not None:
@@ -262,15 +250,6 @@ class SchedulerCache:
         if self._queue_affinities.update(name, known, new):
             for gang in self.gangs.values():
                 self._reclassify(gang)
-
-    def update_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
-        """Add, update or delete a namespace, whose labels selectors of terms may refer to."""
-        known = new or old
-        if known is not None:
-            labels = new.metadata.labels if new is not None else None
-            uids = self.pod_topology.update_namespace(known.metadata.name, labels)
-            self._reclassify_pods(uids)
-            self.capacity_generation += bool(uids)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
@@ -477,10 +456,10 @@ class SchedulerCache:
         """
         if self._gang_of(pod) is not gang:
             return False
-        eq_class = self._classify(pod, gang)
+        eq_class = self.pod_classes.get(pod, self._traits(pod, gang))
         if eq_class is not task.eq_class:
             return False
-        self.pod_topology.update_pod(task.uid, known_pod(pod, eq_class.terms))
+        self.pod_classes.update(pod, eq_class)
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
             if not updated.has_same_scheduling_fields(task):
@@ -514,10 +493,10 @@ class SchedulerCache:
         if known is None or pod.status.phase in FINISHED:
             return False
         name = self.node_matrix.names[known.node_index]
-        eq_class = self._classify(pod)
+        eq_class = self.pod_classes.get(pod)
         if pod.spec.node_name != name or eq_class is not known.eq_class:
             return False
-        self.pod_topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
+        self.pod_classes.update(pod, eq_class)
         releasing = bool(pod.metadata.deletion_timestamp)
         if releasing is not known.releasing:
             sign = 1 if releasing else -1
@@ -526,22 +505,18 @@ class SchedulerCache:
         return True
 
     def _add_foreign_pod(self, pod: Pod) -> None:
-        eq_class = self._register(pod)
+        eq_class = self.pod_classes.register(pod)
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
 
-    def _classify(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
-        """Return the equivalence class of *pod*, a member of *gang*."""
-        eq_class = self.eq_classes.unmatched(pod)
-        eq_class = self._variant(eq_class, known_pod(pod, eq_class.terms))
-        if gang is None:
-            return eq_class
+    def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
+        """Return what plugins see of *pod*, a member of *gang*."""
         traits = annotated_traits(pod)
         if self._queue_affinities:
             path = self._with_ancestors(self.queue_of(gang).name)
             traits = self._queue_affinities.add_to(traits, path)
-        return eq_class.variant(traits=traits)
+        return traits
 
     def _reclassify(self, gang: Gang) -> None:
         """Update the classes of the tasks of *gang* for the affinity of its queue."""
@@ -566,56 +541,15 @@ class SchedulerCache:
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
 
-    # -- terms on other pods -------------------------------------------------------------------
+    def _classified_pod(self, uid: str) -> ClassifiedPod | None:
+        return self.task(uid) or self._foreign_pods.get(uid)
 
-    def _count_terms(
-        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int
-    ) -> None:
-        if eq_class.footprint:
-            eq_class.footprint.add(self.node_matrix.topology, node_indexes, sign)
-        if eq_class.volumes:
-            self.node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)
-
-    def _register(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
-        """Put the terms of *pod*, a member of *gang*, into use, and follow its PVCs; returns its
-        class."""
-        known = known_pod(pod, self.eq_classes.unmatched(pod).terms)
-        self.pvcs.add_pod(pod.metadata.uid, known.namespace, known.pvcs)
-        for selector in self.pod_topology.add_pod(pod.metadata.uid, known):
-            self._reclassify_pods(self.pod_topology.matching_pods(selector))
-        return self._classify(pod, gang)
-
-    def _variant(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
-        volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
-        return eq_class.variant(matched_by=self.pod_topology.matched_by(pod), volumes=volumes)
-
-    def _unregister(self, uid: str) -> None:
-        known = self.pod_topology.pod(uid)
-        if known is not None:
-            self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
-        for selector in self.pod_topology.remove_pod(uid):
-            self._reclassify_pods(self.pod_topology.matching_pods(selector))
-
-    def _reclassify_pods(self, uids: Iterable[str]) -> None:
-        """Update the classes of pods for which other selectors are in use than before."""
-        for uid in uids:
-            pod, task = self.pod_topology.pod(uid), self.task(uid)
-            holder = task or self._foreign_pods.get(uid)
-            if pod is None or holder is None:
-                continue
-            before = holder.eq_class
-            after = self._variant(before, pod)
-            if after is before:
-                continue
-            holder.eq_class = after
-            if task is not None:
-                self.task_table.update_eq_class(task)
-            if holder.node_index >= 0:
-                self._count_terms(before, (holder.node_index,), -1)
-                self._count_terms(after, (holder.node_index,), 1)
+    def _on_class_changed(self, pod: ClassifiedPod) -> None:
+        if isinstance(pod, Task):
+            self.task_table.update_eq_class(pod)
 
     def _remove_pod(self, uid: str) -> None:
-        self._unregister(uid)
+        self.pod_classes.unregister(uid)
         other = self._foreign_pods.pop(uid, None)
         if other is not None:
             self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
