@@ -203,12 +203,10 @@ def test_plain_pods_are_not_affected_by_terms_of_others() -> None:
     world.upsert(
         labelled(pod("x", node_name="a", scheduler="x"), spec=affinity(anti=[term("web")]))
     )
-    plain = labelled(single("p"), app="other")
-    assert world.cluster.pod_classes.eq_classes.get(
-        plain
-    ) is world.cluster.pod_classes.eq_classes.get(single("p"))
-    assert not world.cluster.pod_classes.eq_classes.get(plain).sees_pods
-    assert world.cluster.pod_classes.eq_classes.get(labelled(single("w"), app="web")).sees_pods
+    plain, eq_classes = labelled(single("p"), app="other"), world.cluster.pod_classes.eq_classes
+    assert eq_classes.get(plain) is eq_classes.get(single("p"))
+    assert not eq_classes.get(plain).sees_pods
+    assert eq_classes.get(labelled(single("w"), app="web")).sees_pods
 
 
 @pytest.mark.parametrize(("anti", "expected"), [(False, "b"), (True, "a")])
