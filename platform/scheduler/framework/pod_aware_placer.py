@@ -1,6 +1,6 @@
 """Choose nodes for pods whose filters or scores depend on pods on other nodes.
 
-A :class:`~.placer.Placer` assumes that a pod changes score and limit of its own node only. With
+For a :class:`~.placer.Placer` a pod changes nothing but the score and limit of its node. With
 inter-pod affinity, or a topology spread constraint, it changes those of whole domains. So filters
 by other pods are asked again before each pod, and the best node that they leave is chosen by the
 keys of the placer, which do not depend on other pods.
