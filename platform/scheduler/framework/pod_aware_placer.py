@@ -90,6 +90,7 @@ class PodAwarePlacer:
         chosen: list[int] = []
         position, plan = self._plan
         if position == self._position() and count <= len(plan):
+            self._placer.keys()  # it has to know of the rollback
             chosen = plan[:count]
             for node_index in chosen:
                 self._placer.allocate_on(node_index)
