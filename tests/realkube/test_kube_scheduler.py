@@ -24,6 +24,7 @@ from support.scheduler import SchedulerWorld
 from batholith.model.names import NAMESPACES as NAMESPACE_RESOURCE
 from batholith.model.names import NODES, PODS
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
+from batholith.scheduler.state.events import NamespaceEvent
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -119,7 +120,7 @@ async def test_ours_schedules_a_pod_if_and_only_if_kube_scheduler_does(
     async with truth(tmp_path) as other:
         for name, labels in NAMESPACES.items():
             stored = {"metadata": {"name": name, "labels": labels}}
-            world.cluster.update_namespace(None, msgspec.convert(stored, Namespace))
+            world.cluster.apply(NamespaceEvent(None, msgspec.convert(stored, Namespace)))
         for stored in await other.add_nodes(
             [random_node(rng, f"n{index}") for index in range(NODE_COUNT)]
         ):

@@ -13,6 +13,7 @@ from support.scheduler_filters import Cluster, affinity_scores, feasible, spread
 
 from batholith.scheduler.plugins.nodeorder import NodeOrderPlugin
 from batholith.scheduler.state.core_types import Namespace, Node, Pod
+from batholith.scheduler.state.events import NamespaceEvent
 
 _SCORES = ["leastrequested", "tainttoleration", "nodeaffinity", "balancedresource", "imagelocality"]
 
@@ -26,7 +27,7 @@ class Comparison:
         self.oracle = Cluster([], namespaces=dict(NAMESPACES))
         for name, labels in NAMESPACES.items():
             body = {"metadata": {"name": name, "labels": labels}}
-            self.world.cluster.update_namespace(None, msgspec.convert(body, Namespace))
+            self.world.cluster.apply(NamespaceEvent(None, msgspec.convert(body, Namespace)))
         for index in range(node_count):
             self.put_node(f"n{index}")
 
@@ -75,7 +76,7 @@ class Comparison:
 
     def _compare_scores(self, pod: Pod, names: list[str]) -> None:
         cluster = self.world.cluster
-        matrix, eq_class = cluster.node_matrix, cluster.eq_classes.get(pod)
+        matrix, eq_class = cluster.node_matrix, cluster.pod_classes.eq_classes.get(pod)
         columns = np.array([matrix.indexes_by_name[name] for name in names])
         for only, score, applies in (
             ("podaffinity", affinity_scores, True),

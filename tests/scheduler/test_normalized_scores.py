@@ -108,7 +108,7 @@ def test_negative_scores_keep_their_order() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", pods=1), node("b", pods=1), node("c", pods=1))
     matrix = world.cluster.node_matrix
-    eq_class = world.cluster.eq_classes.get(pod("p", cpu=0))
+    eq_class = world.cluster.pod_classes.eq_classes.get(pod("p", cpu=0))
     mask = FeasibilityCache(matrix, ()).get(eq_class)
     placer = Placer(matrix, eq_class, mask, static_scorers=(Fixed(a=-5, b=-0.5, c=-3),))
     assert [matrix.names[each] for each in placer.allocate(3)] == ["b", "c", "a"]
@@ -123,13 +123,13 @@ def test_node_with_the_images_of_a_pod_is_preferred() -> None:
     world.upsert(node("a"), node("b"), with_image)
     image = {"containers": [{"name": "c", "image": "repo/big"}]}
     p = labelled(pod("p", scheduler="default-scheduler"), spec=image)
-    matrix, eq_class = world.cluster.node_matrix, world.cluster.eq_classes.get(p)
+    matrix, eq_class = world.cluster.node_matrix, world.cluster.pod_classes.eq_classes.get(p)
     scores = image_scores(eq_class, matrix)
     assert scores is not None
     assert dict(zip("abc", scores.tolist(), strict=False)) == {"a": 0, "b": 0, "c": 28}
     world.upsert(p)
     assert world.schedule() == {"p": "c"}
     other = labelled(pod("q"), spec={"containers": [{"name": "c", "image": "repo/big:1"}]})
-    assert image_scores(world.cluster.eq_classes.get(other), matrix) is None
+    assert image_scores(world.cluster.pod_classes.eq_classes.get(other), matrix) is None
     world.upsert(node("c", cpu=7))
     assert image_scores(eq_class, matrix) is None

@@ -9,6 +9,7 @@ from support.scheduler import SchedulerWorld, pod, podgroup
 from support.scheduler_terms import HOSTNAME, labelled, placed, single, zoned
 
 from batholith.scheduler.state.core_types import Namespace
+from batholith.scheduler.state.events import NamespaceEvent
 
 Json = dict[str, Any]
 
@@ -136,9 +137,9 @@ def test_labels_of_namespaces_are_followed() -> None:
     there = term("db", namespaceSelector={"matchLabels": {"team": "red"}})
     assert placed(world, labelled(single("p"), spec=affinity(there))) is None
     red = msgspec.convert({"metadata": {"name": "other", "labels": {"team": "red"}}}, Namespace)
-    world.cluster.update_namespace(None, red)
+    world.cluster.apply(NamespaceEvent(None, red))
     assert world.schedule() == {"p": "a"}
-    world.cluster.update_namespace(red, None)
+    world.cluster.apply(NamespaceEvent(red, None))
     assert placed(world, labelled(single("q"), spec=affinity(there))) is None
 
 
@@ -188,7 +189,7 @@ def test_counts_vanish_with_the_last_pod() -> None:
         for i in range(2)
     ]
     world.upsert(*pods)
-    (selector,) = world.cluster.pod_topology.pod("uid-p0").terms.selectors  # type: ignore[union-attr]
+    (selector,) = world.cluster.pod_classes.topology.pod("uid-p0").terms.selectors  # type: ignore[union-attr]
     assert selector.targets.by_node == {0: 2}
     for each in pods:
         world.remove(each)
@@ -202,10 +203,10 @@ def test_plain_pods_are_not_affected_by_terms_of_others() -> None:
     world.upsert(
         labelled(pod("x", node_name="a", scheduler="x"), spec=affinity(anti=[term("web")]))
     )
-    plain = labelled(single("p"), app="other")
-    assert world.cluster.eq_classes.get(plain) is world.cluster.eq_classes.get(single("p"))
-    assert not world.cluster.eq_classes.get(plain).sees_pods
-    assert world.cluster.eq_classes.get(labelled(single("w"), app="web")).sees_pods
+    plain, eq_classes = labelled(single("p"), app="other"), world.cluster.pod_classes.eq_classes
+    assert eq_classes.get(plain) is eq_classes.get(single("p"))
+    assert not eq_classes.get(plain).sees_pods
+    assert eq_classes.get(labelled(single("w"), app="web")).sees_pods
 
 
 @pytest.mark.parametrize(("anti", "expected"), [(False, "b"), (True, "a")])

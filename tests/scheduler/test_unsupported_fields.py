@@ -156,7 +156,7 @@ _UNRELATED_FIELDS = (
     "setHostnameAsFQDN", "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
 )  # fmt: skip
 _UNRELATED_CONTAINER_FIELDS = (
-    "args", "command", "env", "envFrom", "image", "imagePullPolicy", "lifecycle", "livenessProbe",
+    "args", "command", "env", "envFrom", "imagePullPolicy", "lifecycle", "livenessProbe",
     "name", "ports[*].containerPort", "ports[*].name", "readinessProbe", "resizePolicy",
     "restartPolicyRules", "securityContext", "startupProbe", "stdin", "stdinOnce",
     "terminationMessagePath", "terminationMessagePolicy", "tty", "volumeDevices", "volumeMounts",
@@ -164,7 +164,7 @@ _UNRELATED_CONTAINER_FIELDS = (
 )  # fmt: skip
 _UNRELATED_VOLUMES = (
     "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI", "emptyDir",
-    "fc", "flexVolume", "flocker", "gitRepo", "glusterfs", "hostPath", "image", "name", "nfs",
+    "fc", "flexVolume", "flocker", "gitRepo", "glusterfs", "hostPath", "name", "nfs",
     "photonPersistentDisk", "portworxVolume", "projected", "quobyte", "scaleIO", "secret",
     "storageos", "vsphereVolume",
 )  # fmt: skip
@@ -178,6 +178,7 @@ POD_FIELDS: Mapping[str, str] = {
     f"affinity.podAffinity.{PREFERRED}": IMPLEMENTED,
     f"affinity.podAntiAffinity.{REQUIRED}": IMPLEMENTED,
     f"affinity.podAntiAffinity.{PREFERRED}": IMPLEMENTED,
+    "containers[*].image": IMPLEMENTED,
     "containers[*].ports[*].hostIP": IMPLEMENTED,
     "containers[*].ports[*].hostPort": IMPLEMENTED,
     "containers[*].ports[*].protocol": IMPLEMENTED,
@@ -206,6 +207,7 @@ POD_FIELDS: Mapping[str, str] = {
     "volumes[*].awsElasticBlockStore": REJECTED_FIELD,
     "volumes[*].ephemeral": REJECTED_FIELD,  # while its claim is unbound
     "volumes[*].gcePersistentDisk": REJECTED_FIELD,
+    "volumes[*].image": IMPLEMENTED,
     "volumes[*].iscsi": REJECTED_FIELD,
     "volumes[*].persistentVolumeClaim": REJECTED_FIELD,  # while it is unbound
     "volumes[*].rbd": REJECTED_FIELD,

@@ -14,6 +14,7 @@ from batholith.scheduler.state.core_types import (
     Pod,
     StorageClass,
 )
+from batholith.scheduler.state.events import CSINodeEvent
 
 Json = dict[str, Any]
 
@@ -117,16 +118,16 @@ def test_attach_limit_of_a_driver(world: SchedulerWorld) -> None:
         world.cluster.update_volume(
             None, volume(f"v{number}", claim=f"c{number}", handle=f"h{number}")
         )
-    world.cluster.update_csi_node(None, limits("a", 2))
+    world.cluster.apply(CSINodeEvent(None, limits("a", 2)))
     assert placed(world, using(single("p0"), "c0")) == "a"
     existing = using(pod("x", node_name="a", scheduler="x"), "c1")
     world.upsert(existing)
     assert placed(world, using(single("p1"), "c1")) == "a"  # attached already
     assert placed(world, using(single("p2"), "c2")) is None
     assert placed(world, using(single("p3"), "c0", "c3")) is None
-    world.cluster.update_csi_node(limits("a", 2), limits("a", 3))
+    world.cluster.apply(CSINodeEvent(limits("a", 2), limits("a", 3)))
     assert world.schedule() == {"p2": "a"}
-    world.cluster.update_csi_node(limits("a", 3), None)
+    world.cluster.apply(CSINodeEvent(limits("a", 3), None))
     assert world.schedule() == {"p3": "a"}
     for uid in list(world.pod_objects):
         world.remove(world.pod_objects[uid])
@@ -134,8 +135,8 @@ def test_attach_limit_of_a_driver(world: SchedulerWorld) -> None:
 
 
 def test_volumes_of_one_gang_count_together(world: SchedulerWorld) -> None:
-    world.cluster.update_csi_node(None, limits("a", 1))
-    world.cluster.update_csi_node(None, limits("b", 1))
+    world.cluster.apply(CSINodeEvent(None, limits("a", 1)))
+    world.cluster.apply(CSINodeEvent(None, limits("b", 1)))
     world.upsert(podgroup("g", 3))
     for number in range(3):
         world.cluster.update_pvc(None, claim(f"c{number}", f"v{number}"))
@@ -172,7 +173,7 @@ def test_one_pod_uses_a_read_write_once_pod_claim(world: SchedulerWorld) -> None
 )
 def test_unbound_claim_is_rejected_by_name(world: SchedulerWorld, mode: str, expected: str) -> None:
     body = {"metadata": {"name": "sc"}, "volumeBindingMode": mode}
-    world.cluster.pvcs.update_class(None, msgspec.convert(body, StorageClass))
+    world.cluster.pod_classes.pvcs.update_class(None, msgspec.convert(body, StorageClass))
     world.cluster.update_pvc(None, claim("c", storageClassName="sc"))
     world.upsert(podgroup("g", 1), using(pod("g-0", "g"), "c"))
     assert world.schedule() == {}

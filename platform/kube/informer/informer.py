@@ -286,7 +286,7 @@ class Informer(Generic[T]):
         await self._store.synced.wait()
 
     async def wait_synced_or_refused(self) -> None:
-        """The same, or until the server has said that the resource does not exist or may not be
+        """The same, or until the server reports that the resource does not exist or may not be
         read; it is asked again, and the objects are delivered then."""
         events = (self._store.synced, self._reflector.refused)
         waiting = [asyncio.create_task(event.wait()) for event in events]

@@ -145,7 +145,7 @@ class Reflector(Generic[T]):
         self._events_received = 0
         """Events and bookmarks of the current watch."""
         self.refused = asyncio.Event()
-        """Set once the server has said that the resource does not exist, or may not be read."""
+        """Set once the server has reported that the resource does not exist, or may not be read."""
         self._failures = FailureLog(self._timing)
         self._log_fields = {"resource": scope.resource.plural, "namespace": scope.namespace}
 

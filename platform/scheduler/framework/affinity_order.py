@@ -7,7 +7,7 @@ from ..state.gangs import Task
 
 
 def in_affinity_order(tasks: Sequence[Task]) -> Sequence[Task]:
-    """Return *tasks* so that those come first to which others require affinity.
+    """Return *tasks* with those first to which others require affinity.
 
     Otherwise a gang whose first role needs a later one nearby would never fit. The order is kept
     among the others, and among tasks that need each other.

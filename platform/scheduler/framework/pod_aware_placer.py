@@ -1,12 +1,12 @@
 """Choose nodes for pods whose filters or scores depend on pods on other nodes.
 
-A :class:`~.placer.Placer` assumes that a pod changes the score and limit of its own node only. With
+For a :class:`~.placer.Placer` a pod changes nothing but the score and limit of its node. With
 inter-pod affinity, or a topology spread constraint, it changes those of whole domains. So filters
 by other pods are asked again before each pod, and the best node that they leave is chosen by the
 keys of the placer, which do not depend on other pods.
 
 Most of the pods that other pods' anti-affinity concerns have no terms themselves: then nothing that
-they do changes their own filters, and all are placed in one batch.
+they do changes their own filters, and all are allocated in one batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ class PodAwarePlacer:
         """Nodes that :meth:`capacity` found, and for which state of the node matrix."""
 
     def capacity(self, at_most: int = MAX_AMOUNT) -> int:
-        """Return how many more pods fit if they are placed one after the other, up to *at_most*.
+        """Return how many more pods fit if they are allocated one after the other, up to *at_most*.
 
         Raises:
             PluginError: a filter or limit raised; so does :meth:`allocate`, which has allocated
@@ -90,6 +90,7 @@ class PodAwarePlacer:
         chosen: list[int] = []
         position, plan = self._plan
         if position == self._position() and count <= len(plan):
+            self._placer.keys()  # it has to know of the rollback
             chosen = plan[:count]
             for node_index in chosen:
                 self._placer.allocate_on(node_index)

@@ -370,7 +370,7 @@ class Session:
 
     def pvc_rejection(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""
-        return self.cache.pvcs.blocking_reason(task)
+        return self.cache.pod_classes.pvcs.blocking_reason(task)
 
     def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""

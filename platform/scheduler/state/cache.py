@@ -15,8 +15,6 @@ from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
 from .core_types import (
-    CSINode,
-    Namespace,
     Node,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -24,7 +22,7 @@ from .core_types import (
     PriorityClass,
 )
 from .disruption_budgets import DisruptionBudgets
-from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
+from .equivalence import EquivalenceClass
 from .events import (
     CacheEvent,
     CSINodeEvent,
@@ -56,16 +54,14 @@ from .gangs import (
 )
 from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
-from .pod_topology import KnownPod, PodTopology
+from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
-from .pvcs import PVCTracker
 from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .role_counts import RoleCounts
 from .task_table import TaskTable
 from .victim_columns import add_victim_columns
-from .volumes import NO_VOLUMES
 from .waiting import (
     ANY,
     PODGROUP,
@@ -137,10 +133,9 @@ class SchedulerCache:
         self.reservations = Reservations(self.node_matrix, self.task)
         self.refused_evictions: dict[str, float] = {}
         """Until when pods are not evicted again whose eviction was refused, by uid."""
-        self.pod_topology = PodTopology()
-        self.eq_classes = EquivalenceCache(self.pod_topology)
-        self.node_matrix.occupancy_listeners.append(self._count_terms)
-        self.pvcs = PVCTracker()
+        self.pod_classes = PodClasses(
+            self.node_matrix, find=self._classified_pod, on_change=self._on_class_changed
+        )
         self.role_counts = RoleCounts()
         self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
@@ -224,13 +219,13 @@ class SchedulerCache:
             case PVCEvent(old, new):
                 self.update_pvc(old, new)
             case NamespaceEvent(old, new):
-                self.update_namespace(old, new)
+                self.capacity_generation += self.pod_classes.update_namespace(old, new)
             case PVEvent(old, new):
                 self.update_volume(old, new)
             case StorageClassEvent(old, new):
-                self.pvcs.update_class(old, new)
+                self.pod_classes.pvcs.update_class(old, new)
             case CSINodeEvent(old, new):
-                self.update_csi_node(old, new)
+                self.capacity_generation += self.pod_classes.update_csi_node(old, new)
             case _:
                 self._apply_for_plugins(event)
 
@@ -262,7 +257,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self._register(new, gang))
+            task = self._new_task(new, self.pod_classes.register(new, self._traits(new, gang)))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -283,20 +278,13 @@ class SchedulerCache:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         """Add, update or delete a PVC; gangs that mount it are tried again."""
-        self._update_mounts(self.pvcs.update(old, new))
+        self._retry_pods(self.pod_classes.update_pvc(old, new))
 
     def update_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Add, update or delete a PV; gangs that mount it are tried again."""
-        self._update_mounts(self.pvcs.update_volume(old, new))
+        self._retry_pods(self.pod_classes.update_volume(old, new))
 
-    def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> None:
-        """Add, update or delete the limits of CSI drivers on a node."""
-        if old is None or new is None or old.spec != new.spec:
-            self.node_matrix.attached_volumes.update_limits(old, new)
-            self.capacity_generation += 1
-
-    def _update_mounts(self, uids: Collection[str]) -> None:
-        self._reclassify_pods(uids)
+    def _retry_pods(self, uids: Collection[str]) -> None:
         for uid in uids:
             known = self._tasks.get(uid)
             if known is not None:
@@ -342,15 +330,6 @@ class SchedulerCache:
         if self._queue_affinities.update(name, known, new):
             for gang in self.gangs.values():
                 self._reclassify(gang)
-
-    def update_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
-        """Add, update or delete a namespace, whose labels selectors of terms may refer to."""
-        known = new or old
-        if known is not None:
-            labels = new.metadata.labels if new is not None else None
-            uids = self.pod_topology.update_namespace(known.metadata.name, labels)
-            self._reclassify_pods(uids)
-            self.capacity_generation += bool(uids)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
@@ -603,10 +582,10 @@ class SchedulerCache:
         """
         if self._gang_of(pod) is not gang:
             return False
-        eq_class = self._classify(pod, gang)
+        eq_class = self.pod_classes.get(pod, self._traits(pod, gang))
         if eq_class is not task.eq_class:
             return False
-        self.pod_topology.update_pod(task.uid, known_pod(pod, eq_class.terms))
+        self.pod_classes.update(pod, eq_class)
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
             if not updated.has_same_scheduling_fields(task):
@@ -645,10 +624,10 @@ class SchedulerCache:
         if known is None or pod.status.phase in FINISHED:
             return False
         name = self.node_matrix.names[known.node_index]
-        eq_class = self._classify(pod)
+        eq_class = self.pod_classes.get(pod)
         if pod.spec.node_name != name or eq_class is not known.eq_class:
             return False
-        self.pod_topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
+        self.pod_classes.update(pod, eq_class)
         releasing = bool(pod.metadata.deletion_timestamp)
         if releasing is not known.releasing:
             sign = 1 if releasing else -1
@@ -657,19 +636,14 @@ class SchedulerCache:
         return True
 
     def _add_foreign_pod(self, pod: Pod) -> None:
-        eq_class = self._register(pod)
+        eq_class = self.pod_classes.register(pod)
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
 
-    def _classify(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
-        """Return the equivalence class of *pod*, a member of *gang*."""
-        eq_class = self.eq_classes.unmatched(pod)
-        eq_class = self._variant(eq_class, known_pod(pod, eq_class.terms))
-        if gang is None:
-            return eq_class
-        traits = self._add_gang_traits(annotated_traits(pod), gang, task_role(pod))
-        return eq_class.variant(traits=traits)
+    def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
+        """Return what plugins see of *pod*, a member of *gang*."""
+        return self._add_gang_traits(annotated_traits(pod), gang, task_role(pod))
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
         if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
@@ -703,59 +677,20 @@ class SchedulerCache:
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
 
-    # -- terms on other pods -------------------------------------------------------------------
+    def _classified_pod(self, uid: str) -> ClassifiedPod | None:
+        return self.task(uid) or self._foreign_pods.get(uid)
 
-    def _count_terms(
-        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int
-    ) -> None:
-        if eq_class.footprint:
-            eq_class.footprint.add(self.node_matrix.topology, node_indexes, sign)
-        if eq_class.volumes:
-            self.node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)
+    def _on_class_changed(self, pod: ClassifiedPod) -> None:
+        if not isinstance(pod, Task):
+            return
+        self.task_table.update_eq_class(pod)
+        if pod.gang is not None and pod.status is TaskStatus.PENDING:
+            pod.gang.version += 1
+            self._dirty_gangs[pod.gang.key] = pod.gang
 
-    def _register(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
-        """Put the terms of *pod*, a member of *gang*, into use, and follow its PVCs; returns its
-        class."""
-        known = known_pod(pod, self.eq_classes.unmatched(pod).terms)
-        self.pvcs.add_pod(pod.metadata.uid, known.namespace, known.pvcs)
-        for selector in self.pod_topology.add_pod(pod.metadata.uid, known):
-            self._reclassify_pods(self.pod_topology.matching_pods(selector))
-        return self._classify(pod, gang)
-
-    def _variant(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
-        volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
-        return eq_class.variant(matched_by=self.pod_topology.matched_by(pod), volumes=volumes)
-
-    def _unregister(self, uid: str) -> None:
-        known = self.pod_topology.pod(uid)
-        if known is not None:
-            self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
-        for selector in self.pod_topology.remove_pod(uid):
-            self._reclassify_pods(self.pod_topology.matching_pods(selector))
-
-    def _reclassify_pods(self, uids: Iterable[str]) -> None:
-        """Update the classes of pods for which other selectors are in use than before."""
-        for uid in uids:
-            pod, task = self.pod_topology.pod(uid), self.task(uid)
-            holder = task or self._foreign_pods.get(uid)
-            if pod is None or holder is None:
-                continue
-            before = holder.eq_class
-            after = self._variant(before, pod)
-            if after is before:
-                continue
-            holder.eq_class = after
-            if task is not None:
-                self.task_table.update_eq_class(task)
-                if task.gang is not None and task.status is TaskStatus.PENDING:
-                    task.gang.version += 1
-                    self._dirty_gangs[task.gang.key] = task.gang
-            if holder.node_index >= 0:
-                self._count_terms(before, (holder.node_index,), -1)
-                self._count_terms(after, (holder.node_index,), 1)
 
     def _remove_pod(self, uid: str) -> None:
-        self._unregister(uid)
+        self.pod_classes.unregister(uid)
         other = self._foreign_pods.pop(uid, None)
         if other is not None:
             self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)

@@ -147,12 +147,12 @@ class EquivalenceClass:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether such a pod, once it has a node, may make another one schedulable."""
+        """Whether another pod may be schedulable once such a pod has a node."""
         return any(each.awaited_by for each in self.matched_by)
 
     @property
     def affects_itself(self) -> bool:
-        """Whether a pod on a node changes what its own terms say about the next one."""
+        """Whether a pod on a node changes the filters of the next one."""
         return bool(self.volumes.exclusive_claims) or not self.matched_by.isdisjoint(
             self.terms.selectors
         )

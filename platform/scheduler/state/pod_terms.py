@@ -46,7 +46,7 @@ class SelectedPods:
 class SelectorKey:
     """What determines a :class:`PodSelector`."""
 
-    parts: tuple[SelectedPods, ...]
+    conditions: tuple[SelectedPods, ...]
     """All must select the pod."""
 
     without_terminating: bool = False
@@ -77,17 +77,19 @@ class PodSelector:
         """Return whether a pod with *labels* in *namespace* is selected."""
         if terminating and self.key.without_terminating:
             return False
-        return all(each.matches(namespace, labels, namespace_labels) for each in self.key.parts)
+        return all(
+            each.matches(namespace, labels, namespace_labels) for each in self.key.conditions
+        )
 
     @property
     def uses_namespace_labels(self) -> bool:
-        """Whether labels of namespaces matter."""
-        return any(each.namespace_labels.requirements for each in self.key.parts)
+        """Whether it refers to labels of namespaces."""
+        return any(each.namespace_labels.requirements for each in self.key.conditions)
 
     def pivot(self) -> tuple[str, frozenset[str]] | None:
         """Return a label, and the values of which a selected pod has one."""
-        for part in self.key.parts:
-            for requirement in part.labels.requirements:
+        for condition in self.key.conditions:
+            for requirement in condition.labels.requirements:
                 if requirement.operator is Operator.IN:
                     return requirement.key, requirement.values
         return None
@@ -143,8 +145,8 @@ class PodTerms:
 
     @cached_property
     def awaited(self) -> tuple[PodSelector, ...]:
-        """Selectors of pods that may make the pod schedulable: by their affinity, or because a
-        domain with the fewest pods gets one more."""
+        """Selectors of pods with which the pod may be schedulable: to which it has affinity, or one
+        more of which in the domain with the fewest reduces the skew."""
         affinity = (self.affinity,) if self.affinity else ()
         return (*affinity, *(each.selector for each in self.spread))
 
@@ -195,9 +197,9 @@ class TermCompiler:
 
     def _spread(self, constraint: TopologySpreadConstraint, pod: Pod) -> SpreadTerm:
         labels = _with_labels(constraint.label_selector, pod, equal=constraint.match_label_keys)
-        parts = (SelectedPods(labels, frozenset((pod.metadata.namespace,))),)
+        conditions = (SelectedPods(labels, frozenset((pod.metadata.namespace,))),)
         return SpreadTerm(
-            selector=self._selector(parts, without_terminating=True),
+            selector=self._selector(conditions, without_terminating=True),
             topology_key=constraint.topology_key,
             max_skew=constraint.max_skew,
             min_domains=1 if constraint.min_domains is None else constraint.min_domains,
@@ -207,9 +209,9 @@ class TermCompiler:
         )
 
     def _selector(
-        self, parts: Iterable[SelectedPods], *, without_terminating: bool = False
+        self, conditions: Iterable[SelectedPods], *, without_terminating: bool = False
     ) -> PodSelector:
-        key = SelectorKey(tuple(dict.fromkeys(parts)), without_terminating)
+        key = SelectorKey(tuple(dict.fromkeys(conditions)), without_terminating)
         selector = self._selectors.get(key)
         if selector is None:
             selector = self._selectors[key] = PodSelector(key)

@@ -2,7 +2,7 @@
 
 A pod that is known holds its terms, so that their selectors are *in use*. The selectors in use that
 match a pod, with its own terms, are all that other pods can see of it; they are part of its
-equivalence class and of its footprint on a node. When a selector comes into use or falls out of
+equivalence class and of its footprint on a node. When a selector is put into use or falls out of
 use, the classes of the pods that it matches change: :meth:`PodTopology.add_pod` and
 :meth:`PodTopology.remove_pod` return it, and :meth:`PodTopology.matching_pods` finds them.
 """
@@ -59,7 +59,7 @@ class PodTopology:
         return self._pods.get(uid)
 
     def add_pod(self, uid: str, pod: KnownPod) -> list[PodSelector]:
-        """Add a pod; returns the selectors that come into use with its terms."""
+        """Add a pod; returns the selectors that are put into use with its terms."""
         self._index_pod(uid, pod)
         new = []
         for selector in pod.terms.selectors:

@@ -75,7 +75,7 @@ class PodVolumes:
 
     @property
     def depend_on_pods(self) -> bool:
-        """Whether the volumes that other pods use matter."""
+        """Whether volumes that other pods use count."""
         return bool(self.csi or self.exclusive_claims)
 
 
