@@ -40,7 +40,7 @@ def _reference_placement(
         plugin.on_session_open(world.cluster)
     chosen = []
     for each in gang_objects:
-        eq_class = world.cluster.eq_classes.get(each.spec)
+        eq_class = world.cluster.eq_classes.get(each)
         request = eq_class.request_vector(matrix.resource_index)
         best: tuple[int, str] | None = None
         for candidate in sorted(cluster_objects, key=lambda one: one.metadata.name):
@@ -130,7 +130,7 @@ def test_feasibility_masks_follow_node_updates(
         selector={"zone": zone} if zone else {},
         tolerations=(Toleration(operator="Exists"),) if tolerant else (),
     )
-    eq_class = world.cluster.eq_classes.get(tested.spec)
+    eq_class = world.cluster.eq_classes.get(tested)
     current: dict[str, Node] = {}
     for i, label in [*enumerate(labels), *again]:
         taints = (Taint(key="t", effect="NoExecute"),) if label == "b" else ()

@@ -119,7 +119,7 @@ def test_rejected_gang_does_not_fit_what_is_idle(
     for minimum, pods in gang_objects:
         if any(each.metadata.name in scheduled for each in pods):
             continue
-        eq_classes = {world.cluster.eq_classes.get(each.spec) for each in pods}
+        eq_classes = {world.cluster.eq_classes.get(each) for each in pods}
         if len(eq_classes) > 1:
             continue
         request = eq_classes.pop().request_vector(matrix.resource_index)

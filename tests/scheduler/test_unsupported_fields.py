@@ -17,25 +17,13 @@ Json = dict[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
-_AFFINITY = f"affinity.podAffinity.{REQUIRED}"
-_ANTI_AFFINITY = f"affinity.podAntiAffinity.{REQUIRED}"
-_SPREAD = "topologySpreadConstraints[*].whenUnsatisfiable"
 _SPREADS = [
     {"topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"},
     {"topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"},
 ]
 
 REJECTED: tuple[tuple[str, Json, str], ...] = (
-    (_AFFINITY, {"affinity": {"podAffinity": {REQUIRED: [_TERM]}}}, f"spec.{_AFFINITY}[0]"),
-    (
-        _ANTI_AFFINITY,
-        {"affinity": {"podAntiAffinity": {REQUIRED: [_TERM]}}},
-        f"spec.{_ANTI_AFFINITY}[0]",
-    ),
-    (_SPREAD, {"topologySpreadConstraints": _SPREADS}, "spec.topologySpreadConstraints[1]"),
     ("resourceClaims", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims[0]"),
-    ("resources", {"resources": {"requests": {"cpu": "1"}}}, "spec.resources.requests"),
-    ("resources", {"resources": {"limits": {"cpu": "1"}}}, "spec.resources.limits"),
     (
         "schedulingGroup",
         {"schedulingGroup": {"podGroupName": "g"}},
@@ -84,14 +72,17 @@ def test_unsupported_field_is_in_the_conditions_of_pod_and_podgroup(
     ]
     (condition,) = report.status.conditions
     assert (condition.type, condition.reason) == ("Unschedulable", "UnsupportedField")
-    assert condition.message.endswith(f"Origin reason is g-0: {expected}")
+    assert condition.message.endswith(f"g-0: {expected}")
     assert not world.cluster.queue_named("default").allocated
 
 
 def test_all_unsupported_fields_are_named() -> None:
-    spec = {"resourceClaims": [{"name": "c"}], "resources": {"limits": {"cpu": "1"}}}
+    spec = {"resourceClaims": [{"name": "c"}], "schedulingGroup": {"podGroupName": "g"}}
     found = unsupported_fields(msgspec.convert(spec, PodSpec))
-    assert [each.path for each in found] == ["spec.resources.limits", "spec.resourceClaims[0]"]
+    assert [each.path for each in found] == [
+        "spec.resourceClaims[0]",
+        "spec.schedulingGroup.podGroupName",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -183,10 +174,10 @@ POD_FIELDS: Mapping[str, str] = {
     **{f"volumes[*].{name}": UNRELATED for name in _UNRELATED_VOLUMES},
     f"affinity.nodeAffinity.{REQUIRED}": IMPLEMENTED,
     f"affinity.nodeAffinity.{PREFERRED}": IMPLEMENTED,
-    f"affinity.podAffinity.{REQUIRED}": REJECTED_FIELD,
-    f"affinity.podAffinity.{PREFERRED}": PREFERENCE,
-    f"affinity.podAntiAffinity.{REQUIRED}": REJECTED_FIELD,
-    f"affinity.podAntiAffinity.{PREFERRED}": PREFERENCE,
+    f"affinity.podAffinity.{REQUIRED}": IMPLEMENTED,
+    f"affinity.podAffinity.{PREFERRED}": IMPLEMENTED,
+    f"affinity.podAntiAffinity.{REQUIRED}": IMPLEMENTED,
+    f"affinity.podAntiAffinity.{PREFERRED}": IMPLEMENTED,
     "containers[*].ports[*].hostIP": IMPLEMENTED,
     "containers[*].ports[*].hostPort": IMPLEMENTED,
     "containers[*].ports[*].protocol": IMPLEMENTED,
@@ -201,7 +192,7 @@ POD_FIELDS: Mapping[str, str] = {
     "priority": IMPLEMENTED,
     "priorityClassName": IMPLEMENTED,  # the API server sets priority from it
     "resourceClaims": REJECTED_FIELD,
-    "resources": REJECTED_FIELD,
+    "resources": IMPLEMENTED,
     "runtimeClassName": IMPLEMENTED,  # the API server sets overhead, tolerations and selector
     "schedulerName": IMPLEMENTED,
     "schedulingGates": IMPLEMENTED,
@@ -211,7 +202,7 @@ POD_FIELDS: Mapping[str, str] = {
     "tolerations[*].operator": REJECTED_FIELD,  # other than Equal and Exists
     "tolerations[*].tolerationSeconds": UNRELATED,
     "tolerations[*].value": IMPLEMENTED,
-    "topologySpreadConstraints": REJECTED_FIELD,  # ScheduleAnyway is a preference
+    "topologySpreadConstraints": IMPLEMENTED,
     "volumes[*].awsElasticBlockStore": REJECTED_FIELD,
     "volumes[*].ephemeral": REJECTED_FIELD,  # while its claim is unbound
     "volumes[*].gcePersistentDisk": REJECTED_FIELD,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.scheduler import Amount, SchedulerWorld, node, pod, podgroup, queue
+from support.scheduler_terms import labelled
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import QUEUE_GATE
@@ -151,6 +153,44 @@ def _add_gang(data: st.DataObject, worlds: TwoWorlds, step: int) -> None:
         )
 
 
+_TERMS: list[dict[str, Any]] = [
+    {
+        "affinity": {
+            kind: {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}
+                ]
+            }
+        }
+    }
+    for kind in ("podAffinity", "podAntiAffinity")
+    for app in ("x", "y")
+] + [
+    {
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": "x"}},
+            }
+        ]
+    },
+    {},
+    {},
+]
+
+
+def _add_pods_with_terms(data: st.DataObject, worlds: TwoWorlds, step: int) -> None:
+    """A gang whose pods have terms on other pods, or are seen by such terms."""
+    name, size = f"t{step}", data.draw(st.integers(1, 3))
+    group = podgroup(name, data.draw(st.integers(1, size)))
+    worlds.both(lambda world: world.upsert(group))
+    spec, app = data.draw(st.sampled_from(_TERMS)), data.draw(st.sampled_from("xy"))
+    for i in range(size):
+        worlds.set_pod(labelled(pod(f"{name}-t-{i}", name), spec=spec, app=app))
+
+
 def _upsert(group: PodGroup, world: SchedulerWorld) -> None:
     world.upsert(group)
 
@@ -234,7 +274,7 @@ def _set_priority(data: st.DataObject, worlds: TwoWorlds, step: int) -> None:
 _EVENTS = [
     _set_node, _set_node, _remove_node, _add_gang, _add_gang, _add_gang, _add_alike,
     _add_foreign_pod, _finish_pod, _finish_pod, _terminate_pod, _set_queue, _set_priority,
-    _mount_pvc, _set_pvc,
+    _mount_pvc, _set_pvc, _add_pods_with_terms,
 ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ _AUDIT_POLICY = {
 
 
 def assets() -> Path | None:
-    """The directory of etcd, kube-apiserver and kube-controller-manager, if there is one."""
+    """The directory of etcd and the programs of Kubernetes, if there is one."""
     given = os.environ.get("BATHOLITH_ASSETS")
     if given:
         return Path(given)
@@ -368,6 +368,25 @@ class RealKube:
             "--kube-api-qps=5000",
             "--kube-api-burst=5000",
             f"--controllers={','.join(controllers)}",
+            *flags,
+        )
+
+    def start_scheduler(self, *flags: str, user: str = "admin") -> subprocess.Popen[bytes]:
+        """Start kube-scheduler, under *user*; does not wait until it is ready."""
+        kubeconfig = self.kubeconfig_of(user)
+        (port,) = free_ports(1)
+        return self._spawn(
+            "kube-scheduler",
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--authentication-skip-lookup=true",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self.directory}",
+            "--kube-api-qps=5000",
+            "--kube-api-burst=5000",
             *flags,
         )
 

@@ -202,6 +202,15 @@ class KindSource(Generic[T]):
         await self._informer.attach_event_handler(self._handler)
 
 
+class OptionalSource(KindSource[T]):
+    """A source of objects that a cluster may lack, or that may not be read there: then none exist
+    until that changes."""
+
+    async def wait_synced(self) -> None:
+        """Wait until the initial list is in the store, or the server refuses to give it."""
+        await self._informer.wait_synced_or_refused()
+
+
 class Informer(Generic[T]):
     """Informer of one resource, decoded as *view*, narrowed by selectors.
 
@@ -275,6 +284,17 @@ class Informer(Generic[T]):
     async def wait_synced(self) -> None:
         """Wait until the initial list is in the store and delivered to all handlers."""
         await self._store.synced.wait()
+
+    async def wait_synced_or_refused(self) -> None:
+        """The same, or until the server has said that the resource does not exist or may not be
+        read; it is asked again, and the objects are delivered then."""
+        events = (self._store.synced, self._reflector.refused)
+        waiting = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
 
     @property
     def synced(self) -> bool:

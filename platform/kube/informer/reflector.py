@@ -34,8 +34,10 @@ from ..errors import (
     BadRequestError,
     ConnectionLostError,
     DecodeError,
+    ForbiddenError,
     GoneError,
     InvalidError,
+    NotFoundError,
     RequestTimeoutError,
     ServerError,
     TooManyRequestsError,
@@ -142,6 +144,8 @@ class Reflector(Generic[T]):
         """Oldest version to watch from, if the server has stated it."""
         self._events_received = 0
         """Events and bookmarks of the current watch."""
+        self.refused = asyncio.Event()
+        """Set once the server has said that the resource does not exist, or may not be read."""
         self._failures = FailureLog(self._timing)
         self._log_fields = {"resource": scope.resource.plural, "namespace": scope.namespace}
 
@@ -194,6 +198,8 @@ class Reflector(Generic[T]):
     def _on_failure(self, error: Exception, started: float) -> float | None:
         """Return None to retry at once, else the minimum delay; discard an unusable version."""
         self.stats.failures += 1
+        if isinstance(error, (ForbiddenError, NotFoundError)):
+            self.refused.set()
         if isinstance(error, ConnectionLostError):
             self._log_failure("watch failed, resuming", error)
             lasted = self._timing.monotonic() - started >= VERY_SHORT_WATCH

@@ -1,10 +1,10 @@
 """The fit error of a pod: why no node fits it, with counts and the nearest node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import NodeLimitPlugin
+from ..plugins.extension_points import NodeLimitPlugin, PodFilterPlugin, RejectedNodes
 from ..state.diagnosis import NearestNode, NodeFit
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
@@ -18,6 +18,7 @@ def explain(
     feasibility: FeasibilityCache,
     eq_class: EquivalenceClass,
     limits: Sequence[NodeLimitPlugin] = (),
+    pod_filters: Sequence[PodFilterPlugin] = (),
 ) -> NodeFit:
     """Return why no node fits one more pod of *eq_class*.
 
@@ -35,6 +36,10 @@ def explain(
     reasons = list(feasibility.reasons)
     codes = feasibility.get(eq_class).codes[alive]
     capacity = node_matrix.capacity(request, alive)
+    for rejected in _excluded_by_pods(node_matrix, eq_class, pod_filters):
+        excludes = (codes == FEASIBLE) & rejected.mask[alive]
+        codes = np.where(excludes, len(reasons), codes)
+        reasons.append(rejected.reason)
     for plugin in limits:
         reached, reason = _reached(plugin, node_matrix, eq_class, alive, capacity)
         codes = np.where((codes == FEASIBLE) & reached, len(reasons), codes)
@@ -61,6 +66,17 @@ def explain(
             reasons[code],
         ),
     )
+
+
+def _excluded_by_pods(
+    node_matrix: NodeMatrix, eq_class: EquivalenceClass, pod_filters: Sequence[PodFilterPlugin]
+) -> Iterator[RejectedNodes]:
+    """Yield the nodes that filters by other pods reject."""
+    for plugin in pod_filters:
+        try:
+            yield from plugin.pod_filters(eq_class, node_matrix)
+        except Exception as error:
+            raise PluginError(plugin, "pod_filters") from error
 
 
 def _reached(
@@ -114,7 +130,7 @@ def _nearest(
     shortage = np.maximum(wanted - left[rows], 0) / np.maximum(wanted, 1)
     worst = np.where(candidates, shortage.max(axis=0), np.inf)
     ties = np.flatnonzero(worst == worst.min())
-    return int(min(ties, key=lambda at: node_matrix.names[node_indexes[at]]))
+    return int(ties[node_matrix.tie_breakers()[node_indexes[ties]].argmax()])
 
 
 def _lacks(

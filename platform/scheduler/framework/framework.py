@@ -15,7 +15,10 @@ from ..plugins.extension_points import (
     JobValidPlugin,
     NodeLimitPlugin,
     NodeScorePlugin,
+    NormalizedScorePlugin,
     OverusedPlugin,
+    PodFilterPlugin,
+    PodScorePlugin,
     PreemptablePlugin,
     PreemptivePlugin,
     QueueOrderPlugin,
@@ -74,6 +77,9 @@ class Framework:
         self.filters = _having(FilterPlugin, every, "enablePredicate")
         self.node_limits = _having(NodeLimitPlugin, every, "enablePredicate")
         self.node_scorers = _having(NodeScorePlugin, every, "enableNodeOrder")
+        self.normalized_scorers = _having(NormalizedScorePlugin, every, "enableNodeOrder")
+        self.pod_filters = _having(PodFilterPlugin, every, "enablePredicate")
+        self.pod_scorers = _having(PodScorePlugin, every, "enableNodeOrder")
         self.retry_times = _having(RetryTimePlugin, every)
         self.scorers = _having(ScorePlugin, every, "enableNodeOrder")
         self.static_scorers = _having(StaticScorePlugin, every, "enableNodeOrder")

@@ -13,13 +13,14 @@ import numpy as np
 from ..plugins.extension_points import (
     NodeLimitPlugin,
     NodeScorePlugin,
+    NormalizedScorePlugin,
     ScorePlugin,
     Scores,
     StaticScorePlugin,
 )
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.resources import FloatVector, IntVector
+from ..state.resources import MAX_AMOUNT, BoolVector, FloatVector, IntVector
 from .feasibility import FeasibilityMask
 from .plugin_calls import PluginError
 
@@ -27,7 +28,9 @@ _SCORE_RESOLUTION = 2**16
 """Scores that differ by less than one part of this are equal."""
 
 _TIE_BITS = 20
-_MAX_SCORE = 2**42
+_MAX_SCORE = 2**41
+"""Scores are limited to this, in either direction, so that a key fits 64 bits."""
+
 _MAX_CAPACITY = 2**31
 _MIN_STEPS, _MAX_STEPS, _MAX_TOTAL_STEPS = 4, 128, 1024
 """How many pods ahead keys are computed: per node, and for all nodes."""
@@ -36,6 +39,9 @@ _MIN_SLICE = 64
 
 _FULL_KEY = -1
 """Key of a full node."""
+
+
+_NO_SCORES: IntVector = np.zeros(0, np.int64)
 
 
 def _ignore(error: PluginError) -> None:
@@ -55,6 +61,7 @@ class Placer:
         scorers: Sequence[ScorePlugin] = (),
         node_scorers: Sequence[NodeScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
+        normalized_scorers: Sequence[NormalizedScorePlugin] = (),
         on_score_error: Callable[[PluginError], object] = _ignore,
     ) -> None:
         """Score all nodes.
@@ -79,6 +86,9 @@ class Placer:
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
         self._static_scores = self._get_static_scores(mask, static_scorers)
+        self._normalized_scorers = tuple(normalized_scorers)
+        self._normalized_scores: IntVector | None = None
+        self._normalize(np.flatnonzero(node_matrix.alive), drop_equal=True)
         self._position = node_matrix.usage_changes.position
         self._capacity = np.zeros(0, np.int64)
         self._keys = np.zeros(0, np.int64)
@@ -102,7 +112,7 @@ class Placer:
         """Use it in another session; *on_score_error* is called from now on."""
         self._on_score_error = on_score_error
 
-    def capacity(self) -> int:
+    def capacity(self, at_most: int = MAX_AMOUNT) -> int:
         """Return how many more pods fit on all nodes in total."""
         self._refresh()
         return int(self._capacity.sum())
@@ -132,12 +142,59 @@ class Placer:
                     self.rollback(chosen)
                     raise
                 keys, next_keys = self._keys, self._next_keys
+            if self._normalized_scorers and keys[node_index] < 0:
+                self._allocate(chosen[allocated:])
+                allocated = len(chosen)
+                try:
+                    self._renormalize()
+                except PluginError:
+                    self.rollback(chosen)
+                    raise
+                keys, next_keys = self._keys, self._next_keys
         self._allocate(chosen[allocated:])
         return chosen
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
         """Release pods that were allocated on *node_indexes*."""
         self._node_matrix.vacate(self._eq_class, node_indexes)
+
+    # -- for pods whose filters or scores depend on other pods ------------------------------------
+
+    def keys(self) -> IntVector:
+        """Return a number per column that is larger for a better node; negative if none fits."""
+        self._refresh()
+        return self._keys
+
+    @staticmethod
+    def add_scores(keys: IntVector, scores: IntVector) -> IntVector:
+        """Return *keys* of nodes whose score is larger by *scores*."""
+        result: IntVector = keys + (scores.astype(np.int64) * _SCORE_RESOLUTION << _TIE_BITS)
+        return result
+
+    def allocate_on(self, node_index: int) -> None:
+        """Allocate a pod on *node_index*, which has a key that is not negative."""
+        is_behind = self._position != self._node_matrix.usage_changes.position
+        if is_behind or self._stale_index not in (None, node_index):
+            self._refresh()
+        upcoming = self._next_keys.get(node_index)
+        if upcoming:
+            self._keys[node_index] = upcoming.pop()
+        else:
+            self._stale_index = node_index
+        self._allocate([node_index])
+
+    def allocate_among(self, count: int, allowed: BoolVector) -> list[int]:
+        """Allocate up to *count* pods on nodes that are *allowed*."""
+        keys = self.keys()
+        excluded = np.flatnonzero(~allowed & (keys >= 0))
+        saved = keys[excluded]
+        keys[excluded] = _FULL_KEY
+        chosen = self.allocate(count)
+        if self._keys is not keys:  # a score raised, so all keys are new
+            self.rollback(chosen)
+            return self.allocate_among(count, allowed)
+        keys[excluded] = saved
+        return chosen
 
     # -- private -------------------------------------------------------------------------------
 
@@ -153,14 +210,17 @@ class Placer:
         position = log.position
         if self._position != position:
             changed = log.since(self._position)
-            if changed is None or len(changed) > self._node_matrix.columns:
+            many = changed is None or len(changed) > self._node_matrix.columns
+            if changed is None or many or self._normalized_scorers:
                 self._rescore_all()
             else:
                 self._rescore(sorted(set(changed)))
             self._position = position
         if self._stale_index is not None:
-            self._compute_next_keys(self._stale_index, 1)
-            self._stale_index = None
+            node_index, self._stale_index = self._stale_index, None
+            self._compute_next_keys(node_index, 1)
+            if self._normalized_scorers and self._keys[node_index] < 0:
+                self._renormalize()
 
     def _node_capacity(self, node_indexes: IntVector | None = None) -> IntVector:
         """Return how many more pods fit on each of *node_indexes* (default: all)."""
@@ -201,6 +261,7 @@ class Placer:
         self._stale_index = None
         node_indexes = np.flatnonzero(self._capacity)
         if len(node_indexes):
+            self._normalize(node_indexes)
             where = _as_slice(node_indexes)
             allocatable = self._node_matrix.allocatable[:, where]
             used = allocatable - self._node_matrix.idle[:, where]
@@ -208,6 +269,41 @@ class Placer:
             while keys is None:
                 keys = self._compute_keys(node_indexes, allocatable, used)
             self._keys[where] = keys
+
+    def _normalize(self, candidates: IntVector, *, drop_equal: bool = False) -> bool:
+        """Normalize scores over *candidates*; returns whether one of theirs is different now.
+
+        With *drop_equal* scores of which all are equal are dropped: they are so for any nodes.
+        """
+        if not len(candidates):
+            return False
+        total: IntVector | None = None
+        kept = []
+        for scorer in self._normalized_scorers:
+            try:
+                scores = scorer.normalized_scores(self._eq_class, self._node_matrix, candidates)
+                if scores is not None:
+                    _checked(scores, len(candidates))
+                    total = scores if total is None else total + scores
+                if scores is not None or not drop_equal:
+                    kept.append(scorer)
+            except Exception as error:
+                self._report(PluginError(scorer, "normalized_scores"), error)
+        self._normalized_scorers = tuple(kept)
+        before, self._normalized_scores = self._normalized_scores, None
+        if total is not None:
+            self._normalized_scores = np.zeros(self._node_matrix.columns, np.int64)
+            self._normalized_scores[candidates] = total
+        old, new = (
+            _NO_SCORES if each is None else each[candidates]
+            for each in (before, self._normalized_scores)
+        )
+        return not np.array_equal(old, new)
+
+    def _renormalize(self) -> None:
+        """Normalize scores again, since a candidate has become full."""
+        if self._normalize(np.flatnonzero(self._keys >= 0)):
+            self._rescore_all()
 
     def _compute_next_keys(self, node_index: int, count: int) -> None:
         """Compute the next keys of *node_index*, whose key is stale, and of the next best nodes."""
@@ -257,6 +353,8 @@ class Placer:
         """
         where = _as_slice(node_indexes)
         scores = self._static_scores[where]
+        if self._normalized_scores is not None:
+            scores = scores + self._normalized_scores[where]
         for scorer in self._scorers:
             try:
                 scores = scores + _checked(
@@ -277,8 +375,8 @@ class Placer:
                 )
                 self._report(PluginError(node_scorer, "node_score"), error)
                 return None
-        fine = np.minimum(np.maximum(scores * _SCORE_RESOLUTION, 0), _MAX_SCORE).astype(np.int64)
-        keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[where]
+        fine = np.clip(scores * _SCORE_RESOLUTION, -_MAX_SCORE, _MAX_SCORE).astype(np.int64)
+        keys: IntVector = ((fine + _MAX_SCORE) << _TIE_BITS) + self._tie_breakers[where]
         return keys
 
     def _get_static_scores(

@@ -27,6 +27,7 @@ from .framework import Framework
 from .placer import Placer
 from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
+from .pod_aware_placer import PodAwarePlacer
 from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
 from .waits import ANY_NODE_CHANGE, waits_of
@@ -88,6 +89,7 @@ class Session:
         self.is_stopped = False
         """Whether actions have left gangs to the next cycle."""
         self._rejections: dict[str, _RejectedGang] = {}
+        self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
         self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
@@ -242,27 +244,37 @@ class Session:
 
     # -- placement -----------------------------------------------------------------------------
 
-    def placer(self, eq_class: EquivalenceClass) -> Placer:
+    def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         """Return the placer of *eq_class*, created on first use.
 
         Raises:
             PluginError: a filter or limit raised.
         """
+        pod_aware = self._pod_aware_placers.get(eq_class)
+        if pod_aware is not None:
+            return pod_aware
         placer = self._placers.get(eq_class, self.calls.record)
-        if placer is None:
-            if eq_class in self._placer_errors:
-                raise self._placer_errors[eq_class].with_traceback(None)
-            try:
-                placer = self._new_placer(eq_class)
-            except PluginError as error:
-                self._placer_errors[eq_class] = error
-                raise
-            self._placers.add(eq_class, placer)
-        return placer
+        if placer is not None and not eq_class.sees_pods:
+            return placer
+        if eq_class in self._placer_errors:
+            raise self._placer_errors[eq_class].with_traceback(None)
+        try:
+            placer = placer or self._new_placer(eq_class)
+            if eq_class.sees_pods:
+                pod_aware = self._new_pod_aware_placer(eq_class, placer)
+        except PluginError as error:
+            self._placer_errors[eq_class] = error
+            raise
+        self._placers.add(eq_class, placer)
+        if pod_aware is None:
+            return placer
+        self._pod_aware_placers[eq_class] = pod_aware
+        return pod_aware
 
     def _new_placer(self, eq_class: EquivalenceClass) -> Placer:
         framework, calls = self._framework, self.calls
         calls.require_open((*framework.filters, *framework.node_limits))
+        normalized_scorers = calls.opened(framework.normalized_scorers)
         return Placer(
             self.cache.node_matrix,
             eq_class,
@@ -271,6 +283,21 @@ class Session:
             scorers=calls.opened(framework.scorers),
             node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
+            # Other pods exclude candidates, so the scores are not normalized without them.
+            normalized_scorers=() if eq_class.sees_pods else normalized_scorers,
+            on_score_error=calls.record,
+        )
+
+    def _new_pod_aware_placer(self, eq_class: EquivalenceClass, placer: Placer) -> PodAwarePlacer:
+        framework, calls = self._framework, self.calls
+        calls.require_open(framework.pod_filters)
+        return PodAwarePlacer(
+            self.cache.node_matrix,
+            eq_class,
+            placer,
+            filters=framework.pod_filters,
+            scorers=calls.opened(framework.pod_scorers),
+            normalized_scorers=calls.opened(framework.normalized_scorers),
             on_score_error=calls.record,
         )
 
@@ -329,11 +356,25 @@ class Session:
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            fit = explain(
-                self.cache.node_matrix, self._feasibility, eq_class, self._framework.node_limits
-            )
+            fit = self._explain(eq_class)
             known = self._explanations[eq_class] = (position, fit)
         return known[1]
+
+    def _explain(self, eq_class: EquivalenceClass) -> NodeFit:
+        framework, placer = self._framework, self.placer(eq_class)
+        pod_filters = framework.pod_filters if eq_class.sees_pods else ()
+        # Which nodes other pods exclude depends on where the fitting pods are.
+        fitting = placer.allocate(placer.planned) if isinstance(placer, PodAwarePlacer) else []
+        try:
+            return explain(
+                self.cache.node_matrix,
+                self._feasibility,
+                eq_class,
+                limits=framework.node_limits,
+                pod_filters=pod_filters,
+            )
+        finally:
+            placer.rollback(fitting)
 
     def statement(self, gang: Gang) -> Statement:
         """Return a new statement for *gang*."""
@@ -408,7 +449,14 @@ class Session:
             self.cache.assume(change.gang, change.tasks)
             gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
             self.placements += [
-                Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
+                Placement(
+                    task.namespace,
+                    task.name,
+                    task.uid,
+                    task.node,
+                    gang_ref,
+                    self.cache.node_matrix.node_infos[task.node_index],
+                )
                 for task in change.tasks
             ]
         for task in committed.evicted:
@@ -587,7 +635,7 @@ class Session:
     def _capacity_of(self, eq_class: EquivalenceClass, attempt: Attempt) -> ClassCapacity | None:
         known = attempt.capacities.get(eq_class)
         placer = self._placers.peek(eq_class)
-        if placer is None:
+        if placer is None or eq_class.sees_pods:
             return known
         try:
             return ClassCapacity(placer.capacity(), not placer.limited)

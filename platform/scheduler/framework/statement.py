@@ -18,9 +18,11 @@ from ..state.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from ..state.waiting import Wake
+from .affinity_order import in_affinity_order
 from .attempt import Attempt, ClassCapacity
 from .placer import Placer
 from .plugin_calls import PluginError
+from .pod_aware_placer import PodAwarePlacer
 
 
 class SessionView(Protocol):
@@ -36,7 +38,7 @@ class SessionView(Protocol):
         """Call the listeners for an operation that is undone."""
         ...
 
-    def placer(self, eq_class: EquivalenceClass) -> Placer:
+    def placer(self, eq_class: EquivalenceClass) -> Placer | PodAwarePlacer:
         """Return the placer of *eq_class* in this session."""
         ...
 
@@ -117,7 +119,7 @@ class Operation:
     before: TaskStatus
     """Status of the tasks before it."""
 
-    placer: Placer | None = None
+    placer: Placer | PodAwarePlacer | None = None
     """The placer that chose the nodes, if any."""
 
 
@@ -258,7 +260,7 @@ class Statement:
         tasks = self._unblocked(tasks)
         if self.attempt.blocked and not missing.is_satisfiable(tasks):
             return
-        order = grouped(tasks) if missing.total >= len(tasks) else tasks
+        order = in_affinity_order(grouped(tasks) if missing.total >= len(tasks) else tasks)
         done = 0
         for eq_class, run in _runs(order):
             done += len(run)
@@ -272,7 +274,7 @@ class Statement:
     def allocate_extra(self, tasks: Sequence[Task], at_most: int) -> int:
         """Allocate up to *at_most* further tasks of a ready gang; returns how many."""
         allocated = 0
-        for eq_class, run in _runs(self._unblocked(tasks)):
+        for eq_class, run in _runs(in_affinity_order(self._unblocked(tasks))):
             if allocated == at_most:
                 break
             if not self.has_failed(run[0]):
@@ -319,10 +321,10 @@ class Statement:
         if not self._gang.single and not eq_class.best_effort:
             allowed = min(allowed, self._session.allocatable_count(self._queue, eq_class))
         placer = self._session.placer(eq_class)
-        capacity = placer.capacity()
+        capacity = placer.capacity(len(tasks))
         possible = min(allowed, capacity)
         if not self._operations:
-            self.attempt.capacities[eq_class] = ClassCapacity(capacity, not placer.limited)
+            self.attempt.capacities[eq_class] = _class_capacity(placer, eq_class, capacity)
         if possible < len(tasks):
             self.attempt.failed.add(eq_class)
             if allowed < len(tasks):
@@ -443,6 +445,14 @@ def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bo
         case OperationKind.ALLOCATE:
             matrix.vacate(eq_class, node_indexes)
     cache.unplace_tasks(change.gang, change.tasks)
+
+
+def _class_capacity(
+    placer: Placer | PodAwarePlacer, eq_class: EquivalenceClass, count: int
+) -> ClassCapacity:
+    if isinstance(placer, PodAwarePlacer):
+        return ClassCapacity(count, is_exact=False, sees_pods=True)
+    return ClassCapacity(count, is_exact=not placer.limited)
 
 
 def grouped(tasks: Sequence[Task]) -> list[Task]:

@@ -6,9 +6,9 @@ are combined. Plugins do not change the scheduler cache. A filter, limit or vote
 the gang in question unschedulable; an order or score that raises is skipped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -212,6 +212,56 @@ class NodeLimitPlugin(Protocol):
 
     def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
         """Return why a node that has reached its limit is infeasible."""
+        ...
+
+
+class RejectedNodes(NamedTuple):
+    """Nodes that a filter rejects, and why."""
+
+    mask: BoolVector
+    """A value for each column of the node matrix."""
+
+    reason: str
+
+
+@runtime_checkable
+class NormalizedScorePlugin(Protocol):
+    """Score of a node relative to the other candidates, apart from amounts; scores are added."""
+
+    def normalized_scores(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
+    ) -> IntVector | None:
+        """Return a score for each of *candidates*, over which it is normalized, or ``None`` if all
+        are equal. If all nodes are equal for a class, the plugin is not asked again."""
+        ...
+
+
+@runtime_checkable
+class PodFilterPlugin(Protocol):
+    """Which nodes are infeasible by the pods that are on any node; the first reason counts."""
+
+    def depends_on_pods(self, eq_class: EquivalenceClass) -> bool:
+        """Return whether the filters reject nodes for pods of *eq_class* at all, now."""
+        ...
+
+    def pod_filters(self, eq_class: EquivalenceClass, nodes: NodeMatrix) -> Iterable[RejectedNodes]:
+        """Return what each filter rejects for one more pod of *eq_class*; asked before each pod."""
+        ...
+
+
+@runtime_checkable
+class PodScorePlugin(Protocol):
+    """Score of a node by the pods that are on any node; scores are added."""
+
+    def prefers_by_pods(self, eq_class: EquivalenceClass) -> bool:
+        """Return whether the scores for pods of *eq_class* may differ between nodes, now."""
+        ...
+
+    def pod_scores(
+        self, eq_class: EquivalenceClass, nodes: NodeMatrix, candidates: IntVector
+    ) -> IntVector | None:
+        """Return a score for each of *candidates*, over which it is normalized, or ``None`` if all
+        are equal; asked before each pod."""
         ...
 
 

@@ -1,25 +1,41 @@
-"""``predicates``: filters by cordon, node selector, node affinity, taints and host ports."""
+"""``predicates``: filters by cordon, node selector, node affinity, taints and host ports, and by
+inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by bound volumes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ..state.core_types import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
-from ..state.resources import IntVector
+from ..state.pod_terms import SpreadTerm
+from ..state.pod_topology import domain_keys
+from ..state.resources import BoolVector, IntVector
+from ..state.volumes import ZONE_LABELS, PodVolumes
 from .arguments import boolean
+from .extension_points import RejectedNodes
+from .pod_filters import affinity_filters, nodes_included, spread_filters
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
 NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+VOLUME_ZONE_MISMATCH = "node(s) had no available volume zone"
+VOLUME_AFFINITY_MISMATCH = "node(s) didn't match PersistentVolume's node affinity"
+VOLUME_LIMIT_REACHED = "node(s) exceed max volume count"
+CLAIM_IN_USE = (
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+)
 NO_FREE_PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 
+_MAX_ENTRIES = 2_000
+"""Sets of constraints for which the included nodes are kept."""
+
+
 class PredicatesPlugin:
-    """The filters of kube-scheduler that depend on one node only."""
+    """The filters of kube-scheduler."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Parse which filters are enabled."""
@@ -31,6 +47,16 @@ class PredicatesPlugin:
         )
 
         self._node_ports_enabled = boolean(arguments, "predicate.NodePortsEnable", default=True)
+        self._pod_affinity_enabled = boolean(arguments, "predicate.PodAffinityEnable", default=True)
+        self._volume_limits_enabled = boolean(
+            arguments, "predicate.NodeVolumeLimitsEnable", default=True
+        )
+        self._volume_zone_enabled = boolean(arguments, "predicate.VolumeZoneEnable", default=True)
+        self._volume_binding_enabled = boolean(
+            arguments, "predicate.VolumeBindingEnable", default=True
+        )
+        self._spread_enabled = boolean(arguments, "predicate.PodTopologySpreadEnable", default=True)
+        self._included = IncludedNodes()
 
     def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Return the reason of the first filter that rejects *node*."""
@@ -42,6 +68,10 @@ class PredicatesPlugin:
             for taint in node.taints:
                 if taint.effect in _HARD_EFFECTS and not _tolerates(eq_class.tolerations, taint):
                     return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        if self._volume_zone_enabled and not in_zones(eq_class.volumes, node):
+            return VOLUME_ZONE_MISMATCH
+        if self._volume_binding_enabled and not allowed_by_volumes(eq_class.volumes, node):
+            return VOLUME_AFFINITY_MISMATCH
         return None
 
     def node_limit(
@@ -57,6 +87,71 @@ class PredicatesPlugin:
         """Return the reason of kube-scheduler."""
         return NO_FREE_PORTS
 
+    def depends_on_pods(self, eq_class: EquivalenceClass) -> bool:
+        """Return whether affinity, anti-affinity or a constraint concerns the pods."""
+        terms = eq_class.terms
+        if eq_class.volumes.depend_on_pods or (terms.spread and self._spread_enabled):
+            return True
+        return self._pod_affinity_enabled and bool(
+            terms.affinity
+            or terms.anti_affinity
+            or any(any(domain_keys(each.holders)) for each in eq_class.matched_by)
+        )
+
+    def pod_filters(self, eq_class: EquivalenceClass, nodes: NodeMatrix) -> Iterator[RejectedNodes]:
+        """Yield what inter-pod affinity, topology spread and volumes in use reject."""
+        if self._pod_affinity_enabled:
+            yield from affinity_filters(eq_class, nodes)
+        if self._spread_enabled and eq_class.terms.spread:
+            included = self._included.get(eq_class, eq_class.terms.spread, nodes)
+            yield from spread_filters(eq_class, nodes, included)
+        if eq_class.volumes:
+            yield from self._volume_filters(eq_class.volumes, nodes)
+
+    def _volume_filters(self, volumes: PodVolumes, nodes: NodeMatrix) -> Iterator[RejectedNodes]:
+        attached = nodes.attached_volumes
+        if attached.is_claim_in_use(volumes):
+            yield RejectedNodes(nodes.alive.copy(), CLAIM_IN_USE)
+        if self._volume_limits_enabled and attached.has_limit(volumes):
+            exceeded = attached.exceeded(volumes, nodes.indexes_by_name, nodes.columns)
+            yield RejectedNodes(exceeded, VOLUME_LIMIT_REACHED)
+
+
+class IncludedNodes:
+    """Which nodes count for topology spread constraints, kept until nodes change."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._known: dict[object, tuple[int, int, Sequence[BoolVector]]] = {}
+
+    def get(
+        self, eq_class: EquivalenceClass, constraints: tuple[SpreadTerm, ...], nodes: NodeMatrix
+    ) -> Sequence[BoolVector]:
+        """Return the nodes for each of *constraints* of *eq_class*."""
+        key = (eq_class.constraints_key, constraints)
+        known = self._known.get(key)
+        state = (nodes.node_changes.position, nodes.columns)
+        if known is None or known[:2] != state:
+            if len(self._known) >= _MAX_ENTRIES:
+                self._known.clear()
+            masks = nodes_included(
+                eq_class,
+                constraints,
+                nodes,
+                matches_affinity=matches_node_affinity,
+                tolerates_taints=tolerates_hard_taints,
+            )
+            known = self._known[key] = (*state, masks)
+        return known[2]
+
+
+def tolerates_hard_taints(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
+    """Return whether the pods tolerate all taints of *node* that keep pods away."""
+    return all(
+        taint.effect not in _HARD_EFFECTS or _tolerates(eq_class.tolerations, taint)
+        for taint in node.taints
+    )
+
 
 def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
     """Return whether *node* matches the selector and required node affinity of *eq_class*."""
@@ -65,6 +160,27 @@ def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
     required = eq_class.required
     return required is None or any(
         matches_term(term, node) for term in required.node_selector_terms
+    )
+
+
+def in_zones(volumes: PodVolumes, node: NodeInfo) -> bool:
+    """Return whether *node* is in the zones and regions of *volumes*.
+
+    A node without any such label is, since there are no zones then.
+    """
+    if not volumes.zones or not any(key in node.labels for key in ZONE_LABELS):
+        return True
+    return all(
+        node.labels.get(key, node.labels.get(ZONE_LABELS[key])) in values
+        for key, values in volumes.zones
+    )
+
+
+def allowed_by_volumes(volumes: PodVolumes, node: NodeInfo) -> bool:
+    """Return whether all *volumes* can be used on *node*."""
+    return all(
+        any(matches_term(term, node) for term in selector.node_selector_terms)
+        for selector in volumes.node_selectors
     )
 
 
@@ -122,3 +238,14 @@ def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -
         taint.effect == effect and not _tolerates(eq_class.tolerations, taint)
         for taint in node.taints
     )
+
+
+def tolerates_cordon(tolerations: tuple[Toleration, ...]) -> bool:
+    """Return whether pods with *tolerations* may be bound to a node that is cordoned."""
+    return _tolerates(tolerations, _UNSCHEDULABLE_TAINT)
+
+
+def untolerated(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> Taint | None:
+    """Return the first of *taints* that keeps pods with *tolerations* away, if any."""
+    hard = (taint for taint in taints if taint.effect in _HARD_EFFECTS)
+    return next((taint for taint in hard if not _tolerates(tolerations, taint)), None)

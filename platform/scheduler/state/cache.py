@@ -14,12 +14,22 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+)
 from .disruption_budgets import DisruptionBudgets
-from .equivalence import EquivalenceCache, EquivalenceClass
+from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from .events import (
     CacheEvent,
+    CSINodeEvent,
     EvictionForgotten,
+    NamespaceEvent,
     NodeEvent,
     NodesMeasured,
     PlacementForgotten,
@@ -28,9 +38,11 @@ from .events import (
     PodGroupEvent,
     PriorityClassEvent,
     PVCEvent,
+    PVEvent,
     QueueEvent,
     Recheck,
     ResourceQuotaEvent,
+    StorageClassEvent,
 )
 from .gangs import (
     Gang,
@@ -44,6 +56,7 @@ from .gangs import (
 )
 from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
+from .pod_topology import KnownPod, PodTopology
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from .pvcs import PVCTracker
 from .reservations import Reservations
@@ -52,6 +65,7 @@ from .resources import Amounts
 from .role_counts import RoleCounts
 from .task_table import TaskTable
 from .victim_columns import add_victim_columns
+from .volumes import NO_VOLUMES
 from .waiting import (
     ANY,
     PODGROUP,
@@ -123,7 +137,9 @@ class SchedulerCache:
         self.reservations = Reservations(self.node_matrix, self.task)
         self.refused_evictions: dict[str, float] = {}
         """Until when pods are not evicted again whose eviction was refused, by uid."""
-        self.eq_classes = EquivalenceCache()
+        self.pod_topology = PodTopology()
+        self.eq_classes = EquivalenceCache(self.pod_topology)
+        self.node_matrix.occupancy_listeners.append(self._count_terms)
         self.pvcs = PVCTracker()
         self.role_counts = RoleCounts()
         self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
@@ -159,6 +175,9 @@ class SchedulerCache:
         self._capacity_generation = 0
         self._seen_positions = (-1, -1)
         """Ends of the change logs of the node matrix after the last cycle."""
+        self.overcommitted_nodes: set[int] = set()
+        """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
+        arrived since the first cycle."""
         self._in_cycle = False
 
     @contextmanager
@@ -170,7 +189,7 @@ class SchedulerCache:
         finally:
             self._in_cycle = False
 
-    def apply(self, event: CacheEvent) -> None:  # noqa: C901 - a branch for each event
+    def apply(self, event: CacheEvent) -> None:
         """Apply *event*.
 
         Raises:
@@ -187,10 +206,6 @@ class SchedulerCache:
                 self.update_podgroup(old, new)
             case QueueEvent(old, new):
                 self.update_queue(old, new)
-            case PVCEvent(old, new):
-                self.update_pvc(old, new)
-            case PriorityClassEvent(old, new):
-                self.update_priority_class(old, new)
             case PlacementForgotten(uid):
                 self.forget(uid)
             case EvictionForgotten(uid, until):
@@ -198,6 +213,24 @@ class SchedulerCache:
                 self.forget_eviction(uid)
             case Recheck(key):
                 self._recheck(key)
+            case _:
+                self._apply_context(event)
+
+    def _apply_context(self, event: CacheEvent) -> None:
+        """Apply an event of an object that pods or gangs only refer to."""
+        match event:
+            case PriorityClassEvent(old, new):
+                self.update_priority_class(old, new)
+            case PVCEvent(old, new):
+                self.update_pvc(old, new)
+            case NamespaceEvent(old, new):
+                self.update_namespace(old, new)
+            case PVEvent(old, new):
+                self.update_volume(old, new)
+            case StorageClassEvent(old, new):
+                self.pvcs.update_class(old, new)
+            case CSINodeEvent(old, new):
+                self.update_csi_node(old, new)
             case _:
                 self._apply_for_plugins(event)
 
@@ -229,7 +262,7 @@ class SchedulerCache:
             return
         self._remove_pod(uid)
         if gang is not None:
-            task = self._new_task(new, self._classify(new, gang))
+            task = self._new_task(new, self._register(new, gang))
             if known and known[1].evicting:
                 _keep_evicting(task)
             self._add_task(gang, task)
@@ -250,10 +283,25 @@ class SchedulerCache:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         """Add, update or delete a PVC; gangs that mount it are tried again."""
-        for uid in self.pvcs.update(old, new):
-            gang = self._tasks[uid][0]
-            gang.version += 1
-            self.mark_changed(gang)
+        self._update_mounts(self.pvcs.update(old, new))
+
+    def update_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        """Add, update or delete a PV; gangs that mount it are tried again."""
+        self._update_mounts(self.pvcs.update_volume(old, new))
+
+    def update_csi_node(self, old: CSINode | None, new: CSINode | None) -> None:
+        """Add, update or delete the limits of CSI drivers on a node."""
+        if old is None or new is None or old.spec != new.spec:
+            self.node_matrix.attached_volumes.update_limits(old, new)
+            self.capacity_generation += 1
+
+    def _update_mounts(self, uids: Collection[str]) -> None:
+        self._reclassify_pods(uids)
+        for uid in uids:
+            known = self._tasks.get(uid)
+            if known is not None:
+                known[0].version += 1
+                self.mark_changed(known[0])
 
     def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         """Add, update or delete a PodGroup."""
@@ -295,6 +343,15 @@ class SchedulerCache:
             for gang in self.gangs.values():
                 self._reclassify(gang)
 
+    def update_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Add, update or delete a namespace, whose labels selectors of terms may refer to."""
+        known = new or old
+        if known is not None:
+            labels = new.metadata.labels if new is not None else None
+            uids = self.pod_topology.update_namespace(known.metadata.name, labels)
+            self._reclassify_pods(uids)
+            self.capacity_generation += bool(uids)
+
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
         if old is not None:
@@ -327,6 +384,7 @@ class SchedulerCache:
         class."""
         self.set_task_statuses(gang, tasks, TaskStatus.BINDING)
         self._mark_allocation_changed(gang)
+        self.capacity_generation += tasks[0].eq_class.is_awaited if tasks else False
 
     def assume_evicted(self, task: Task) -> None:
         """Assume that *task*, which is releasing by a statement, is evicted."""
@@ -345,7 +403,7 @@ class SchedulerCache:
         task.evicting = False
         if task.status is TaskStatus.RELEASING and task.pod_status is not TaskStatus.RELEASING:
             self._update_status(gang, task, task.pod_status)
-            self.mark_changed(gang)
+            self._mark_allocation_changed(gang)
         return gang
 
     def place_tasks(
@@ -386,7 +444,7 @@ class SchedulerCache:
         self.unplace_tasks(gang, (task,))
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         gang.version += 1
-        self.mark_changed(gang)
+        self._mark_allocation_changed(gang)
         return gang
 
     def mark_ungated(self, gang: Gang, tasks: Iterable[Task]) -> None:
@@ -548,6 +606,7 @@ class SchedulerCache:
         eq_class = self._classify(pod, gang)
         if eq_class is not task.eq_class:
             return False
+        self.pod_topology.update_pod(task.uid, known_pod(pod, eq_class.terms))
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
             if not updated.has_same_scheduling_fields(task):
@@ -564,7 +623,7 @@ class SchedulerCache:
         status = TaskStatus.RELEASING if task.evicting else updated.status
         if status is not task.status:
             self._update_status(gang, task, status)
-            self.mark_changed(gang)
+            self._mark_allocation_changed(gang)
         return True
 
     def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
@@ -586,9 +645,10 @@ class SchedulerCache:
         if known is None or pod.status.phase in FINISHED:
             return False
         name = self.node_matrix.names[known.node_index]
-        eq_class = self.eq_classes.get(pod.spec)
+        eq_class = self._classify(pod)
         if pod.spec.node_name != name or eq_class is not known.eq_class:
             return False
+        self.pod_topology.update_pod(pod.metadata.uid, known_pod(pod, eq_class.terms))
         releasing = bool(pod.metadata.deletion_timestamp)
         if releasing is not known.releasing:
             sign = 1 if releasing else -1
@@ -597,15 +657,19 @@ class SchedulerCache:
         return True
 
     def _add_foreign_pod(self, pod: Pod) -> None:
-        eq_class = self.eq_classes.get(pod.spec)
+        eq_class = self._register(pod)
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
         self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
 
-    def _classify(self, pod: Pod, gang: Gang) -> EquivalenceClass:
+    def _classify(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
         """Return the equivalence class of *pod*, a member of *gang*."""
+        eq_class = self.eq_classes.unmatched(pod)
+        eq_class = self._variant(eq_class, known_pod(pod, eq_class.terms))
+        if gang is None:
+            return eq_class
         traits = self._add_gang_traits(annotated_traits(pod), gang, task_role(pod))
-        return self.eq_classes.get(pod.spec).with_traits(traits)
+        return eq_class.variant(traits=traits)
 
     def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
         if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
@@ -620,7 +684,7 @@ class SchedulerCache:
             if traits != task.eq_class.traits:
                 on_node = (task.node_index,) if task.node_index >= 0 else ()
                 self.role_counts.observe(task.eq_class, on_node, -1)
-                task.eq_class = task.eq_class.with_traits(traits)
+                task.eq_class = task.eq_class.variant(traits=traits)
                 self.role_counts.observe(task.eq_class, on_node, 1)
                 gang.version += 1
                 self.mark_changed(gang)
@@ -636,11 +700,62 @@ class SchedulerCache:
             task.node_index = self._add_to_node(task.node, task.eq_class, releasing=releasing)
         gang.add_task(task)
         self.task_table.add(task, gang, self.queue_of(gang).name)
-        self.pvcs.add_task(task)
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
 
+    # -- terms on other pods -------------------------------------------------------------------
+
+    def _count_terms(
+        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int
+    ) -> None:
+        if eq_class.footprint:
+            eq_class.footprint.add(self.node_matrix.topology, node_indexes, sign)
+        if eq_class.volumes:
+            self.node_matrix.attached_volumes.add(eq_class.volumes, node_indexes, sign)
+
+    def _register(self, pod: Pod, gang: Gang | None = None) -> EquivalenceClass:
+        """Put the terms of *pod*, a member of *gang*, into use, and follow its PVCs; returns its
+        class."""
+        known = known_pod(pod, self.eq_classes.unmatched(pod).terms)
+        self.pvcs.add_pod(pod.metadata.uid, known.namespace, known.pvcs)
+        for selector in self.pod_topology.add_pod(pod.metadata.uid, known):
+            self._reclassify_pods(self.pod_topology.matching_pods(selector))
+        return self._classify(pod, gang)
+
+    def _variant(self, eq_class: EquivalenceClass, pod: KnownPod) -> EquivalenceClass:
+        volumes = self.pvcs.volumes(pod.namespace, pod.pvcs) if pod.pvcs else NO_VOLUMES
+        return eq_class.variant(matched_by=self.pod_topology.matched_by(pod), volumes=volumes)
+
+    def _unregister(self, uid: str) -> None:
+        known = self.pod_topology.pod(uid)
+        if known is not None:
+            self.pvcs.remove_pod(uid, known.namespace, known.pvcs)
+        for selector in self.pod_topology.remove_pod(uid):
+            self._reclassify_pods(self.pod_topology.matching_pods(selector))
+
+    def _reclassify_pods(self, uids: Iterable[str]) -> None:
+        """Update the classes of pods for which other selectors are in use than before."""
+        for uid in uids:
+            pod, task = self.pod_topology.pod(uid), self.task(uid)
+            holder = task or self._foreign_pods.get(uid)
+            if pod is None or holder is None:
+                continue
+            before = holder.eq_class
+            after = self._variant(before, pod)
+            if after is before:
+                continue
+            holder.eq_class = after
+            if task is not None:
+                self.task_table.update_eq_class(task)
+                if task.gang is not None and task.status is TaskStatus.PENDING:
+                    task.gang.version += 1
+                    self._dirty_gangs[task.gang.key] = task.gang
+            if holder.node_index >= 0:
+                self._count_terms(before, (holder.node_index,), -1)
+                self._count_terms(after, (holder.node_index,), 1)
+
     def _remove_pod(self, uid: str) -> None:
+        self._unregister(uid)
         other = self._foreign_pods.pop(uid, None)
         if other is not None:
             self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
@@ -648,7 +763,6 @@ class SchedulerCache:
         if known is None:
             return
         gang, task = known
-        self.pvcs.remove_task(task)
         self.task_table.remove(task)
         if task.node_index >= 0:
             releasing = task.status is TaskStatus.RELEASING
@@ -659,8 +773,11 @@ class SchedulerCache:
     def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int:
         node_index = self.node_matrix.column_for(name)
         self.node_matrix.occupy(eq_class, (node_index,))
+        self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
+        elif self._seen_positions[0] >= 0 and self.node_matrix.is_overcommitted(node_index):
+            self.overcommitted_nodes.add(node_index)
         return node_index
 
     def _remove_from_node(

@@ -4,7 +4,7 @@ a pod at microseconds."""
 import msgspec
 
 from ...model.base import ApiStruct
-from ...model.meta import Condition, ObjectMeta
+from ...model.meta import Condition, LabelSelector, ObjectMeta, ObjectReference
 from ...model.pod_resources import ContainerResources, Resources
 
 Quantities = dict[str, str | int | float]
@@ -55,19 +55,36 @@ class NodeAffinity(ApiStruct, frozen=True):
 
 
 class PodAffinityTerm(ApiStruct, frozen=True):
-    """A term of pod affinity or anti-affinity; its selectors are not decoded yet."""
+    """Pods of some namespaces with some labels, in the same domain of *topology_key*.
+
+    The namespaces are *namespaces* and those whose labels match *namespace_selector*; without
+    either, that of the pod with the term.
+    """
 
     topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(ApiStruct, frozen=True):
+    """A term that adds *weight* to the score of the nodes of its domains."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class PodAffinity(ApiStruct, frozen=True):
-    """Required affinity or anti-affinity between pods."""
+    """Required and preferred affinity or anti-affinity between pods."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class Affinity(ApiStruct, frozen=True):
-    """``spec.affinity``, without preferences between pods."""
+    """``spec.affinity``."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -75,10 +92,16 @@ class Affinity(ApiStruct, frozen=True):
 
 
 class TopologySpreadConstraint(ApiStruct, frozen=True):
-    """A constraint on the spread of pods; its selectors are not decoded yet."""
+    """A constraint on the spread of pods over the domains of *topology_key*."""
 
     topology_key: str = ""
+    max_skew: int = 1
+    min_domains: int | None = None
     when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 class PodSchedulingGate(ApiStruct, frozen=True):
@@ -93,6 +116,12 @@ class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True):
     claim_name: str = ""
 
 
+class ImageVolumeSource(ApiStruct, frozen=True):
+    """An image that is mounted."""
+
+    reference: str = ""
+
+
 class Volume(ApiStruct, frozen=True):
     """A volume, if it limits the nodes of its pod."""
 
@@ -103,6 +132,7 @@ class Volume(ApiStruct, frozen=True):
     gce_persistent_disk: dict[str, object] | None = None
     iscsi: dict[str, object] | None = None
     rbd: dict[str, object] | None = None
+    image: ImageVolumeSource | None = None
 
 
 class ContainerPort(ApiStruct, frozen=True):
@@ -116,6 +146,7 @@ class ContainerPort(ApiStruct, frozen=True):
 class Container(ContainerResources, frozen=True):
     """A container or init container."""
 
+    image: str = ""
     ports: tuple[ContainerPort, ...] = ()
 
 
@@ -158,6 +189,7 @@ class PodStatus(ApiStruct, frozen=True):
     """The status of a pod."""
 
     phase: str = ""
+    reason: str = ""
     conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
     nominated_node_name: str = ""
@@ -186,10 +218,18 @@ class NodeSpec(ApiStruct, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class ContainerImage(ApiStruct, frozen=True):
+    """An image that a node has."""
+
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
 class NodeStatus(ApiStruct, frozen=True):
     """The status of a node."""
 
     allocatable: Quantities = {}
+    images: tuple[ContainerImage, ...] = ()
 
 
 class Node(ApiStruct, frozen=True):
@@ -204,6 +244,8 @@ class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
     """The spec of a PVC."""
 
     volume_name: str = ""
+    storage_class_name: str = ""
+    access_modes: tuple[str, ...] = ()
 
 
 class PersistentVolumeClaimStatus(ApiStruct, frozen=True):
@@ -218,6 +260,73 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class CSIVolumeSource(ApiStruct, frozen=True):
+    """The volume of a CSI driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class VolumeNodeAffinity(ApiStruct, frozen=True):
+    """The nodes that a volume can be used on."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(ApiStruct, frozen=True):
+    """The spec of a PV."""
+
+    csi: CSIVolumeSource | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    claim_ref: ObjectReference | None = None
+
+
+class PersistentVolume(ApiStruct, frozen=True):
+    """A PersistentVolume."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class StorageClass(ApiStruct, frozen=True):
+    """A storage class."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    volume_binding_mode: str = ""
+
+
+class CSIVolumeLimit(ApiStruct, frozen=True):
+    """How many volumes of a driver may be attached to a node."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(ApiStruct, frozen=True):
+    """A CSI driver on a node."""
+
+    name: str = ""
+    allocatable: CSIVolumeLimit | None = None
+
+
+class CSINodeSpec(ApiStruct, frozen=True):
+    """The spec of a CSINode."""
+
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(ApiStruct, frozen=True):
+    """The CSI drivers on the node of the same name."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class Namespace(ApiStruct, frozen=True):
+    """A namespace; terms on other pods may refer to its labels."""
+
+    metadata: ObjectMeta = ObjectMeta()
 
 
 class PriorityClass(ApiStruct, frozen=True):

@@ -6,7 +6,16 @@ from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
-from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .core_types import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PriorityClass,
+    StorageClass,
+)
 from .disruption_budgets import PodDisruptionBudget
 from .node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
@@ -40,6 +49,22 @@ class QueueEvent(ObjectEvent[Queue]):
 
 class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
     """A PersistentVolumeClaim was added, updated or deleted."""
+
+
+class PVEvent(ObjectEvent[PersistentVolume]):
+    """A PersistentVolume was added, updated or deleted."""
+
+
+class StorageClassEvent(ObjectEvent[StorageClass]):
+    """A storage class was added, updated or deleted."""
+
+
+class CSINodeEvent(ObjectEvent[CSINode]):
+    """A CSINode was added, updated or deleted."""
+
+
+class NamespaceEvent(ObjectEvent[Namespace]):
+    """A namespace was added, updated or deleted."""
 
 
 class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
@@ -92,6 +117,10 @@ CacheEvent = (
     | QueueEvent
     | PVCEvent
     | PodDisruptionBudgetEvent
+    | PVEvent
+    | StorageClassEvent
+    | CSINodeEvent
+    | NamespaceEvent
     | PriorityClassEvent
     | ResourceQuotaEvent
     | NodesMeasured

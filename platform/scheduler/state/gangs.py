@@ -8,12 +8,13 @@ changed through its :class:`Gang` only, so that counters and sums are correct.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from ...model import names
+from ...model.pod import is_rejection
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
@@ -21,6 +22,7 @@ from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
 from .victim_traits import victim_traits
+from .volumes import mounted_pvcs
 
 
 class TaskStatus(IntEnum):
@@ -130,6 +132,7 @@ class Task:
         "pod_status",
         "priority",
         "pvcs",
+        "rejected",
         "reported_condition",
         "role",
         "slot",
@@ -155,7 +158,7 @@ class Task:
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
         self.index = _task_index(meta.name)
-        self.pvcs = tuple(_pod_pvcs(pod))
+        self.pvcs = mounted_pvcs(pod)
         """The PVCs that it mounts."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
         self.uses_queue_gate = queue_gates and meta.annotations.get(names.QUEUE_GATE) == "true"
@@ -168,6 +171,8 @@ class Task:
         self.status = task_status(pod)
         self.pod_status = self.status
         """Status by the pod; differs while a placement or eviction is assumed."""
+        self.rejected = is_rejection(pod.status.phase, pod.status.reason)
+        """Whether the kubelet has rejected it, so that it never ran and is created again."""
         self.evicting = False
         """Whether its eviction is requested: it is releasing even if the pod is running."""
         self.node = spec.node_name
@@ -205,18 +210,6 @@ class Task:
     def sort_key(self) -> tuple[float, str, str]:
         """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
-
-
-@dataclass(frozen=True, slots=True)
-class MountedPVC:
-    """A PVC that a pod mounts."""
-
-    name: str
-    owned: bool
-    """Whether it is to be owned by the pod."""
-
-    path: str
-    """The field that names it: ``spec.volumes[0].persistentVolumeClaim``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +284,8 @@ class Gang:
         self.min_resources: Amounts = {}
         self.min_request: Amounts = {}
         """The minimum without gated tasks, which ``enqueue`` compares."""
+        self.rejected = 0
+        """Number of tasks that the kubelet has rejected; they are failed, too."""
         self.releasing = 0
         """Number of tasks that are being deleted and still on their node."""
         self.member_arrival = MemberArrival()
@@ -373,10 +368,12 @@ class Gang:
         return Counter(task.role for task in tasks if task.eq_class.best_effort)
 
     def is_terminating(self) -> bool:
-        """Return whether all missing members are being deleted, and no task is pending."""
+        """Return whether all missing members are being deleted, or rejected by the kubelet, and no
+        task is pending."""
         accounted = self.counts.allocated + self.counts.completed + self.releasing
         has_pending = self.counts[TaskStatus.PENDING] > 0
-        return self.releasing > 0 and not has_pending and accounted >= self.min_member
+        is_losing = self.releasing + self.rejected > 0
+        return is_losing and not has_pending and accounted >= self.min_member
 
     def role_counts(self, role: str) -> TaskCounts:
         """Return the counts of one role."""
@@ -409,12 +406,14 @@ class Gang:
         self.tasks[task.uid] = task
         task.gang = self
         self._add_to_counts(task, 1)
+        self.rejected += task.rejected
         self.version += task.status is TaskStatus.PENDING
 
     def remove_task(self, task: Task) -> None:
         """Remove *task*."""
         del self.tasks[task.uid]
         self._add_to_counts(task, -1)
+        self.rejected -= task.rejected
         task.gang = None
         self.version += 1
 
@@ -579,17 +578,6 @@ def task_status(pod: Pod) -> TaskStatus:
 
 
 _FINISHED_STATUSES = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
-
-
-def _pod_pvcs(pod: Pod) -> Iterator[MountedPVC]:
-    for index, volume in enumerate(pod.spec.volumes):
-        path = f"spec.volumes[{index}]"
-        if volume.persistent_volume_claim is not None:
-            name = volume.persistent_volume_claim.claim_name
-            yield MountedPVC(name, owned=False, path=f"{path}.persistentVolumeClaim")
-        elif volume.ephemeral is not None:
-            name = f"{pod.metadata.name}-{volume.name}"
-            yield MountedPVC(name, owned=True, path=f"{path}.ephemeral")
 
 
 def _task_priority(pod: Pod) -> int:

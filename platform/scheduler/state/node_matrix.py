@@ -18,6 +18,8 @@ import numpy as np
 from .core_types import Node, Taint
 from .equivalence import EquivalenceClass
 from .host_ports import HostPort, HostPortMatrix
+from .images import NodeImages
+from .node_counts import Topology
 from .resources import (
     CPU,
     MAX_AMOUNT,
@@ -30,6 +32,7 @@ from .resources import (
     ResourceIndex,
     amounts,
 )
+from .volumes import AttachedVolumes
 
 T = TypeVar("T")
 
@@ -95,6 +98,9 @@ class NodeMatrix:
         self._pipelined_pods = 0
         self._total: Amounts | None = None
         self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
+        self.topology = Topology(_INITIAL_COLUMNS)
+        self.attached_volumes = AttachedVolumes()
+        self.images = NodeImages()
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
         self.usage_changes: ChangeLog[int] = ChangeLog()
         """Columns whose amounts or host ports changed."""
@@ -123,9 +129,11 @@ class NodeMatrix:
         )
         allocatable = self.resource_index.vector(amounts(node.status.allocatable))
         self.add_missing_rows()
+        self.images.update(node_index, node.status.images)
         same = self.alive[node_index] and node_info == self.node_infos[node_index]
         if not same:
             self.node_infos[node_index] = node_info
+            self.topology.update_node(node_index, node_info.labels)
             self.node_changes.add(node_index)
             self._tie_breakers = None if not self.alive[node_index] else self._tie_breakers
             self.alive[node_index] = True
@@ -141,10 +149,18 @@ class NodeMatrix:
             return
         self.alive[node_index] = False
         self.node_infos[node_index] = None
+        self.topology.update_node(node_index, None)
+        self.images.update(node_index, ())
         self._tie_breakers = None
         self.node_changes.add(node_index)
+        self.add_missing_rows()
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
         self.free_if_empty(node_index)
+
+    @property
+    def indexes_by_name(self) -> Mapping[str, int]:
+        """The columns of nodes, by name."""
+        return self._index_by_name
 
     def index_of(self, name: str) -> int | None:
         """Return the column of node *name*, which may be unknown but have pods."""
@@ -165,8 +181,8 @@ class NodeMatrix:
         return self._total.copy()
 
     def used(self) -> Amounts:
-        """Return what all pods request."""
-        used = (self.allocatable - self.idle).sum(axis=1)
+        """Return what the pods on all nodes request; those of removed nodes do not count."""
+        used = (self.allocatable - self.idle)[:, self.alive].sum(axis=1)
         return self.resource_index.amounts(used)
 
     # -- pods ----------------------------------------------------------------------------------
@@ -250,6 +266,10 @@ class NodeMatrix:
         """Whether any amount is promised to waiting pods."""
         return self._pipelined_pods > 0
 
+    def is_overcommitted(self, node_index: int) -> bool:
+        """Return whether the pods of a node request more than it has."""
+        return bool(self.alive[node_index]) and bool((self.idle[:, node_index] < 0).any())
+
     def available(self, node_indexes: IntVector | None = None) -> Matrix:
         """Return what is idle and not promised to waiting pods; not to be changed."""
         idle = self.idle if node_indexes is None else self.idle[:, node_indexes]
@@ -325,6 +345,7 @@ class NodeMatrix:
     def _double_columns(self) -> None:
         padding = ((0, 0), (0, self.columns))
         self.host_ports.add_columns(self.columns)
+        self.topology.add_columns(self.columns)
         self.alive = np.pad(self.alive, padding[1])
         self.allocatable = np.pad(self.allocatable, padding)
         self.idle = np.pad(self.idle, padding)

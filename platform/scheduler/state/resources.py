@@ -119,7 +119,8 @@ def pod_request(spec: PodSpec) -> Amounts:
     """Return the effective request of a pod, with ``pods: 1``.
 
     Containers run concurrently; init containers run one by one, with the sidecars that were
-    started before them, so only the maximum of that sequence counts.
+    started before them, so only the maximum of that sequence counts. Requests of the pod as a whole
+    replace those of its containers.
     """
     regular = _sum(_request(container) for container in spec.containers)
     sidecars: Amounts = {}
@@ -132,7 +133,29 @@ def pod_request(spec: PodSpec) -> Amounts:
             peak = _elementwise_max(peak, sidecars)
         else:
             peak = _elementwise_max(peak, _sum((request, sidecars)))
-    return _sum((_elementwise_max(regular, peak), amounts(spec.overhead), {"pods": 1}))
+    request = _elementwise_max(regular, peak) | _pod_level_request(spec)
+    return _sum((request, amounts(spec.overhead), {"pods": 1}))
+
+
+def _pod_level_request(spec: PodSpec) -> Amounts:
+    """Return the requests of the pod as a whole, which replace those of its containers.
+
+    A limit counts as a request, unless the pod or a container requests that resource.
+    """
+    level = spec.resources
+    if not level.requests and not level.limits:
+        return {}
+    requested = {
+        name
+        for container in (*spec.containers, *spec.init_containers)
+        for name in container.resources.requests
+    }
+    limits = {name: each for name, each in level.limits.items() if name not in requested}
+    return {
+        name: units
+        for name, units in amounts(limits | level.requests).items()
+        if name in ("cpu", "memory") or name.startswith("hugepages-")
+    }
 
 
 def _request(container: ContainerResources) -> Amounts:

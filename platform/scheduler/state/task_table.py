@@ -178,6 +178,12 @@ class TaskTable:
                 self._tasks_by_node.setdefault(task.node_index, {})[task.uid] = task
                 task.table_node = task.node_index
 
+    def update_eq_class(self, task: Task) -> None:
+        """Copy the class of *task*, which has changed."""
+        before = int(self.eq_class[task.slot])
+        self.eq_class[task.slot] = self._class_id(task.eq_class)
+        self._classes.release(before)
+
     def update_gang(self, gang: Gang, queue_name: str) -> None:
         """Copy priority and queue of *gang* for all its tasks."""
         gang_id = self._gangs.get(gang)

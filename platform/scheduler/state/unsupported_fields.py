@@ -40,35 +40,10 @@ def unsupported_fields(spec: PodSpec) -> tuple[UnsupportedField, ...]:
     return tuple(found)
 
 
-def _pod_affinity(spec: PodSpec) -> Iterator[str]:
-    affinity = spec.affinity and spec.affinity.pod_affinity
-    if affinity and affinity.required_during_scheduling_ignored_during_execution:
-        yield "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
-
-
-def _pod_anti_affinity(spec: PodSpec) -> Iterator[str]:
-    affinity = spec.affinity and spec.affinity.pod_anti_affinity
-    if affinity and affinity.required_during_scheduling_ignored_during_execution:
-        yield "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
-
-
-def _topology_spread(spec: PodSpec) -> Iterator[str]:
-    for index, constraint in enumerate(spec.topology_spread_constraints):
-        if constraint.when_unsatisfiable != "ScheduleAnyway":
-            yield f"topologySpreadConstraints[{index}]"
-
-
 def _tolerations(spec: PodSpec) -> Iterator[str]:
     for index, toleration in enumerate(spec.tolerations):
         if toleration.operator not in ("", "Equal", "Exists"):
             yield f"tolerations[{index}].operator"
-
-
-def _pod_resources(spec: PodSpec) -> Iterator[str]:
-    if spec.resources.requests:
-        yield "resources.requests"
-    if spec.resources.limits:
-        yield "resources.limits"
 
 
 def _resource_claims(spec: PodSpec) -> Iterator[str]:
@@ -95,20 +70,7 @@ def exclusive_disks(spec: PodSpec) -> Iterator[str]:
 
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, FieldPaths]] = {
-    "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution": (
-        "required affinity to pods is not supported yet",
-        _pod_affinity,
-    ),
-    "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution": (
-        "required anti-affinity to pods is not supported yet",
-        _pod_anti_affinity,
-    ),
-    "topologySpreadConstraints[*].whenUnsatisfiable": (
-        "DoNotSchedule is not supported yet; use ScheduleAnyway",
-        _topology_spread,
-    ),
     "tolerations[*].operator": ("only Equal and Exists are supported", _tolerations),
-    "resources": ("resources of a pod as a whole are not supported yet", _pod_resources),
     "resourceClaims": ("dynamic resource allocation is not supported", _resource_claims),
     "schedulingGroup": (
         "PodGroups of scheduling.k8s.io are not supported; use one of Volcano",

@@ -1,0 +1,147 @@
+"""Single pods: kube-scheduler says where they fit, and ours agrees.
+
+Random pods are decided one after the other, in the same state of the cluster. Where ours chooses a
+node, kube-scheduler must accept that node; where ours finds none, kube-scheduler must find none.
+
+A pod is pinned by an extended resource that one node has only: node affinity or taints would change
+which nodes count for topology spread.
+"""
+
+import copy
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.polling import wait_until_true
+from support.random_pods import NAMESPACES, random_node, random_pod
+from support.realkube import RealServer, real_server, require_realkube
+from support.scheduler import SchedulerWorld
+
+from batholith.model.names import NAMESPACES as NAMESPACE_RESOURCE
+from batholith.model.names import NODES, PODS
+from batholith.scheduler.state.core_types import Namespace, Node, Pod
+
+pytestmark = pytest.mark.timeout(300)
+
+Json = dict[str, Any]
+
+PODS_PER_RUN = 500
+NODE_COUNT = 24
+_PIN = "pin.example.com"
+
+
+def pinned(pod: Json, node: str) -> Json:
+    """*pod* with a request that only *node* can meet."""
+    result = copy.deepcopy(pod)
+    container = result["spec"]["containers"][0]
+    for amounts in ("requests", "limits"):
+        container.setdefault("resources", {}).setdefault(amounts, {})[f"{_PIN}/{node}"] = "1"
+    return result
+
+
+class Truth:
+    """A real server with kube-scheduler."""
+
+    def __init__(self, server: RealServer) -> None:
+        self.server = server
+
+    async def add_nodes(self, nodes: list[Json]) -> list[Json]:
+        """Create *nodes*; returns them as stored."""
+        stored = []
+        for node in nodes:
+            name, body = node["metadata"]["name"], copy.deepcopy(node)
+            for amounts in body["status"].values():
+                amounts[f"{_PIN}/{name}"] = "1000"
+            await self.server.create(NODES.path(), body)
+            # Admission adds a taint to a new node, which no controller here would remove.
+            patch = {"spec": {"taints": node["spec"]["taints"]}}
+            response = await self.server.request(
+                "PATCH", NODES.path(name=name), patch, content_type="application/merge-patch+json"
+            )
+            assert response.status == 200, response
+            stored.append(response.body)
+        return stored
+
+    async def preview(self, pod: Json) -> Json:
+        """*pod* as the server would store it."""
+        path = f"{PODS.path(pod['metadata']['namespace'])}?dryRun=All"
+        return await self.server.create(path, pod)
+
+    async def schedule(self, pod: Json) -> Json:
+        """Create *pod*; returns it as kube-scheduler has decided."""
+        created = await self.server.create(PODS.path(pod["metadata"]["namespace"]), pod)
+        meta = created["metadata"]
+        path = PODS.path(meta["namespace"], meta["name"])
+        decided: list[Json] = []
+
+        async def is_decided() -> bool:
+            decided[:] = [await self.server.get(path)]
+            return bool(decided[0]["spec"].get("nodeName")) or any(
+                (each["type"], each["status"]) == ("PodScheduled", "False")
+                for each in decided[0]["status"].get("conditions", ())
+            )
+
+        await wait_until_true(is_decided)
+        return decided[0]
+
+    async def delete(self, pod: Json) -> None:
+        """Delete *pod* at once."""
+        meta = pod["metadata"]
+        path = PODS.path(meta["namespace"], meta["name"])
+        response = await self.server.request("DELETE", path, {"gracePeriodSeconds": 0})
+        assert response.status == 200, response
+
+
+@asynccontextmanager
+async def truth(directory: Path) -> AsyncIterator[Truth]:
+    """A server with kube-scheduler and namespaces."""
+    async with real_server(directory) as server:
+        for name, labels in NAMESPACES.items():
+            body = {"metadata": {"name": name, "labels": labels}}
+            await server.create(NAMESPACE_RESOURCE.path(), body)
+        server.kube.start_scheduler()
+        yield Truth(server)
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))]
+)
+async def test_ours_schedules_a_pod_if_and_only_if_kube_scheduler_does(
+    tmp_path: Path, seed: int
+) -> None:
+    require_realkube()
+    rng = random.Random(seed)
+    world = SchedulerWorld()
+    async with truth(tmp_path) as other:
+        for name, labels in NAMESPACES.items():
+            stored = {"metadata": {"name": name, "labels": labels}}
+            world.cluster.update_namespace(None, msgspec.convert(stored, Namespace))
+        for stored in await other.add_nodes(
+            [random_node(rng, f"n{index}") for index in range(NODE_COUNT)]
+        ):
+            world.upsert(msgspec.convert(stored, Node))
+        bound: list[Json] = []
+        rejected = 0
+        for index in range(PODS_PER_RUN):
+            pod = random_pod(rng, f"p{index}", constraints=1.5)
+            candidate = msgspec.convert(await other.preview(pod), Pod)
+            world.upsert(candidate)
+            node = world.schedule().get(candidate.metadata.name)
+            world.remove(candidate)
+            decided = await other.schedule(pinned(pod, node) if node else pod)
+            assert decided["spec"].get("nodeName") == node, (index, node, pod, decided["status"])
+            if node is None:
+                rejected += 1
+                await other.delete(decided)
+            else:
+                bound.append(decided)
+                world.upsert(msgspec.convert(decided, Pod))
+            while len(bound) > 6 * NODE_COUNT or (bound and rng.random() < 0.15):
+                gone = bound.pop(rng.randrange(len(bound)))
+                await other.delete(gone)
+                world.remove(msgspec.convert(gone, Pod))
+    assert rejected > PODS_PER_RUN // 10
