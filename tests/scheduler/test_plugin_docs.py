@@ -61,5 +61,4 @@ def test_the_page_has_each_plugin_flag_and_tolerated_argument() -> None:
         for name in {*plugins, *arguments, *conf.FLAGS, conf.HIERARCHY}
         if f"`{name}`" not in CONFIGURATION
     }
-    unmerged = {f"{name}.weight" for name in ("imagelocality", "podaffinity", "podtopologyspread")}
-    assert missing - unmerged <= {"cdp", "pdb"}
+    assert not missing

@@ -70,16 +70,10 @@ HIERARCHICAL: Mapping[str, PluginFactory] = {
 }
 """Their implementations with ``enableHierarchy: true``."""
 
-_UNSUPPORTED = "such constraints and preferences are not supported"
 WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "capacity": {
         "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
         "capacity.DynamicResourceAllocationEnable": "resource claims are not supported",
-    },
-    "nodeorder": {
-        "imagelocality.weight": _UNSUPPORTED,
-        "podaffinity.weight": _UNSUPPORTED,
-        "podtopologyspread.weight": _UNSUPPORTED,
     },
     "predicates": {
         "predicate.CacheEnable": "results of filters are always kept",
