@@ -470,7 +470,14 @@ class Session:
             self.cache.assume(change.gang, change.tasks)
             gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
             self.placements += [
-                Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
+                Placement(
+                    task.namespace,
+                    task.name,
+                    task.uid,
+                    task.node,
+                    gang_ref,
+                    self.cache.node_matrix.node_infos[task.node_index],
+                )
                 for task in change.tasks
             ]
         for task in committed.evicted:

@@ -282,7 +282,7 @@ class NodeScorePlugin(Protocol):
 
 @runtime_checkable
 class OverusedPlugin(Protocol):
-    """Whether a queue gets no more; any plugin may say so."""
+    """Whether a queue gets no more; one plugin suffices."""
 
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether the queue gets no more in this cycle."""
@@ -291,7 +291,7 @@ class OverusedPlugin(Protocol):
 
 @runtime_checkable
 class RetryTimePlugin(Protocol):
-    """A plugin whose answers about a gang change with time; the earliest time counts."""
+    """A plugin whose votes on a gang change with time; the earliest time counts."""
 
     def retry_at(self, gang: Gang) -> float | None:
         """Return when *gang*, which was rejected, is to be tried again, in Unix time."""

@@ -25,8 +25,10 @@ from .pdb import PdbPlugin
 from .predicates import PredicatesPlugin
 from .priority import PriorityPlugin
 from .proportion import ProportionPlugin
+from .resource_strategy_fit import ResourceStrategyFitPlugin
 from .resourcequota import ResourceQuotaPlugin
 from .sla import SlaPlugin
+from .task_topology import TaskTopologyPlugin
 from .tdm import TdmPlugin
 from .usage import UsagePlugin
 
@@ -52,10 +54,10 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "priority": PriorityPlugin,
     "proportion": ProportionPlugin,
     "rescheduling": None,
-    "resource-strategy-fit": None,
+    "resource-strategy-fit": ResourceStrategyFitPlugin,
     "resourcequota": ResourceQuotaPlugin,
     "sla": SlaPlugin,
-    "task-topology": None,
+    "task-topology": TaskTopologyPlugin,
     "tdm": TdmPlugin,
     "usage": UsagePlugin,
 }

@@ -189,6 +189,7 @@ class PodStatus(ApiStruct, frozen=True):
     """The status of a pod."""
 
     phase: str = ""
+    reason: str = ""
     conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
     nominated_node_name: str = ""

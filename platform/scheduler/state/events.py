@@ -1,7 +1,7 @@
 """Events of the scheduler cache: what the scheduling loop applies between two cycles."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
@@ -17,7 +17,7 @@ from .core_types import (
     StorageClass,
 )
 from .disruption_budgets import PodDisruptionBudget
-from .node_usage import NodeUsage
+from .node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
 
 T = TypeVar("T")
@@ -97,10 +97,10 @@ class EvictionForgotten:
 
 @dataclass(frozen=True, slots=True)
 class NodesMeasured:
-    """The utilization of nodes was measured, as it is every *interval* seconds."""
+    """The utilization of nodes was measured, in percent or as amounts."""
 
-    by_node: Mapping[str, NodeUsage]
-    interval: float
+    by_node: Mapping[str, NodeUsage] = field(default_factory=dict)
+    amounts: Mapping[str, UsedAmounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
