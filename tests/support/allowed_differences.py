@@ -61,6 +61,11 @@ ALLOWED = (
         paths=("/final/jobs/*/marks",),
     ),
     AllowedDifference(
+        reason="The annotation `batholith.io/why` of a PodGroup explains why it waits.",
+        scenarios=("*",),
+        paths=("/final/groups/*/annotations", "/final/groups/*/annotations/batholith.io/why"),
+    ),
+    AllowedDifference(
         reason="A deleted PodGroup is re-created.",
         scenarios=("podgroup-deleted",),
         paths=("/groups/*", "/final/groups/*"),
