@@ -144,3 +144,31 @@ async def test_failing_plugin_does_not_end_the_scheduler(monkeypatch: pytest.Mon
             assert event[1:4] == ("g", "Warning", "Unschedulable")
             assert expected in event[4]
             assert failures()
+
+
+async def test_long_cycle_is_continued_after_its_results_are_published() -> None:
+    """With no time at all, each cycle still schedules a gang, and all are scheduled."""
+    registry = CollectorRegistry()
+
+    def cycles() -> float:
+        name = "volcano_e2e_scheduling_latency_milliseconds_count"
+        return registry.get_sample_value(name) or 0.0
+
+    def allocated() -> float | None:
+        name, labels = "volcano_queue_allocated_milli_cpu", {"queue_name": "default"}
+        return registry.get_sample_value(name, labels)
+
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        api.put(QUEUES, "default", spec={"weight": 1}, status={"state": "Open"})
+        api.put(NODES, "n", status={"allocatable": {"cpu": "8", "memory": "4Gi", "pods": "10"}})
+        container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
+        pod = {"schedulerName": "volcano", "containers": [container]}
+        for number in range(4):
+            name = f"g{number}"
+            api.put(PODGROUPS, name, spec={"minMember": 1}, status={"phase": "Inqueue"})
+            meta = {"annotations": {GROUP_NAME: name}}
+            api.put(PODS, f"{name}-0", metadata=meta, spec=pod, status={"phase": "Pending"})
+        settings = SchedulerSettings(registry=registry, max_cycle_seconds=0.0)
+        async with running(Scheduler(client, settings=settings)):
+            await wait_for(lambda: allocated() == 4000)
+            assert cycles() >= 4

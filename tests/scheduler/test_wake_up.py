@@ -278,7 +278,7 @@ _EVENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_gangs_are_scheduled_as_if_all_were_tried_in_each_cycle(data: st.DataObject) -> None:
     worlds = TwoWorlds()
@@ -442,3 +442,53 @@ def test_long_cycle_leaves_the_rest_to_the_next() -> None:
         assert cycles < 100
     assert sorted(allocated) == [f"g{i}-t-0" for i in range(7)]
     assert cycles > 4
+
+
+def test_gangs_that_compete_for_nodes_do_not_keep_the_scheduler_busy() -> None:
+    """Their attempts are undone, which wakes nobody."""
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=2, labels={"zone": "a"}), node("b", cpu=2))
+    for name in ("g", "h"):
+        world.upsert(podgroup(name, 2))
+        # Either fits alone; together they do not.
+        world.upsert(pod(f"{name}-t-0", name, cpu=2, selector={"zone": "a"}))
+        world.upsert(pod(f"{name}-t-1", name, cpu=1, selector={"zone": "a"}))
+    world.upsert(podgroup("k", 1), pod("k-t-0", "k", cpu=2))
+    cycles = 0
+    while world.cluster.has_changes():
+        world.decision()
+        cycles += 1
+        assert cycles < 5
+    assert cycles > 0
+    assert world.decision().rejected == 0
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_gang_whose_plugin_fails_does_not_hold_up_the_others(
+    stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        """A plugin that fails for one gang."""
+
+        def __init__(self, arguments: object) -> None:
+            """Ignore the arguments."""
+
+        def job_valid(self, gang: Gang) -> Rejection | None:
+            if gang.name == "g0":
+                raise RuntimeError("a bug")
+            return None
+
+    monkeypatch.setitem(PLUGINS, "broken", Broken)
+    world = SchedulerWorld(_conf_with("broken"))
+    world.upsert(node("a"))
+    for number in range(3):
+        world.upsert(podgroup(f"g{number}", 1), pod(f"g{number}-t-0", f"g{number}"))
+    allocated: list[str] = []
+    cycles = 0
+    while world.cluster.has_changes():
+        decision = world.core.run_once(now=0.0, interrupted=lambda: stopped)
+        allocated += [each.name for each in decision.placements]
+        cycles += 1
+        assert cycles < 10
+    assert sorted(allocated) == ["g1-t-0", "g2-t-0"]
+    assert world.decision().rejected == 1  # the failed gang is tried in each cycle

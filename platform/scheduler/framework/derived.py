@@ -38,11 +38,15 @@ class Derived:
             self.placers.clear()
             self._cache.waiting.publish(ANY)
 
-    def wake(self) -> None:
+    def wake(self, *, own_usage: bool | None = None) -> None:
         """Wake gangs for which the nodes have capacity since the last call, and publish what has
-        happened to nodes."""
+        happened to nodes.
+
+        At the end of a session *own_usage* is whether it has allocated pods: attempts that were
+        undone change nothing.
+        """
         waiting = self._cache.waiting
-        if self.capacity.is_outdated:
+        if self.capacity.is_outdated if own_usage is None else own_usage:
             waiting.publish(USAGE)
         if self._total_version != self._cache.node_matrix.total_version:
             self._total_version = self._cache.node_matrix.total_version

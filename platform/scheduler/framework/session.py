@@ -25,7 +25,18 @@ from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
 from ..state.node_matrix import NodeMatrix
 from ..state.reservations import Purpose
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
-from ..state.waiting import ANY, OWN, QUEUES, TOTAL, USAGE, WaitGroup, Waits, Wake, queue_gained
+from ..state.waiting import (
+    ANY,
+    CYCLE,
+    OWN,
+    QUEUES,
+    TOTAL,
+    USAGE,
+    WaitGroup,
+    Waits,
+    Wake,
+    queue_gained,
+)
 from .attempt import Attempt, ClassCapacity
 from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
 from .derived import Derived
@@ -455,8 +466,9 @@ class Session:
         return [each.gang for each in self._rejections.values() if each.is_rejected]
 
     def should_stop(self) -> bool:
-        """Return whether the rest is to be left to the next cycle."""
-        if not self.is_stopped and self._interrupted():
+        """Return whether the rest is left to the next cycle: not before one gang was tried."""
+        tried = self.scheduled or self._rejections or self.enqueued or self.ungated
+        if tried and not self.is_stopped and self._interrupted():
             self.is_stopped = True
         return self.is_stopped
 
@@ -622,23 +634,40 @@ class Session:
         waiting, capacity = self.cache.waiting, self._derived.capacity
         if not self.is_stopped:
             waiting.woken.clear()
-        self._derived.wake()
+            if waiting.is_awaited(CYCLE):
+                waiting.publish(CYCLE)
+        self._derived.wake(own_usage=self.scheduled > 0)
         for each in self._rejections.values():
             if each.gang.key in self._failed:
-                waiting.activate(each.gang)
+                self._retry_failed(each.gang)
             elif each.gang.key in self.cache.pending_gangs and each.version == each.gang.version:
-                waits = self._waits_of(each)
-                self._park(each.gang, waits, each.retry_at)
-                for need in waits.needs:
-                    capacity.set_capacity(need.eq_class, need.capacity)
-                if USAGE in waits.events and each.scheduled != self.scheduled:
-                    waiting.publish(USAGE)  # pods were allocated after the attempt
+                self._park_rejected(each)
         if not self.is_stopped:
             for gang in list(waiting.active.values()):
-                if gang.key not in self._failed:
+                # Limits for gates depend on more than is published: those gangs stay active.
+                if gang.key not in self._failed and not gang.gated_by_queue:
                     self._park(gang, OWN_CHANGES, None)
         capacity.keep(waiting.needed_classes())
         self.cache.mark_cycle_end(unfinished=self.is_stopped)
+
+    def _retry_failed(self, gang: Gang) -> None:
+        """Let *gang*, for which a plugin failed, be tried in the next cycle; if this was stopped,
+        after all others, which it would precede again and again."""
+        if self.is_stopped:
+            self._park(gang, Waits(frozenset({CYCLE})), None)
+        else:
+            self.cache.waiting.activate(gang)
+
+    def _park_rejected(self, rejected: "_RejectedGang") -> None:
+        if rejected.gang.gated_by_queue:
+            self.cache.waiting.activate(rejected.gang)
+            return
+        waits = self._waits_of(rejected)
+        self._park(rejected.gang, waits, rejected.retry_at)
+        for need in waits.needs:
+            self._derived.capacity.set_capacity(need.eq_class, need.capacity)
+        if USAGE in waits.events and rejected.scheduled != self.scheduled:
+            self.cache.waiting.publish(USAGE)  # pods were allocated after the attempt
 
     def _waits_of(self, rejected: "_RejectedGang") -> Waits:
         gang, found = rejected.gang, rejected.waits

@@ -51,6 +51,9 @@ QUEUES = Wake("queues")
 TOTAL = Wake("total")
 """What all nodes have in total changed."""
 
+CYCLE = Wake("cycle")
+"""A cycle has tried all gangs."""
+
 OWN: frozenset[Wake] = frozenset()
 """Waited for by a gang that only its own changes can help."""
 
@@ -280,6 +283,10 @@ class WaitingGangs:
         if self._tried_at:
             due.append(next(iter(self._tried_at.values()))[0] + RESYNC_SECONDS)
         return min(due, default=None)
+
+    def is_awaited(self, event: Wake) -> bool:
+        """Return whether a group waits for *event* itself."""
+        return event in self._by_event
 
     def has_work(self) -> bool:
         """Return whether something was published that a group waits for."""
