@@ -26,7 +26,19 @@ ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
 TRAINING = ROOT / "manifests" / "training-crds"
-NAMES = ("jobs", "queues", "podgroups", "commands")
+NAMES = ("jobs", "queues", "podgroups", "commands", "jobflows", "jobtemplates")
+
+JOB_SPEC_PLACEHOLDER = "x-batholith-job-spec"
+"""Keyword of a schema to be replaced by that of a Job's spec: the ``whole``, or as a ``patch``."""
+PATCH_SUFFIX = ".patch"
+"""Ending of the name of a type of which a patch has a part."""
+_NOT_IN_PATCHES = (
+    "default",
+    "required",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type",
+)
+"""A patch may lack any field, and what it lacks must not be set."""
 
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -119,7 +131,36 @@ class _Converter:
 
 def sources() -> list[Json]:
     """Our own description of Volcano's kinds, with placeholders for Kubernetes' types."""
-    return [_read_yaml(PACKAGED / f"{name}.yaml") for name in NAMES]
+    job = _read_yaml(PACKAGED / "jobs.yaml")
+    (version,) = job["spec"]["versions"]
+    whole = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    specs = {"whole": whole, "patch": _as_patch(whole)}
+    return [_with_job_specs(_read_yaml(PACKAGED / f"{name}.yaml"), specs) for name in NAMES]
+
+
+def _with_job_specs(node: Any, specs: Mapping[str, Json]) -> Any:
+    """Return *node* with the spec of a Job where it has the placeholder."""
+    if isinstance(node, list):
+        return [_with_job_specs(inner, specs) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    if JOB_SPEC_PLACEHOLDER in node:
+        return copy.deepcopy(specs[node[JOB_SPEC_PLACEHOLDER]])
+    return {key: _with_job_specs(inner, specs) for key, inner in node.items()}
+
+
+def _as_patch(schema: Json) -> Json:
+    """Return a schema for parts of what *schema* describes."""
+    created = {key: value for key, value in schema.items() if key not in _NOT_IN_PATCHES}
+    if TYPE_PLACEHOLDER in created:
+        created[TYPE_PLACEHOLDER] += PATCH_SUFFIX
+    if "properties" in created:
+        properties = created["properties"].items()
+        created["properties"] = {name: _as_patch(inner) for name, inner in properties}
+    for keyword in ("items", "additionalProperties"):
+        if keyword in created:
+            created[keyword] = _as_patch(created[keyword])
+    return created
 
 
 def training_sources() -> list[Json]:
@@ -173,8 +214,14 @@ def document(schemas: Mapping[str, Any]) -> crds.Document:
     """The package data, with the types of some OpenAPI schemas."""
     volcano, training = sources(), training_sources()
     names = {node[TYPE_PLACEHOLDER] for node in crds.placeholders([volcano, training])}
-    types = {name: structural(schemas, name) for name in sorted(names)}
+    types = {name: _type(schemas, name) for name in sorted(names)}
     return crds.Document(types=types, volcano=volcano, training=training)
+
+
+def _type(schemas: Mapping[str, Any], name: str) -> Json:
+    if name.endswith(PATCH_SUFFIX):
+        return _as_patch(structural(schemas, name.removesuffix(PATCH_SUFFIX)))
+    return structural(schemas, name)
 
 
 def write(created: crds.Document) -> None:
