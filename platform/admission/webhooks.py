@@ -4,8 +4,17 @@ from collections.abc import Callable
 
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
-from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
-from . import job_defaults, namespaces, podgroups, pods, queue_validation, resource_groups, training
+from ..model.names import JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from . import (
+    job_defaults,
+    jobflows,
+    namespaces,
+    podgroups,
+    pods,
+    queue_validation,
+    resource_groups,
+    training,
+)
 from .decoding import decode
 from .job_update_validation import validate_job_update
 from .job_validation import validate_job_create
@@ -72,6 +81,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(QUEUES, _CREATE, mutate_queue),
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
+        _validating(JOBFLOWS, _WRITE, jobflows.validate),
         _validating(JOBS, _WRITE, validate_job),
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate),

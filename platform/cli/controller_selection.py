@@ -10,13 +10,18 @@ OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING)
 """Controllers that only their name enables: other systems' objects, and most clusters have a
 controller for them already."""
 
-CONTROLLERS = ("job-controller", "queue-controller", "pg-controller", *OFF_BY_DEFAULT)
+CONTROLLERS = (
+    "job-controller",
+    "jobflow-controller",
+    "jobtemplate-controller",
+    "queue-controller",
+    "pg-controller",
+    *OFF_BY_DEFAULT,
+)
 """Controllers that can be enabled and disabled."""
 
 UNSUPPORTED_CONTROLLERS = (
     "gc-controller",
-    "jobflow-controller",
-    "jobtemplate-controller",
     "cronjob-controller",
     "hyperNode-controller",
     "colocation-config-controller",

@@ -39,6 +39,7 @@ from .process import run
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from ..flow_ctrl.settings import FlowSettings
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
     from ..queue_ctrl.controller import QueueController
@@ -75,6 +76,9 @@ class ControllerFlags:
         ),
     ] = (controller_selection.DEFAULT,)  # type: ignore[assignment]  # typer converts it to a list
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
+    worker_threads_for_jobflow: Annotated[
+        int, typer.Option(min=1, help="Workers each of the JobFlow and JobTemplate controllers.")
+    ] = 5
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="Workers of the PodGroup controller.")
     ] = 5
@@ -398,12 +402,14 @@ class _Builder:
         from ..kube.informer.informer import Informer
         from ..machinery.clock import SystemClock
         from ..machinery.metrics import WorkQueueMetrics
-        from ..model.names import PODGROUPS
+        from ..model.flow import JobTemplate
+        from ..model.names import JOBTEMPLATES, PODGROUPS
         from ..model.podgroup import PodGroup
 
         self._clock = SystemClock()
         self._work_metrics = WorkQueueMetrics(self.registry)
         self._podgroups = Informer(self.client, PODGROUPS, PodGroup)
+        self._templates = Informer(self.client, JOBTEMPLATES, JobTemplate)
         self._timeout = _reconcile_timeout(self.flags)
 
     def build(self, enabled: Collection[str]) -> list[LeaderElectionRunnable]:
@@ -411,6 +417,8 @@ class _Builder:
         factories: dict[str, Callable[[], LeaderElectionRunnable]] = {
             "queue-controller": self._queue_controller,
             "job-controller": self._job_controller,
+            "jobflow-controller": self._jobflow_controller,
+            "jobtemplate-controller": self._jobtemplate_controller,
             "pg-controller": self._podgroup_controller,
             controller_selection.BATCH_JOB: self._batch_job_controller,
             controller_selection.BATCH_CRON_JOB: self._batch_cron_job_controller,
@@ -453,6 +461,37 @@ class _Builder:
             clock=self._clock,
             recorder=self.recorder,
             podgroups=self._podgroups,
+        )
+
+    def _jobflow_controller(self) -> LeaderElectionRunnable:
+        from ..flow_ctrl.controller import JobFlowController
+
+        return JobFlowController(
+            self.client,
+            settings=self._flow_settings(),
+            clock=self._clock,
+            recorder=self.recorder,
+            templates=self._templates,
+        )
+
+    def _jobtemplate_controller(self) -> LeaderElectionRunnable:
+        from ..flow_ctrl.template_controller import JobTemplateController
+
+        return JobTemplateController(
+            self.client,
+            settings=self._flow_settings(),
+            clock=self._clock,
+            templates=self._templates,
+        )
+
+    def _flow_settings(self) -> "FlowSettings":
+        from ..flow_ctrl.settings import FlowSettings
+
+        return FlowSettings(
+            workers=self.flags.worker_threads_for_jobflow,
+            reconcile_timeout=self._timeout,
+            registry=self.registry,
+            work_metrics=self._work_metrics,
         )
 
     def _podgroup_controller(self) -> LeaderElectionRunnable:

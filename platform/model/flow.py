@@ -70,6 +70,17 @@ class Probe(ApiStruct, frozen=True):
     tcp_socket_list: tuple[TcpSocketProbe, ...] = ()
     task_status_list: tuple[TaskStatusProbe, ...] = ()
 
+    @property
+    def request_tasks(self) -> tuple[str, ...]:
+        """The tasks whose pods get requests; an empty name means all tasks."""
+        http = tuple(each.task_name for each in self.http_get_list)
+        return http + tuple(each.task_name for each in self.tcp_socket_list)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that have a condition; an empty name means all tasks."""
+        return self.request_tasks + tuple(each.task_name for each in self.task_status_list)
+
 
 class FlowDependsOn(ApiStruct, frozen=True):
     """What the Job of a flow waits for."""

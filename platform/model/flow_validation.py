@@ -5,7 +5,7 @@ Pure functions. The phrases of the errors about the graph are Volcano's.
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .flow import Flow, JobFlowSpec, Probe, RetainPolicy
 
@@ -29,14 +29,18 @@ _SHOWN = 5
 def spec_errors(spec: JobFlowSpec) -> list[str]:
     """Return what is wrong with *spec*; empty if it is valid."""
     errors = [*_duplicate_errors(spec.flows)]
-    if graph := graph_error(spec.flows):
-        errors.append(graph)
     if spec.job_retain_policy not in ("", *RetainPolicy):
         supported = ", ".join(f'"{each}"' for each in RetainPolicy)
         errors.append(
             f'spec.jobRetainPolicy: unsupported value "{spec.job_retain_policy}":'
             f" supported values: {supported}"
         )
+    return errors + blocking_errors(spec)
+
+
+def blocking_errors(spec: JobFlowSpec) -> list[str]:
+    """Return those errors with which no order of the Jobs can be determined."""
+    errors = [graph] if (graph := graph_error(spec.flows)) else []
     for number, flow in enumerate(spec.flows):
         path = f"spec.flows[{number}].dependsOn.probe"
         errors += _probe_errors(flow.probe, path)
@@ -56,29 +60,39 @@ def graph_error(flows: Sequence[Flow]) -> str:
         return f"{NOT_A_DAG}: {UNDEFINED_VERTEX}: {_shown(undefined)}"
     cyclic = _cyclic(flows)
     if cyclic:
-        return f"{NOT_A_DAG}: {_shown(cyclic)} depend on themselves"
+        return f"{NOT_A_DAG}: it has a cycle of {_shown(cyclic)}"
     return ""
 
 
 def _cyclic(flows: Sequence[Flow]) -> set[str]:
-    """Return the flows of cycles, and those that depend on them."""
-    targets: dict[str, set[str]] = {}
-    dependents: dict[str, list[str]] = {}
+    """Return the flows that depend on themselves, and those between them."""
+    edges: dict[str, set[str]] = {}
     for flow in flows:
-        targets.setdefault(flow.name, set()).update(flow.targets)
-    for name, its in targets.items():
-        for target in its:
-            dependents.setdefault(target, []).append(name)
-    left = {name: len(its) for name, its in targets.items()}
-    ready = deque(name for name, number in left.items() if not number)
-    while ready:
-        name = ready.popleft()
+        edges.setdefault(flow.name, set()).update(flow.targets)
+    return set(_without_ends(_reversed(_without_ends(edges))))
+
+
+def _without_ends(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Remove the vertices without edges, and again those that lose all their edges so."""
+    sources = _reversed(edges)
+    left = {name: len(its) for name, its in edges.items()}
+    ends = deque(name for name, number in left.items() if not number)
+    while ends:
+        name = ends.popleft()
         del left[name]
-        for dependent in dependents.get(name, ()):
-            left[dependent] -= 1
-            if not left[dependent]:
-                ready.append(dependent)
-    return set(left)
+        for source in sources[name]:
+            left[source] -= 1
+            if not left[source]:
+                ends.append(source)
+    return {name: edges[name] & left.keys() for name in left}
+
+
+def _reversed(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    reverse: dict[str, set[str]] = {name: set() for name in edges}
+    for name, its in edges.items():
+        for target in its:
+            reverse[target].add(name)
+    return reverse
 
 
 def _shown(names: set[str]) -> str:

@@ -42,7 +42,7 @@ class Cluster(ApiServer):
                 temporary one.
             crds: custom resource definitions in addition to Volcano's.
             admission: whether Volcano's objects and pods are defaulted and validated.
-            controllers: whether the queue, job and podgroup controllers run.
+            controllers: whether Volcano's controllers run.
             scheduler: whether the scheduler runs.
             nodes: how many simulated nodes there are, or how they are; 0 for none.
         """

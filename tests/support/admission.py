@@ -8,9 +8,9 @@ import pytest
 
 from batholith.admission import AdmissionSettings, webhooks
 from batholith.model.admission import AdmissionRequest, DeniedError, Json
-from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
+from batholith.model.names import JOBFLOWS, JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
 
-RESOURCES = {"Job": JOBS, "Queue": QUEUES, "PodGroup": PODGROUPS}
+RESOURCES = {"Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS}
 
 
 class ObjectReaderStub:

@@ -20,6 +20,8 @@ from support.scenario_results import Json, NamespaceRecord, scenario_result
 from batholith.admission import WEBHOOKS
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings, SimulationSettings
+from batholith.flow_ctrl.controller import JobFlowController
+from batholith.flow_ctrl.template_controller import JobTemplateController
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.events import EventRecorder
@@ -57,7 +59,7 @@ RESOURCES = {
     for one in (
         names.JOBS, names.PODGROUPS, names.QUEUES, names.PODS, names.PRIORITYCLASSES,
         names.CONFIGMAPS, names.SERVICES, names.SECRETS, names.NETWORKPOLICIES,
-        names.PERSISTENTVOLUMECLAIMS, names.NODES,
+        names.PERSISTENTVOLUMECLAIMS, names.NODES, names.JOBFLOWS, names.JOBTEMPLATES,
     )
 }  # fmt: skip
 WORKLOADS = {
@@ -269,6 +271,8 @@ async def recorded_cluster(
             QueueController(manager, clock=clock, recorder=recorder),
             PodGroupController(manager, clock=clock, recorder=recorder),
             JobController(manager, settings=soon, clock=clock, recorder=recorder),
+            JobFlowController(manager, clock=clock, recorder=recorder),
+            JobTemplateController(manager, clock=clock),
             Scheduler(planner, clock=clock, recorder=events),
             Agent(kubelet, settings=nodes, clock=it.time.scenario_clock),
         )
