@@ -1,0 +1,164 @@
+"""Random histories of JobFlows, with their controller killed, disconnected and lagging.
+
+INV-JF-1 to INV-JF-4 are checked at each write and whenever the controller is idle.
+"""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+from support.flow_stateful import FINAL, FINAL_FLOWS, FlowWorld, phase_of
+from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+
+from batholith.model.names import JOBFLOWS, JOBS, JOBTEMPLATES, PODS
+
+FLOWS = st.sampled_from(["f", "g"])
+NAMES = "abcdef"
+WHICH = st.integers(0, 11)
+PHASES = st.sampled_from(
+    ["Pending", "Running", "Running", "Completed", "Completed", "Completed"]
+    + ["Restarting", "Failed", "Terminated", "Aborted"]
+)
+TCP = {"tcpSocketList": [{"taskName": "t", "port": 80}]}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """The flows of a random DAG, in random order."""
+    names = NAMES[: draw(st.integers(1, len(NAMES)))]
+    flows = []
+    for number, name in enumerate(names):
+        flow: dict[str, Any] = {"name": name}
+        if number and (targets := draw(st.sets(st.sampled_from(names[:number]), max_size=3))):
+            flow["dependsOn"] = {"targets": sorted(targets)}
+            if draw(st.integers(0, 4)) == 0:
+                flow["dependsOn"]["probe"] = TCP
+        flows.append(flow)
+    return draw(st.permutations(flows))
+
+
+class FlowMachine(ControllerMachine[FlowWorld]):
+    """The JobFlow controller under random operations and faults."""
+
+    world: FlowWorld
+
+    def __init__(self) -> None:
+        super().__init__(FlowWorld())
+
+    @initialize(flows=graphs(), missing=st.sets(st.sampled_from(NAMES), max_size=2))
+    def begin(self, flows: list[dict[str, Any]], missing: set[str]) -> None:
+        for name in sorted(set(NAMES) - missing):
+            self.world.put_template(name)
+        self.world.put_flow("f", flows)
+        self._settle_or_advance(None)
+
+    # Users.
+
+    @rule(
+        name=FLOWS, flows=graphs(), policy=st.sampled_from([None, "retain", "delete"]), pace=PACE
+    )
+    def create_a_flow(
+        self, name: str, flows: list[dict[str, Any]], policy: str | None, pace: int | None
+    ) -> None:
+        if name not in self.world.flows:
+            given = {} if policy is None else {"jobRetainPolicy": policy}
+            self.world.put_flow(name, flows, **given)
+        self._settle_or_advance(pace)
+
+    @rule(name=FLOWS, pace=PACE)
+    def delete_a_flow(self, name: str, pace: int | None) -> None:
+        if name in self.world.flows:
+            self.world.remove_flow(name)
+        self._settle_or_advance(pace)
+
+    @rule(name=st.sampled_from(NAMES), exists=st.booleans(), pace=PACE)
+    def create_or_delete_a_template(self, name: str, exists: bool, pace: int | None) -> None:
+        if exists:
+            self.world.put_template(name)
+        elif f"d/{name}" in self.world.api.objects(JOBTEMPLATES):
+            self.world.api.force_delete(JOBTEMPLATES, name)
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: self.world.api.objects(JOBS))
+    @rule(which=WHICH)
+    def delete_a_job(self, which: int) -> None:
+        """Once the status shows it: before that it may be created again after a crash."""
+        self._settle_or_advance(None)
+        jobs = [*self.world.api.objects(JOBS).values()]
+        if jobs:
+            self.world.remove_job(jobs[which % len(jobs)])
+        self._settle_or_advance(None)
+
+    # The Job controller.
+
+    @rule(which=WHICH, phase=PHASES, pace=PACE)
+    def a_job_changes(self, which: int, phase: str, pace: int | None) -> None:
+        jobs = [job for job in self.world.api.objects(JOBS).values() if phase_of(job) not in FINAL]
+        if jobs:
+            self.world.set_phase(jobs[which % len(jobs)], phase)
+        self._settle_or_advance(pace)
+
+    @rule(pace=PACE)
+    def all_jobs_complete(self, pace: int | None) -> None:
+        self._complete_all()
+        self._settle_or_advance(pace)
+
+    def _complete_all(self) -> None:
+        for job in [*self.world.api.objects(JOBS).values()]:
+            if phase_of(job) not in FINAL:
+                self.world.set_phase(job, "Completed")
+
+    @precondition(lambda self: self.world.api.objects(JOBS))
+    @rule(which=WHICH, listens=st.booleans(), pace=PACE)
+    def a_server_starts(self, which: int, listens: bool, pace: int | None) -> None:
+        jobs = [*self.world.api.objects(JOBS).values()]
+        job = jobs[which % len(jobs)]
+        address = job["metadata"]["name"]
+        self.world.put_pod(job, address)
+        (self.world.network.listening.add if listens else self.world.network.listening.discard)(
+            address
+        )
+        self.world.run(self.world.pass_time(6))  # the interval of probes
+        self._settle_or_advance(pace)
+
+    # Faults.
+
+    @rule(
+        dies_after=st.integers(1, 40),
+        dies_again_after=st.none() | st.integers(5, 60),
+        completes=st.booleans(),
+    )
+    def it_dies_while_it_creates_jobs(
+        self, dies_after: int, dies_again_after: int | None, completes: bool
+    ) -> None:
+        self._settle_or_advance(None)
+        self._complete_all()
+        self.world.run(self.world.run_iterations(dies_after))
+        self.world.run(self.world.kill())
+        if completes:
+            self._complete_all()
+        if dies_again_after is not None:
+            self.world.run(self.world.start())
+            self.world.run(self.world.run_iterations(dies_again_after))
+            self.world.run(self.world.kill())
+        self._settle_or_advance(None)
+
+    @fault_rule("", "/jobs", "/jobflows", "/status", "/pods")
+    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
+        self.world.api.inject_fault(what, times=times, method=method, path=path)
+        self._settle_or_advance(pace)
+
+    @rule(resource=st.sampled_from([JOBFLOWS, JOBS, JOBTEMPLATES, PODS]))
+    def a_watch_is_late(self, resource: Any) -> None:
+        self.world.api.hold_watches(resource)
+
+    @rule()
+    def finished_flows_are_replaced(self) -> None:
+        self._settle_or_advance(None)
+        for name, flow in self.world.flows.items():
+            if phase_of(flow) in FINAL_FLOWS:
+                self.world.remove_flow(name)
+
+
+TestFlowMachine = FlowMachine.TestCase
+TestFlowMachine.settings = stateful_settings(steps=25)
