@@ -15,10 +15,10 @@ from batholith.model.names import JOBFLOWS, JOBS, JOBTEMPLATES, PODS
 FLOWS = st.sampled_from(["f", "g"])
 NAMES = "abcdef"
 WHICH = st.integers(0, 11)
-PHASES = st.sampled_from(
-    ["Pending", "Running", "Running", "Completed", "Completed", "Completed"]
-    + ["Restarting", "Failed", "Terminated", "Aborted"]
-)
+PHASES = st.sampled_from([
+    "Pending", "Running", "Running", "Completed", "Completed", "Completed", "Restarting",
+    "Failed", "Terminated", "Aborted",
+])  # fmt: skip
 TCP = {"tcpSocketList": [{"taskName": "t", "port": 80}]}
 
 
@@ -54,9 +54,7 @@ class FlowMachine(ControllerMachine[FlowWorld]):
 
     # Users.
 
-    @rule(
-        name=FLOWS, flows=graphs(), policy=st.sampled_from([None, "retain", "delete"]), pace=PACE
-    )
+    @rule(name=FLOWS, flows=graphs(), policy=st.sampled_from([None, "retain", "delete"]), pace=PACE)
     def create_a_flow(
         self, name: str, flows: list[dict[str, Any]], policy: str | None, pace: int | None
     ) -> None:

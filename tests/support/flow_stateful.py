@@ -62,6 +62,8 @@ class FlowWorld(CheckedWorld[JobFlowController]):
         """How often each Job was created, by the uid of its flow and its name."""
         self.phases: dict[tuple[str, str], str] = {}
         """Last phases of the Jobs, and ``deleted`` for one that was deleted before its end."""
+        self.failed: set[tuple[str, str]] = set()
+        """Jobs that failed a flow at any time: an aborted one may be resumed."""
 
     def make_controller(self, client: InMemoryClient) -> JobFlowController:
         """A new JobFlow controller."""
@@ -121,13 +123,19 @@ class FlowWorld(CheckedWorld[JobFlowController]):
         """The Job controller writes the phase of a Job."""
         name = job["metadata"]["name"]
         self.api.put(JOBS, name, status={"state": {"phase": phase}, **status})
-        self.phases[owner_of(job), name] = phase
+        self._set_phase(job, phase)
+
+    def _set_phase(self, job: Object, phase: str) -> None:
+        key = owner_of(job), job["metadata"]["name"]
+        self.phases[key] = phase
+        if phase in FAILED:
+            self.failed.add(key)
 
     def remove_job(self, job: Object) -> None:
         """A user, or its TTL, deletes a Job."""
         name = job["metadata"]["name"]
         if phase_of(job) not in FINAL:
-            self.phases[owner_of(job), name] = "deleted"
+            self._set_phase(job, "deleted")
         self.api.force_delete(JOBS, name)
 
     def put_pod(self, job: Object, address: str, **metadata: Any) -> None:
@@ -157,7 +165,10 @@ class FlowWorld(CheckedWorld[JobFlowController]):
 
     def _check_job(self, change: str, job: Object) -> None:
         name, uid = job["metadata"]["name"], owner_of(job)
-        flow = next(each for each in self.flows.values() if each["metadata"]["uid"] == uid)
+        flow = next((each for each in self.flows.values() if each["metadata"]["uid"] == uid), None)
+        if flow is None:  # deleted in the meantime: so is the Job
+            self.loop.call_soon(self._collect_garbage, job)
+            return
         if change == "DELETED":
             sent = self.api.received[-1].body["preconditions"]["uid"]
             assert sent == job["metadata"]["uid"]
@@ -173,6 +184,11 @@ class FlowWorld(CheckedWorld[JobFlowController]):
             if f"{flow['metadata']['name']}-{each['name']}" == name:
                 for target in each.get("dependsOn", {}).get("targets", ()):
                     self._check_target(flow, each, target)
+
+    def _collect_garbage(self, job: Object) -> None:
+        stored = self.api.objects(JOBS).get(f"d/{job['metadata']['name']}")
+        if stored is not None and stored["metadata"]["uid"] == job["metadata"]["uid"]:
+            self.api.force_delete(JOBS, job["metadata"]["name"])
 
     def _check_target(self, flow: Object, each: Object, target: str) -> None:
         name = f"{flow['metadata']['name']}-{target}"
@@ -210,7 +226,9 @@ class FlowWorld(CheckedWorld[JobFlowController]):
             ("Failed", "failedJobs"),
             ("Terminated", "terminatedJobs"),
         ):
-            expected = {name for (its, name), now in self.phases.items() if (its, now) == (uid, phase)}
+            expected = {
+                name for (its, name), now in self.phases.items() if (its, now) == (uid, phase)
+            }
             listed = status.get(key, [])
             assert (set(listed), len(listed)) == (expected, len(expected)), f"INV-JF-3: {key}"
 
@@ -221,7 +239,9 @@ class FlowWorld(CheckedWorld[JobFlowController]):
             name: self.phases.get((uid, f"{flow['metadata']['name']}-{name}")) for name in declared
         }
         if phase in FINAL_FLOWS:
-            failed = any(each in FAILED for each in found.values())
+            failed = any(
+                (uid, f"{flow['metadata']['name']}-{name}") in self.failed for name in found
+            )
             assert phase == "Succeed" or failed or self._unpassed(flow, found), "INV-JF-3: Failed"
             completed = all(each == "Completed" for each in found.values())
             assert phase == "Failed" or completed, "INV-JF-3: Succeed"
