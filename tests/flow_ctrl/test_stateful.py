@@ -25,11 +25,11 @@ TCP = {"tcpSocketList": [{"taskName": "t", "port": 80}]}
 @st.composite
 def graphs(draw: st.DrawFn) -> list[dict[str, Any]]:
     """The flows of a random DAG, in random order."""
-    names = NAMES[: draw(st.integers(1, len(NAMES)))]
+    names = NAMES[: draw(st.sampled_from([1, 2, 4, 4, 5, 6]))]
     flows = []
     for number, name in enumerate(names):
         flow: dict[str, Any] = {"name": name}
-        if number and (targets := draw(st.sets(st.sampled_from(names[:number]), max_size=3))):
+        if number and (targets := draw(st.sets(st.sampled_from(names[:number]), max_size=2))):
             flow["dependsOn"] = {"targets": sorted(targets)}
             if draw(st.integers(0, 4)) == 0:
                 flow["dependsOn"]["probe"] = TCP
@@ -45,7 +45,7 @@ class FlowMachine(ControllerMachine[FlowWorld]):
     def __init__(self) -> None:
         super().__init__(FlowWorld())
 
-    @initialize(flows=graphs(), missing=st.sets(st.sampled_from(NAMES), max_size=2))
+    @initialize(flows=graphs(), missing=st.sets(st.sampled_from(NAMES), max_size=1))
     def begin(self, flows: list[dict[str, Any]], missing: set[str]) -> None:
         for name in sorted(set(NAMES) - missing):
             self.world.put_template(name)
@@ -89,22 +89,30 @@ class FlowMachine(ControllerMachine[FlowWorld]):
 
     # The Job controller.
 
-    @rule(which=WHICH, phase=PHASES, pace=PACE)
-    def a_job_changes(self, which: int, phase: str, pace: int | None) -> None:
-        jobs = [job for job in self.world.api.objects(JOBS).values() if phase_of(job) not in FINAL]
-        if jobs:
-            self.world.set_phase(jobs[which % len(jobs)], phase)
+    @rule(changes=st.lists(st.tuples(WHICH, PHASES, PACE), min_size=1, max_size=6))
+    def jobs_change(self, changes: list[tuple[int, str, int | None]]) -> None:
+        for which, phase, pace in changes:
+            jobs = self._unfinished_jobs()
+            if jobs:
+                self.world.set_phase(jobs[which % len(jobs)], phase)
+            self._settle_or_advance(pace)
+
+    @rule(pace=PACE)
+    def all_jobs_run(self, pace: int | None) -> None:
+        self._set_all("Running")
         self._settle_or_advance(pace)
 
     @rule(pace=PACE)
     def all_jobs_complete(self, pace: int | None) -> None:
-        self._complete_all()
+        self._set_all("Completed")
         self._settle_or_advance(pace)
 
-    def _complete_all(self) -> None:
-        for job in [*self.world.api.objects(JOBS).values()]:
-            if phase_of(job) not in FINAL:
-                self.world.set_phase(job, "Completed")
+    def _unfinished_jobs(self) -> list[dict[str, Any]]:
+        return [job for job in self.world.api.objects(JOBS).values() if phase_of(job) not in FINAL]
+
+    def _set_all(self, phase: str) -> None:
+        for job in self._unfinished_jobs():
+            self.world.set_phase(job, phase)
 
     @precondition(lambda self: self.world.api.objects(JOBS))
     @rule(which=WHICH, listens=st.booleans(), pace=PACE)
@@ -130,11 +138,11 @@ class FlowMachine(ControllerMachine[FlowWorld]):
         self, dies_after: int, dies_again_after: int | None, completes: bool
     ) -> None:
         self._settle_or_advance(None)
-        self._complete_all()
+        self._set_all("Completed")
         self.world.run(self.world.run_iterations(dies_after))
         self.world.run(self.world.kill())
         if completes:
-            self._complete_all()
+            self._set_all("Completed")
         if dies_again_after is not None:
             self.world.run(self.world.start())
             self.world.run(self.world.run_iterations(dies_again_after))
