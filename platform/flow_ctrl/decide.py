@@ -26,7 +26,7 @@ class AwaitedProbe:
     job: str
     job_uid: str
     tasks: tuple[tuple[str, int], ...]
-    """Tasks of the Job, with the number of pods that must answer."""
+    """Tasks of the Job, with the number of pods that must respond."""
     http: tuple[HttpGetProbe, ...]
     tcp: tuple[TcpSocketProbe, ...]
 
@@ -75,7 +75,7 @@ def _deploy(view: FlowView) -> Plan:
             for task in unknown
         ]
         if flow.name not in view.templates:
-            # Also for a Job whose turn has not come, so that users notice at once.
+            # Also for a Job whose targets are not satisfied yet, so that users notice at once.
             text = f'JobTemplate "{flow.name}" not found'
             notices.append(Event("Warning", "JobTemplateNotFound", text))
             continue

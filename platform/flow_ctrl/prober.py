@@ -1,4 +1,4 @@
-"""Sends the requests of probes again and again, until they pass or nobody waits for them.
+"""Sends the requests of probes again and again, until they pass or no flow waits for them.
 
 Requests go only to the addresses of pods that the Job controls, and only to those of the tasks
 that the probe names. The pods are listed for each round: flows with probes are few, and an informer
@@ -49,7 +49,7 @@ class Pod(ApiStruct, frozen=True):
         meta = self.metadata
         return meta.annotations.get(TASK_SPEC) or meta.labels.get(TASK_SPEC, "")
 
-    def can_answer(self, job_uid: str) -> bool:
+    def can_respond(self, job_uid: str) -> bool:
         """Whether it is a running pod that the Job with this uid controls."""
         owner = self.metadata.controller
         return (
@@ -131,14 +131,14 @@ class Prober:
         return check
 
     async def _passes(self, probe: AwaitedProbe) -> bool:
-        """Return whether enough pods of each task answer all requests to them."""
+        """Return whether enough pods of each task respond to all requests."""
         listed = await self._client.list(
             PODS,
             namespace=probe.namespace,
             view=Pod,
             label_selector=f"{JOB_NAME}={probe.job}",
         )
-        pods = [pod for pod in listed.items if pod.can_answer(probe.job_uid)]
+        pods = [pod for pod in listed.items if pod.can_respond(probe.job_uid)]
         for task, required in probe.tasks:
             sent = [*self._requests(probe, task)]
             own = [pod.status.pod_ip for pod in pods if pod.task == task]

@@ -18,7 +18,7 @@ _MAX_STATUS_LINE = 4096
 
 
 class RequestError(Exception):
-    """A probe failed; the text says why."""
+    """A request of a probe failed; the text is the reason."""
 
 
 async def connect(address: str, port: int, *, timeout: float) -> None:
@@ -67,7 +67,7 @@ async def _connection(
 
 
 def _request(address: str, probe: HttpGetProbe) -> bytes:
-    """Return the request; the rules of JobFlows exclude line breaks in its parts."""
+    """Return the request; the rules of JobFlows exclude line breaks in path and header."""
     host = f"[{address}]" if isinstance(ip_address(address), IPv6Address) else address
     path = probe.path if probe.path.startswith("/") else f"/{probe.path}"
     headers = {"Host": f"{host}:{probe.port}", "User-Agent": "batholith", "Accept": "*/*"}

@@ -11,6 +11,13 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(500)]
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "jobflow.yaml"
 
 
+def test_the_page_shows_the_flow_of_the_example() -> None:
+    """The page's manifest is the last one of the example."""
+    page = (EXAMPLE.parents[1] / "jobflows.md").read_text()
+    shown = page.partition("```yaml\n")[2].partition("```")[0]
+    assert EXAMPLE.read_text().rpartition("---\n")[2] == shown
+
+
 async def test_the_example_runs_to_its_end(tmp_path: Path) -> None:
     """Its third Job starts once the second one serves, which ends later."""
     needs_kubectl()

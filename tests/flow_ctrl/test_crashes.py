@@ -12,7 +12,7 @@ from batholith.model.names import JOBS
 
 NAMES = "abcdefgh"
 KILLS = st.lists(st.none() | st.integers(0, 60), min_size=1, max_size=40)
-"""Loop iterations after which the controller is killed, for each step; none: it goes on."""
+"""Loop iterations after which the controller is killed, for each step; none: it is not."""
 
 
 @st.composite

@@ -8,14 +8,14 @@ from batholith.flow_ctrl.patching import PatchError, apply_patch
 
 Json = dict[str, Any]
 
-CONTAINER = {
+CONTAINER: Json = {
     "name": "main",
     "image": "busybox:1.36",
     "command": ["python", "train.py"],
     "env": [{"name": "EPOCHS", "value": "3"}, {"name": "SEED", "value": "1"}],
     "ports": [{"containerPort": 80, "protocol": "TCP"}],
 }
-SPEC = {
+SPEC: Json = {
     "minAvailable": 1,
     "queue": "research",
     "maxRetry": 5,
@@ -68,7 +68,7 @@ def test_new_items_are_appended() -> None:
     assert pod_spec(patched)["containers"] == [CONTAINER, sidecar]
     assert pod_spec(patched)["volumes"] == [{"name": "data"}]
     more = {"name": "evaluator", "replicas": 1}
-    assert apply_patch(SPEC, {"tasks": [more]})["tasks"] == [*SPEC["tasks"], more]  # type: ignore[misc]
+    assert apply_patch(SPEC, {"tasks": [more]})["tasks"] == [*SPEC["tasks"], more]
 
 
 def test_lists_without_keys_are_replaced_and_maps_are_merged() -> None:
@@ -97,8 +97,7 @@ def test_volumes_of_the_job_are_merged_by_mount_path() -> None:
 
 def test_the_only_task_needs_no_name_and_unnamed_tasks_have_their_default_names() -> None:
     """The documentation of Volcano has a patch whose task has no name."""
-    (task, *_) = SPEC["tasks"]  # type: ignore[misc]
-    single = SPEC | {"tasks": [task]}
+    single = SPEC | {"tasks": SPEC["tasks"][:1]}
     patched = apply_patch(single, {"tasks": [{"replicas": 3}]})
     assert [(each["name"], each["replicas"]) for each in patched["tasks"]] == [("ps", 3)]
     unnamed = SPEC | {"tasks": [{"replicas": 1}, {"replicas": 2}]}

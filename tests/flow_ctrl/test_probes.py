@@ -65,15 +65,15 @@ def test_a_job_is_created_once_its_targets_pods_answer(world: FlowWorld, probe: 
     assert world.passed(world.flows["f"], "b", "a")
     sent = world.network.requests.total()
     settle(world)
-    assert world.network.requests.total() == sent, "nobody waits any more"
+    assert world.network.requests.total() == sent, "no flow waits any more"
 
 
 def test_requests_go_only_to_running_pods_of_the_job_and_the_task(world: FlowWorld) -> None:
     """INV-JF-5."""
     put_flow(world, TCP)
     target = job(world, "f-a")
-    stranger = {"metadata": {"name": "f-a", "uid": "another"}}
-    world.put_pod(stranger, "of-another-uid")
+    foreign = {"metadata": {"name": "f-a", "uid": "another"}}
+    world.put_pod(foreign, "of-another-uid")
     world.put_pod(target, "of-another-task", labels={JOB_NAME: "f-a", TASK_SPEC: "other"})
     world.put_pod(target, "of-no-job", ownerReferences=[])
     world.put_pod(target, "terminating", deletionTimestamp="2026-01-01T00:00:00Z")

@@ -32,7 +32,7 @@ async def listening(handler: Handler, host: str = HOST) -> AsyncIterator[int]:
 
 
 class HttpServer:
-    """Answers each request with the same bytes, and keeps what it received."""
+    """Sends the same bytes for each request, and keeps what it received."""
 
     def __init__(self, response: bytes) -> None:
         self.response = response

@@ -408,7 +408,12 @@ ACCEPTED: dict[str, Json] = {
     "flow without flows": flow(),
     "flow probe": probed(
         httpGetList=[
-            {"taskName": "t", "port": 80, "path": "/a?b=c", "httpHeader": {"name": "X", "value": ""}}
+            {
+                "taskName": "t",
+                "port": 80,
+                "path": "/a?b=c",
+                "httpHeader": {"name": "X", "value": ""},
+            }
         ],
         tcpSocketList=[{"port": 65535}],
         taskStatusList=[{"phase": "Running"}, {"taskName": "t", "phase": "Completed"}],
