@@ -293,6 +293,9 @@ class RbacScenario:
         spec = {"flows": flows, "jobRetainPolicy": "delete"}
         await self._create(JOBFLOWS, "flow", spec)
         await self._wait_until(JOBFLOWS.path(TEST_NAMESPACE, "flow"), _has_message("Succeed"))
+        at = f"/v1/namespaces/{TEST_NAMESPACE}/jobflows"
+        assert [it["name"] for it in (await self._get(at))["items"]] == ["flow"]
+        assert (await self._get(f"{at}/flow"))["phase"] == "Succeed"
         for name in ("first", "second"):
             await self._wait_deleted(JOBS.path(TEST_NAMESPACE, f"flow-{name}"))
 
