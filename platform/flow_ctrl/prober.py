@@ -132,12 +132,13 @@ class Prober:
 
     async def _passes(self, probe: AwaitedProbe) -> bool:
         """Return whether enough pods of each task respond to all requests."""
-        listed = await self._client.list(
-            PODS,
-            namespace=probe.namespace,
-            view=Pod,
-            label_selector=f"{JOB_NAME}={probe.job}",
-        )
+        async with self._limit:
+            listed = await self._client.list(
+                PODS,
+                namespace=probe.namespace,
+                view=Pod,
+                label_selector=f"{JOB_NAME}={probe.job}",
+            )
         pods = [pod for pod in listed.items if pod.can_respond(probe.job_uid)]
         for task, required in probe.tasks:
             sent = [*self._requests(probe, task)]

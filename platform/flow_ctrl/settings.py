@@ -25,7 +25,7 @@ class FlowSettings:
     """Seconds for one request."""
 
     probe_concurrency: int = 32
-    """Concurrent requests, of all flows together."""
+    """Concurrent requests to pods and lists of pods, of all flows together."""
 
     registry: CollectorRegistry | None = None
     """Registry of the metrics, if any."""

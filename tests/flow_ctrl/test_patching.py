@@ -37,7 +37,7 @@ def of_task(name: str, **spec: Any) -> Json:
     return {"tasks": [{"name": name, "template": {"spec": spec}}]}
 
 
-def test_what_a_patch_does_not_name_stays() -> None:
+def test_quirk_f1_what_a_patch_does_not_name_stays() -> None:
     assert apply_patch(SPEC, {}) == SPEC
     assert apply_patch(SPEC, {"maxRetry": 7}) == SPEC | {"maxRetry": 7}
 

@@ -51,7 +51,9 @@ def set_phase(world: FlowWorld, name: str, phase: str, **status: Any) -> None:
 
 
 @pytest.mark.parametrize("probe", [TCP, HTTP])
-def test_a_job_is_created_once_its_targets_pods_answer(world: FlowWorld, probe: Json) -> None:
+def test_quirk_f1_a_job_is_created_once_the_pods_of_its_targets_respond(
+    world: FlowWorld, probe: Json
+) -> None:
     """INV-JF-2: the target need not complete."""
     put_flow(world, probe)
     set_phase(world, "f-a", "Running")
