@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
-from ..model.names import JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from ..model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from . import (
+    cronjobs,
     job_defaults,
     jobflows,
     namespaces,
@@ -22,6 +23,7 @@ from .settings import AdmissionSettings
 
 Mutate = Callable[[AdmissionRequest, ObjectReader], Json]
 Validate = Callable[[AdmissionRequest, ObjectReader], None]
+Warn = Callable[[AdmissionRequest], list[str]]
 
 _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
@@ -74,6 +76,9 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     def validate_pod(request: AdmissionRequest, reader: ObjectReader) -> None:
         pods.validate(request, settings)
 
+    def warn_cronjob(request: AdmissionRequest) -> list[str]:
+        return cronjobs.warnings(request, settings)
+
     return (
         # Volcano sets defaults of a Job on create only; then a manifest that omits a default
         # cannot be applied again. Defaulting on update, too, avoids that.
@@ -86,6 +91,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate),
         _validating(PODS, _CREATE, validate_pod),
+        _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
     )
 
 
@@ -99,13 +105,19 @@ def _mutating(resource: Resource, operations: frozenset[str], mutate: Mutate) ->
     )
 
 
-def _validating(resource: Resource, operations: frozenset[str], validate: Validate) -> Webhook:
+def _validating(
+    resource: Resource,
+    operations: frozenset[str],
+    validate: Validate,
+    warn: Warn | None = None,
+) -> Webhook:
     return Webhook(
         name=f"validate{resource.kind.lower()}.volcano.sh",
         path=f"/{resource.plural}/validate",
         resource=resource,
         operations=operations,
         validate=validate,
+        warn=warn,
     )
 
 

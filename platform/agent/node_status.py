@@ -1,14 +1,15 @@
 """Registration and heartbeats of nodes.
 
-A Lease in ``kube-node-lease`` is renewed often, the Node's status rarely. The renewals of simulated
-nodes are spread over the renewal period.
+A Lease in ``kube-node-lease`` is renewed often, the Node's status rarely, and at once when another
+client has changed its Ready condition: the node lifecycle controller does if renewals were missing.
+The renewals of simulated nodes are spread over the renewal period.
 """
 
 import asyncio
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,7 @@ from ..kube.errors import (
     ForbiddenError,
     NotFoundError,
 )
+from ..kube.informer.informer import Informer
 from ..machinery.clock import Clock
 from ..model import times
 from ..model.names import LEASES, NAMESPACES, NODES
@@ -144,13 +146,34 @@ def _own_version() -> str:
 class NodeStatusManager:
     """Registers nodes, and renews their leases and statuses."""
 
-    def __init__(self, client: Client, nodes: Sequence[NodeConfig], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        nodes: Sequence[NodeConfig],
+        *,
+        clock: Clock,
+        on_stop: Callable[[str, bool], None] | None = None,
+        lease_seconds: int = 0,
+    ) -> None:
+        """Manage *nodes*, whose Leases have a duration of *lease_seconds*.
+
+        If *on_stop* is given, an annotation stops a node (:attr:`Node.is_stopped`): it is called
+        with the node's name and whether it is stopped now.
+        """
         self._client = client
         self._nodes = nodes
         self._clock = clock
+        self._on_stop = on_stop
         self._started_at = clock.now()
         # Limits the request rate of a thousand simulated nodes.
-        self._lease_seconds = 40 if len(nodes) == 1 else 200
+        self._lease_seconds = lease_seconds or (40 if len(nodes) == 1 else 200)
+        self._configs = {config.name: config for config in nodes}
+        self._stopped: set[str] = set()
+        self._unready: dict[str, None] = {}
+        self._has_unready = asyncio.Event()
+        selector = f"metadata.name={nodes[0].name}" if len(nodes) == 1 else ""
+        self._informer = Informer(client, NODES, Node, field_selector=selector)
+        self._informer.add_event_handler(self._on_node_event)
 
     async def register(self) -> None:
         """Create or update every node and its lease.
@@ -181,6 +204,8 @@ class NodeStatusManager:
             created = await self._client.create(NODES, node, view=Node)
         except AlreadyExistsError:
             created = await self._client.patch(NODES, config.name, node, view=Node)
+        if self._on_stop is not None and created.is_stopped:
+            return
         await self._update_status(config)
         await self._remove_not_ready_taint(config.name)
         await self._create_lease(config.name, owner=created.metadata.uid)
@@ -224,6 +249,35 @@ class NodeStatusManager:
 
     async def run(self) -> None:
         """Renew leases and statuses, until cancelled; errors are logged."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._informer.run())
+            tasks.create_task(self._report_unready())
+            tasks.create_task(self._send_heartbeats())
+
+    def _on_node_event(self, old: Node | None, new: Node | None) -> None:
+        if new is None or new.metadata.name not in self._configs:
+            return  # a deleted node that is stopped does not register again
+        name = new.metadata.name
+        stopped = self._on_stop is not None and new.is_stopped
+        if self._on_stop is not None and stopped != (name in self._stopped):
+            (self._stopped.add if stopped else self._stopped.discard)(name)
+            self._on_stop(name, stopped)
+        if not stopped and not new.is_reported_ready:
+            self._unready[name] = None
+            self._has_unready.set()
+
+    async def _report_unready(self) -> None:
+        """Write the status of nodes that are not reported as ready."""
+        while True:
+            await self._has_unready.wait()
+            self._has_unready.clear()
+            while self._unready:
+                name = next(iter(self._unready))
+                del self._unready[name]
+                if name not in self._stopped:
+                    await self._heartbeat(self._configs[name], update_status=True)
+
+    async def _send_heartbeats(self) -> None:
         period = self._lease_seconds / 4
         reported = self._clock.monotonic()
         while True:
@@ -231,7 +285,8 @@ class NodeStatusManager:
             due = start - reported >= STATUS_INTERVAL
             reported = start if due else reported
             for number, config in enumerate(self._nodes, 1):
-                await self._heartbeat(config, update_status=due)
+                if config.name not in self._stopped:
+                    await self._heartbeat(config, update_status=due)
                 delay = start + period * number / len(self._nodes) - self._clock.monotonic()
                 if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):
                     await self._clock.sleep(max(delay, 0.0))

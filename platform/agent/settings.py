@@ -32,6 +32,10 @@ class SimulationSettings:
     min_run: float = 0.0
     """Minimum seconds that each container runs."""
 
+    lease_seconds: int = 0
+    """Duration of the nodes' Leases, which are renewed four times as often; 0: 200, or 40 for a
+    single node."""
+
     writers: int = 48
     """Status writes in flight."""
 

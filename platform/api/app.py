@@ -1,23 +1,20 @@
-"""Routes of the REST API, over :mod:`.commands` and the Kubernetes API."""
+"""Routes of the REST API, over :mod:`.commands` and the Kubernetes API, except CronJobs."""
 
 import html
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Response
 from fastapi.responses import HTMLResponse
 
-from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
 from ..model.flow import JobFlow
 from ..model.job import Job
 from ..model.names import COMMANDS, JOBFLOWS, JOBS
-from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
-from ..store.commands import CommandRecord, CommandStore
-from . import problems
-from .auth import AccessAttributes, AccessReviewer, UserInfo
-from .commands import CommandService
+from ..store.commands import CommandRecord
+from . import cronjobs, problems
+from .auth import AccessAttributes
+from .dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
 from .limits import BodyLimitMiddleware
 from .problems import ProblemError
 from .schemas import (
@@ -32,39 +29,8 @@ from .schemas import (
     Problem,
 )
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
-}
-Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
-Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppState:
-    """Dependencies of the routes."""
-
-    client: Client
-    reviewer: AccessReviewer
-    commands: CommandService
-    store: CommandStore
-
-
-def _app_state(request: Request) -> AppState:
-    state: AppState = request.app.state.dependencies
-    return state
-
-
-async def _caller(
-    state: Annotated[AppState, Depends(_app_state)],
-    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> UserInfo:
-    return await state.reviewer.authenticate(authorization)
-
-
-Caller = Annotated[UserInfo, Depends(_caller)]
-State = Annotated[AppState, Depends(_app_state)]
 router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
@@ -227,6 +193,7 @@ def create_app(state: AppState) -> FastAPI:
     app = FastAPI(title="Batholith", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.dependencies = state
     app.include_router(router)
+    app.include_router(cronjobs.router)
     app.add_middleware(BodyLimitMiddleware)
     problems.add_exception_handlers(app)
 

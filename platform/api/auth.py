@@ -137,4 +137,7 @@ class AccessReviewer:
         review = await self._client.create(TOKENREVIEWS, body, view=_TokenReview)
         if not review.status.authenticated:
             raise ProblemError(401, "the cluster rejects this token")
+        if "\0" in review.status.user.username:
+            # PostgreSQL cannot store it, and a log may end there.
+            raise ProblemError(401, "the user name of this token contains a NUL character")
         return review.status.user

@@ -22,14 +22,12 @@ from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, Not
 from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
-from ..model.base import ApiStruct
 from ..model.command import Command
-from ..model.controlled_resources import executed_commands
-from ..model.job import FINAL_PHASES, Action, Job, JobStatus
-from ..model.meta import ObjectMeta
+from ..model.job import FINAL_PHASES, Action, Job
 from ..model.names import COMMANDS, JOBS
 from ..store.commands import CommandRecord, CommandState, CommandStore, timestamp
 from ..store.database import StoreUnavailableError
+from .observed_jobs import ObservedJobs, add_bounded
 from .problems import ProblemError
 
 log = logging.getLogger(__name__)
@@ -39,25 +37,21 @@ ISSUE_TIMEOUT = timedelta(minutes=1)
 """Time to create a Command after which its absence means that it was never created."""
 
 NOT_FOUND = "Command not found; whether it was executed is unknown"
-SUPERSEDED = "Command deleted, and the job's status names a later one"
+SUPERSEDED = (
+    "Command deleted; the watch of the job has a gap, so whether it was executed is unknown"
+)
+DELETED_UNOBSERVED = "the job was deleted; whether the Command was executed before is unknown"
 
-OUTCOME_CACHE_SIZE = 10_000
-"""Maximum number of cached outcomes."""
 MAX_NAME = 253
 """Maximum length of an object's name."""
 SWEEP_INTERVAL = 30.0
 """Seconds between sweeps."""
 SWEEP_RETRY_DELAY = 1.0
 """Seconds until a sweep is retried while the database is unavailable."""
-CACHE_SYNC_TIMEOUT = 10.0
-"""Seconds to wait for the informer to reach the version of a live read."""
-
-
-class WatchedJob(ApiStruct, frozen=True):
-    """Fields of a Job that the informer caches."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    status: JobStatus = JobStatus()
+WATCH_TIMEOUT = 10.0
+"""Seconds to wait for a watch that lags behind."""
+CLOCK_SKEW = timedelta(seconds=5)
+"""Maximum difference between the clocks of two replicas."""
 
 
 def rejection_reason(job: Job, action: Action) -> str | None:
@@ -99,15 +93,15 @@ class CommandService:
         self._now = now
         self._sweep_due = asyncio.Event()
         self._deleted_commands: asyncio.Queue[Command] = asyncio.Queue()
-        self._jobs = Informer(client, JOBS, WatchedJob)
-        self._jobs.add_event_handler(self._on_job)
-        self._job_observed = asyncio.Event()
-        self._synced_at: str | None = None
+        self._jobs = ObservedJobs(client)
+        self._listed_at: str | None = None
+        """Time at or after which the last list of Jobs was complete."""
+        self._lists = 0
+        """Number of lists of Jobs until then."""
         self.synced = False
         """Whether the informers are synced, so that outcomes are observed."""
-        self._executed_phases: OrderedDict[str, str] = OrderedDict()
-        """Phase that each Command led to, by uid; recorded from events, because the next Command
-        overwrites it in the job's status."""
+        self._issued_lists: OrderedDict[str, int] = OrderedDict()
+        """Number of lists of Jobs before each command of this replica, by row id."""
         self._command_uids: OrderedDict[str, str] = OrderedDict()
         """Uids of Commands by namespace and name, for rows that could not be marked as issued."""
         self._pending_outcomes: OrderedDict[str, _Outcome] = OrderedDict()
@@ -136,6 +130,8 @@ class CommandService:
             received_at=timestamp(self._now()),
         )
         await self._store.add(record)
+        if self.synced:
+            add_bounded(self._issued_lists, id_, self._jobs.lists)
         log.info("command accepted", extra=_log_fields(record))
         try:
             created = await self._create_command(record)
@@ -143,7 +139,7 @@ class CommandService:
             await self._finish(record, CommandState.FAILED, f"not issued: {error.message}")
             raise
         uid = created.metadata.uid
-        _add_bounded(self._command_uids, f"{record.namespace}/{record.command}", uid)
+        add_bounded(self._command_uids, f"{record.namespace}/{record.command}", uid)
         try:
             await self._store.mark_issued(id_, command_uid=uid)
             return await self._store.get(record.namespace, record.job, id_) or record
@@ -166,34 +162,15 @@ class CommandService:
             tasks.create_task(informer.run())
             await informer.wait_synced()
             tasks.create_task(supervise("command sweep", partial(self._sweep, informer)))
-            self._synced_at = timestamp(self._now())
+            self._note_lists()
             self.synced = True
             if ready is not None:
                 ready.set()
             await supervise("command outcomes", self._resolve_deleted)
 
-    def _on_job(self, old: WatchedJob | None, new: WatchedJob | None) -> None:
-        if new is None:
-            return
-        for command in executed_commands(new.status):
-            _add_bounded(self._executed_phases, command.uid, command.phase)
-        self._job_observed.set()
-
-    async def _wait_until_fresh(self, job: Job) -> None:
-        """Wait until the informer has observed the version of *job*."""
-        async with asyncio.timeout(CACHE_SYNC_TIMEOUT):
-            while True:
-                self._job_observed.clear()
-                cached = self._jobs.get(job.metadata.key)
-                if cached is None or _resource_version(cached.metadata) >= _resource_version(
-                    job.metadata
-                ):
-                    return
-                await self._job_observed.wait()
-
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None and new is None:
-            _add_bounded(self._command_uids, old.metadata.key, old.metadata.uid)
+            add_bounded(self._command_uids, old.metadata.key, old.metadata.uid)
             self._deleted_commands.put_nowait(old)
 
     async def _resolve_deleted(self) -> None:
@@ -207,7 +184,7 @@ class CommandService:
         try:
             record = await self._store.get_open_by_command(meta.namespace, meta.name)
             if record is not None:
-                await self._try_resolve(record, meta.uid, observed=True)
+                await self._try_resolve(record, meta.uid)
         except StoreUnavailableError:
             self._sweep_due.set()
         except Exception:
@@ -256,42 +233,79 @@ class CommandService:
         elif record.state == CommandState.ACCEPTED:
             await self._store.mark_issued(record.id, command_uid=command.metadata.uid)
 
-    async def _try_resolve(
-        self, record: CommandRecord, command_uid: str, *, observed: bool
-    ) -> None:
+    async def _try_resolve(self, record: CommandRecord, command_uid: str) -> None:
         try:
-            await self._resolve(record, command_uid, observed=observed)
-        except (ApiError, ConnectionLostError, TimeoutError):
+            await self._resolve(record, command_uid)
+        except (ApiError, ConnectionLostError):
             # The row stays open; a later sweep or read resolves it.
             log.warning("cannot resolve command, will retry", extra=_log_fields(record))
 
-    async def _resolve(self, record: CommandRecord, command_uid: str, *, observed: bool) -> None:
+    async def _resolve(self, record: CommandRecord, command_uid: str) -> None:
         """Record the outcome of a deleted Command.
 
-        *observed*: the informer was synced before the Command was created.
+        Whether it was executed is determined first: the Job may have been deleted since, by a TTL
+        of 0 for instance. Only a complete sequence of versions shows that it was not.
         """
         if not command_uid:
-            await self._finish(record, CommandState.FAILED, NOT_FOUND)
+            await self._finish(record, CommandState.UNKNOWN, NOT_FOUND)
             return
+        if self._jobs.executed_phase(command_uid) is None:
+            job = await self._live_job(record)
+            if job is not None:
+                self._jobs.add_status(job.status)
+        if self._jobs.executed_phase(command_uid) is None:
+            shown = await self._is_shown(record, job)
+        phase = self._jobs.executed_phase(command_uid)
+        if phase is not None:
+            await self._finish(record, CommandState.EXECUTED, f"the job entered {phase}")
+        elif not shown:
+            detail = SUPERSEDED if job is not None else DELETED_UNOBSERVED
+            await self._finish(record, CommandState.UNKNOWN, detail)
+        elif job is None:
+            await self._finish(record, CommandState.FAILED, "the job was deleted")
+        else:
+            phase = job.status.state.phase
+            detail = f"the job is {phase}; the Command had no effect"
+            await self._finish(record, CommandState.IGNORED, detail)
+
+    async def _live_job(self, record: CommandRecord) -> Job | None:
+        """Return the Job of *record* as it is now, or ``None`` if it is deleted."""
         try:
             job = await self._client.get(JOBS, record.job, namespace=record.namespace, view=Job)
         except NotFoundError:
-            await self._finish(record, CommandState.FAILED, "the job was deleted")
-            return
-        if job.metadata.uid != record.job_uid:
-            await self._finish(record, CommandState.FAILED, "the job was deleted")
-            return
-        await self._wait_until_fresh(job)
-        state = job.status.state
-        phase = self._executed_phases.get(command_uid)
-        if phase is not None:
-            await self._finish(record, CommandState.EXECUTED, f"the job entered {phase}")
-        elif observed:
-            await self._finish(
-                record, CommandState.IGNORED, f"the job is {state.phase}; the Command had no effect"
-            )
-        else:
-            await self._finish(record, CommandState.UNKNOWN, SUPERSEDED)
+            return None
+        return job if job.metadata.uid == record.job_uid else None
+
+    async def _is_shown(self, record: CommandRecord, job: Job | None) -> bool:
+        """Return whether the watch shows all versions of the Job from the Command to *job*.
+
+        Waits for a watch that lags.
+        """
+        if not self._is_watched_since(record):
+            return False
+        try:
+            async with asyncio.timeout(WATCH_TIMEOUT):
+                await self._jobs.wait_until_observed(
+                    f"{record.namespace}/{record.job}", record.job_uid, job
+                )
+        except TimeoutError:
+            return False
+        return self._is_watched_since(record)
+
+    def _is_watched_since(self, record: CommandRecord) -> bool:
+        """Return whether the watch of Jobs has skipped no version since *record*."""
+        self._note_lists()
+        lists = self._issued_lists.get(record.id)
+        if lists is not None:
+            return lists == self._jobs.lists
+        # Received by another replica, or before a restart.
+        return self._listed_at is not None and record.received_at >= self._listed_at
+
+    def _note_lists(self) -> None:
+        """Remember when Jobs were listed, as of now; the list may have been earlier."""
+        if self._jobs.lists != self._lists:
+            self._lists = self._jobs.lists
+            self._listed_at = timestamp(self._now() + CLOCK_SKEW)
 
     async def refresh(self, record: CommandRecord) -> CommandRecord:
         """Return the record, resolved if its Command was deleted unobserved."""
@@ -318,8 +332,7 @@ class CommandService:
         )
         is_overdue = record.received_at < timestamp(self._now() - ISSUE_TIMEOUT)
         if uid or is_overdue:
-            observed = self._synced_at is not None and record.received_at >= self._synced_at
-            await self._try_resolve(record, uid, observed=observed)
+            await self._try_resolve(record, uid)
 
     async def _create_command(self, record: CommandRecord) -> Command:
         target = {
@@ -356,19 +369,12 @@ class CommandService:
         try:
             await self._store.finish(record.id, state, detail=detail, at=at)
         except StoreUnavailableError:
-            _add_bounded(
+            add_bounded(
                 self._pending_outcomes, record.id, _Outcome(state=state, detail=detail, at=at)
             )
             self._sweep_due.set()
         log_fields = {**_log_fields(record), "state": state, "detail": detail}
         log.info("command finished", extra=log_fields)
-
-
-def _add_bounded(cache: OrderedDict[str, T], key: str, value: T) -> None:
-    """Add *value* unless *key* exists; evict the oldest entries beyond the maximum."""
-    cache.setdefault(key, value)
-    while len(cache) > OUTCOME_CACHE_SIZE:
-        cache.popitem(last=False)
 
 
 def _command_name(job: str, suffix: str) -> str:
@@ -380,8 +386,3 @@ def _log_fields(record: CommandRecord) -> dict[str, str]:
     """Return the log fields of a command."""
     job = f"{record.namespace}/{record.job}"
     return {"job": job, "action": record.action, "command": record.id, "who": record.who}
-
-
-def _resource_version(meta: ObjectMeta) -> int:
-    """Return the resourceVersion, which increases with every write."""
-    return int(meta.resource_version or 0)

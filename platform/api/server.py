@@ -21,9 +21,10 @@ from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, ke
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
-from .app import AppState, create_app
+from .app import create_app
 from .auth import AccessReviewer
 from .commands import CommandService
+from .dependencies import AppState
 from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,11 @@ from .controllers.event_ttl import EventTtlController
 from .controllers.garbage_collector import GarbageCollector
 from .controllers.kubernetes_service import KubernetesServiceController
 from .controllers.namespaces import NamespaceController
+from .controllers.node_health import NodeLifecycleSettings
+from .controllers.node_lifecycle import NodeLifecycleController
+from .controllers.pod_garbage_collector import PodGarbageCollector
+from .controllers.pods_by_node import PodsByNode
+from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
@@ -92,6 +97,9 @@ class Config:
     collect_garbage: bool = True
     """Whether dependents of deleted owners are deleted."""
 
+    node_lifecycle: NodeLifecycleSettings | None = field(default_factory=NodeLifecycleSettings)
+    """When nodes count as lost and their pods are deleted; ``None`` disables both."""
+
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
 
@@ -134,6 +142,14 @@ class _ServerCore:
         ]
         if config.collect_garbage:
             self._controllers.append(GarbageCollector(context))
+        self._pods_by_node = PodsByNode(context.resource_store(names.PODS))
+        if config.node_lifecycle is not None:
+            pods, settings = self._pods_by_node, config.node_lifecycle
+            self._controllers += [
+                NodeLifecycleController(context, pods, settings),
+                TaintEvictionController(context, pods),
+                PodGarbageCollector(context, pods, settings),
+            ]
         authenticator = Authenticator(config.users_by_token)
         handlers = Handlers(
             reader=Reader(self._store),
@@ -154,6 +170,8 @@ class _ServerCore:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         store = self._store
+        self._pods_by_node.rebuild()
+        store.listeners.append(self._pods_by_node.observe)
         for controller in self._controllers:
             # The CRD controller is first: the stores of custom kinds exist for those after it.
             for kind in self._catalog.stored_kinds():

@@ -42,11 +42,11 @@ METRICS_PORT = 8081
 
 ENABLED = (
     "/jobflows/validate,/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
-    "/queues/mutate,/queues/validate"
+    "/queues/mutate,/queues/validate,/cronjobs/validate"
 )
 """Without the paths of pods, so that creating pods does not depend on the webhooks."""
 
-UNSUPPORTED_PATHS = frozenset(("/cronjobs/validate", "/hypernodes/validate"))
+UNSUPPORTED_PATHS = frozenset(("/hypernodes/validate",))
 """Paths of Volcano's chart for kinds that are not supported."""
 
 

@@ -16,13 +16,13 @@ CONTROLLERS = (
     "jobtemplate-controller",
     "queue-controller",
     "pg-controller",
+    "cronjob-controller",
     *OFF_BY_DEFAULT,
 )
 """Controllers that can be enabled and disabled."""
 
 UNSUPPORTED_CONTROLLERS = (
     "gc-controller",
-    "cronjob-controller",
     "hyperNode-controller",
     "colocation-config-controller",
     "sharding-controller",

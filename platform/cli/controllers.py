@@ -51,7 +51,6 @@ METRICS_PORT = 8081
 
 IGNORED_FLAGS = (
     IgnoredFlag("worker-threads-for-gc", "the job controller deletes expired jobs."),
-    IgnoredFlag("worker-threads-for-cronjob", "there is no CronJob controller."),
     IgnoredFlag("scheduler-configs", "there is no sharding controller."),
     IgnoredFlag("shard-sync-period", "there is no sharding controller."),
     IgnoredFlag("enable-node-event-trigger", "there is no sharding controller.", switch=True),
@@ -76,6 +75,9 @@ class ControllerFlags:
         ),
     ] = (controller_selection.DEFAULT,)  # type: ignore[assignment]  # typer converts it to a list
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
+    worker_threads_for_cronjob: Annotated[
+        int, typer.Option(min=1, help="Workers of the controller of Volcano's CronJobs.")
+    ] = 3
     worker_threads_for_jobflow: Annotated[
         int, typer.Option(min=1, help="Workers each of the JobFlow and JobTemplate controllers.")
     ] = 5
@@ -415,6 +417,7 @@ class _Builder:
     def build(self, enabled: Collection[str]) -> list[LeaderElectionRunnable]:
         """Create the *enabled* controllers."""
         factories: dict[str, Callable[[], LeaderElectionRunnable]] = {
+            "cronjob-controller": self._cron_job_controller,
             "queue-controller": self._queue_controller,
             "job-controller": self._job_controller,
             "jobflow-controller": self._jobflow_controller,
@@ -512,6 +515,19 @@ class _Builder:
             podgroups=self._podgroups,
         )
 
+    def _cron_job_controller(self) -> LeaderElectionRunnable:
+        from ..cron_ctrl.controller import CronJobController
+        from ..machinery.cronjobs.controller import CronJobSettings
+
+        settings = CronJobSettings(
+            workers=self.flags.worker_threads_for_cronjob,
+            reconcile_timeout=self._timeout,
+            work_metrics=self._work_metrics,
+        )
+        return CronJobController(
+            self.client, settings=settings, clock=self._clock, recorder=self.recorder
+        )
+
     def _batch_job_controller(self) -> LeaderElectionRunnable:
         from ..batch_ctrl.controller import BatchJobController
         from ..batch_ctrl.settings import ALL_JOBS, OWN_JOBS, BatchJobSettings
@@ -532,7 +548,8 @@ class _Builder:
         )
 
     def _batch_cron_job_controller(self) -> LeaderElectionRunnable:
-        from ..batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
+        from ..batch_ctrl.cronjobs.controller import CronJobController
+        from ..machinery.cronjobs.controller import CronJobSettings
 
         settings = CronJobSettings(
             workers=self.batch.concurrent_cron_job_syncs,

@@ -56,7 +56,10 @@ class SchedulingFlags:
 
     scheduler_conf: Annotated[
         Path | None,
-        typer.Option(help="Scheduler configuration (actions and plugins) in Volcano's format."),
+        typer.Option(
+            help="Scheduler configuration (actions and plugins) in Volcano's format; "
+            "changes of the file take effect within two seconds."
+        ),
     ] = None
     scheduler_name: Annotated[
         list[str], typer.Option(help="Schedule pods with this scheduler name; may be repeated.")
@@ -94,13 +97,6 @@ def _validate(flags: SchedulingFlags) -> None:
         log.warning("feature gate without effect", extra={"gate": gate})
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--scheduler-conf: {error}") from error
-
-
 def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "SchedulerSettings":
     """Return the scheduler's settings.
 
@@ -108,13 +104,14 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
         ValueError: the configuration cannot be read or is invalid.
     """
     from ..machinery.metrics import WorkQueueMetrics
-    from ..scheduler import conf
+    from ..scheduler import conf, conf_reload
     from ..scheduler.scheduler import SchedulerSettings
 
-    text = conf.DEFAULT if flags.scheduler_conf is None else _read(flags.scheduler_conf)
+    text = conf.DEFAULT if flags.scheduler_conf is None else conf_reload.read(flags.scheduler_conf)
     conf.load(text)  # Report errors at start-up, not when elected.
     return SchedulerSettings(
         conf=text,
+        conf_file=flags.scheduler_conf,
         gang_scheduler_names=tuple(flags.scheduler_name),
         pod_scheduler_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,

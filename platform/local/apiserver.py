@@ -13,6 +13,7 @@ from typing import Any
 
 from ..apiserver import server
 from ..apiserver.app import App
+from ..apiserver.controllers.node_health import NodeLifecycleSettings
 from ..apiserver.http.auth import User
 from ..apiserver.http.connections import RequestHandler
 from ..httpserver.limits import Limits
@@ -57,6 +58,9 @@ class Settings:
 
     collect_garbage: bool = True
     """Whether dependents of deleted owners are deleted."""
+
+    node_lifecycle: NodeLifecycleSettings | None = field(default_factory=NodeLifecycleSettings)
+    """When nodes count as lost and their pods are deleted; ``None`` disables both."""
 
     wrap_handler: Callable[[RequestHandler], RequestHandler] | None = None
     """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
@@ -141,6 +145,7 @@ def _server_config(
         crds=settings.crds,
         limits=settings.limits,
         collect_garbage=settings.collect_garbage,
+        node_lifecycle=settings.node_lifecycle,
         wrap_handler=settings.wrap_handler,
     )
 

@@ -35,6 +35,7 @@ FLOW_GROUP = "flow.volcano.sh"
 SCHEDULING_GROUP = "scheduling.volcano.sh"
 
 JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
+CRONJOBS = Resource(BATCH_GROUP, "v1alpha1", "cronjobs", "CronJob")
 COMMANDS = Resource(BUS_GROUP, "v1alpha1", "commands", "Command")
 JOBFLOWS = Resource(FLOW_GROUP, "v1alpha1", "jobflows", "JobFlow")
 JOBTEMPLATES = Resource(FLOW_GROUP, "v1alpha1", "jobtemplates", "JobTemplate")
@@ -42,7 +43,7 @@ PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
 
 BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
-"""Kubernetes' own Jobs; ``JOBS`` are Volcano's."""
+"""Kubernetes' own Jobs; ``JOBS`` and ``CRONJOBS`` are Volcano's."""
 PODS = Resource("", "v1", "pods", "Pod")
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -110,6 +111,10 @@ CREATED_BY_JOB_TEMPLATE = "volcano.sh/createdByJobTemplate"
 """Label and annotation of a Job: ``<namespace>.<name>`` of its JobTemplate."""
 GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
+INSTANTIATE = "cronjob.kubernetes.io/instantiate"
+"""Annotation of a Job created from a CronJob, but not by its schedule; kubectl's, too."""
+MANUAL = "manual"
+"""Its value."""
 QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 """Pod annotation (``true``): the webhook adds the scheduling gate of the same name; the scheduler
 removes it once the queue has capacity for the pod."""

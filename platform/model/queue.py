@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+import msgspec
+
 from .base import ApiStruct
 from .meta import ObjectMeta
 
@@ -23,6 +25,24 @@ class Guarantee(ApiStruct, frozen=True):
     resource: Quantities = {}
 
 
+class NodeGroupTerms(ApiStruct, frozen=True):
+    """Names of node groups."""
+
+    required: tuple[str, ...] = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+    preferred: tuple[str, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class QueueAffinity(ApiStruct, frozen=True):
+    """Groups of nodes that the queue's pods run on, or avoid."""
+
+    node_group_affinity: NodeGroupTerms = NodeGroupTerms()
+    node_group_anti_affinity: NodeGroupTerms = NodeGroupTerms()
+
+
 class QueueSpec(ApiStruct, frozen=True):
     """Desired state of a queue."""
 
@@ -35,6 +55,7 @@ class QueueSpec(ApiStruct, frozen=True):
     priority: int = 0
     type: str = ""
     dequeue_strategy: str = ""
+    affinity: QueueAffinity | None = None
 
 
 class QueueStatus(ApiStruct, frozen=True):

@@ -1,17 +1,31 @@
-"""The scheduler configuration, in Volcano's format: actions, and plugins in tiers.
+"""The scheduler configuration, in Volcano's format: actions, plugins in tiers, and their arguments.
 
-Volcano's actions and plugins without an implementation are ignored with a warning, so that its
-files work unchanged; an unknown name is an error.
+Nothing in it is ignored: names without an implementation, unknown keys, and arguments that are
+unknown, of the wrong type or without effect are errors that name their path. The exceptions are
+:data:`.plugins.registry.WITHOUT_EFFECT`, which are warnings.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import cast
 
 import yaml
 
-from .actions.registry import ACTIONS
-from .plugins.registry import PLUGINS, PluginOption, Tiers
+from .actions.registry import ACTIONS, ARGUMENTS, Action, NamedAction
+from .plugins import arguments as typed
+from .plugins.arguments import ArgumentError, Arguments
+from .plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP, EntryPointError, EntryPoints
+from .plugins.registry import (
+    HIERARCHICAL,
+    PLUGINS,
+    WITHOUT_EFFECT,
+    PluginFactory,
+    PluginOption,
+    Tiers,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,77 +44,303 @@ tiers:
   - name: nodeorder
 """
 
+HIERARCHY = "enableHierarchy"
+FLAGS = frozenset(
+    {
+        "enableBestNode",
+        "enableJobEnqueued",
+        "enableJobOrder",
+        "enableJobPipelined",
+        "enableJobReady",
+        "enableJobStarving",
+        "enableNodeOrder",
+        "enablePredicate",
+        "enablePreemptable",
+        "enablePreemptive",
+        "enableQueueOrder",
+        "enableReclaimable",
+        "enableTaskOrder",
+        "enabledAllocatable",
+        "enabledClusterOrder",
+        "enabledHyperNodeGradient",
+        "enabledHyperNodeOrder",
+        "enabledOverused",
+        "enabledReservedNodes",
+        "enabledSubJobOrder",
+        "enabledSubJobPipelined",
+        "enabledSubJobReady",
+        "enabledTargetJob",
+        "enabledVictim",
+    }
+)
+"""Flags of a plugin, in Volcano's irregular spelling; each is true by default."""
+
+_TOP_LEVEL = ("actions", "tiers", "configurations", "metrics")
+_METRICS = ("type", "interval", "address", "tls.insecureSkipVerify")
+PROMETHEUS, METRICS_SERVER = "prometheus", "metrics.k8s.io"
+_UNIMPLEMENTED_SOURCES = ("prometheus_adaptor", "elasticsearch")
+
 
 class ConfError(ValueError):
-    """The configuration is invalid; the message has the reason."""
+    """The configuration is invalid; the message has the path and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSource:
+    """Where the utilization of nodes is read."""
+
+    kind: str = METRICS_SERVER
+    """``prometheus``, or ``metrics.k8s.io``."""
+
+    address: str = ""
+    """URL of Prometheus."""
+
+    interval: timedelta = timedelta(seconds=30)
+    verify_tls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Conf:
     """The actions of a cycle in order, and the plugins."""
 
-    actions: tuple[str, ...]
+    actions: tuple[NamedAction, ...]
     tiers: Tiers
+    metrics: MetricsSource = MetricsSource()
+
+    @property
+    def plugin_names(self) -> frozenset[str]:
+        """The names of the configured plugins."""
+        return frozenset(option.name for tier in self.tiers for option in tier)
 
 
 def load(text: str = DEFAULT) -> Conf:
     """Parse a configuration.
 
     Raises:
-        ConfError: it is not YAML of the right structure, or has an unknown name.
+        ConfError: it is not YAML of the right structure, or has an unknown name or argument.
     """
     try:
-        parsed = yaml.safe_load(text) or {}
+        parsed = yaml.load(text, Loader=_Loader) or {}  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise ConfError(f"the scheduler configuration is no YAML: {error}") from error
     document = _mapping(parsed, "the scheduler configuration")
-    tiers = document.get("tiers", [])
-    if not isinstance(tiers, list):
-        raise ConfError("tiers: must be a list")
-    return Conf(tuple(_actions(document.get("actions"))), tuple(_tiers(tiers)))
+    _require_known(document, _TOP_LEVEL, "")
+    try:
+        plugins = EntryPoints(PLUGINS_GROUP, _implemented(PLUGINS))
+        actions = EntryPoints(ACTIONS_GROUP, _implemented(ACTIONS))
+        tiers = tuple(_tiers(_list(document.get("tiers"), "tiers"), plugins))
+        _require_compatible(tiers)
+        return Conf(
+            tuple(_actions(document.get("actions"), _configurations(document), actions)),
+            tiers,
+            _metrics(document.get("metrics")),
+        )
+    except EntryPointError as error:
+        raise ConfError(str(error)) from error
 
 
-def _actions(raw: object) -> Iterator[str]:
+class _Loader(yaml.SafeLoader):
+    """A safe loader that rejects duplicate keys, of which YAML would use the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        """Return the mapping.
+
+        Raises:
+            ConstructorError: it has a key twice.
+        """
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for position, key in enumerate(keys):
+            if key in keys[:position]:
+                mark = node.value[position][0].start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", mark)
+        return super().construct_mapping(node, deep)
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+
+def _actions(
+    raw: object, configurations: Mapping[str, Mapping[str, object]], third_party: EntryPoints
+) -> Iterator[NamedAction]:
     if not isinstance(raw, str):
         raise ConfError("actions: must be text, with commas between the names")
     for name in (each.strip() for each in raw.split(",")):
-        if name not in ACTIONS:
-            raise ConfError(f"actions: unknown action {name!r}; known: {_known(ACTIONS)}")
-        if ACTIONS[name] is None:
-            log.warning("ignoring unimplemented action", extra={"action": name})
-        else:
-            yield name
+        yield name, _action(name, configurations.get(name, {}), third_party)
 
 
-def _tiers(tiers: Iterable[object]) -> Iterator[tuple[PluginOption, ...]]:
-    for number, tier in enumerate(tiers):
-        plugins = _mapping(tier, f"tiers[{number}]").get("plugins") or []
-        if not isinstance(plugins, list):
-            raise ConfError(f"tiers[{number}].plugins: must be a list")
-        options = (_plugin(each, f"tiers[{number}].plugins") for each in plugins)
-        yield tuple(option for option in options if option is not None)
-
-
-def _plugin(raw: object, path: str) -> PluginOption | None:
-    entry = _mapping(raw, path)
-    name = entry.get("name")
-    if not isinstance(name, str) or name not in PLUGINS:
-        raise ConfError(f"{path}: unknown plugin {name!r}; known: {_known(PLUGINS)}")
-    factory = PLUGINS[name]
+def _action(name: str, given: Mapping[str, object], third_party: EntryPoints) -> Action:
+    if action := ACTIONS.get(name):
+        return action
+    factory = None if name in ACTIONS else third_party.load(name)
     if factory is None:
-        log.warning("ignoring unimplemented plugin", extra={"plugin": name})
-        return None
-    arguments = _mapping(entry.get("arguments") or {}, f"{path}: arguments of {name}")
-    disabled = frozenset(str(key) for key, value in entry.items() if value is False)
-    return PluginOption(name, factory, arguments, disabled)
+        raise _unknown("action", name, "actions", ACTIONS, third_party)
+    built = _create(factory, given, f"configurations: arguments of {name}", {})
+    if not callable(built):
+        raise ConfError(f"actions: {name}: its factory returned no function")
+    return cast(Action, built)
 
 
-def _known(table: Mapping[str, object]) -> str:
-    """Return the names that have an implementation."""
-    return ", ".join(name for name, value in table.items() if value is not None)
+def _configurations(document: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    """Return the arguments of actions by name; the first entry of a name counts, as in Volcano."""
+    named: dict[str, Mapping[str, object]] = {}
+    actions = document.get("actions")
+    configured = [each.strip() for each in actions.split(",")] if isinstance(actions, str) else []
+    for number, raw in enumerate(_list(document.get("configurations"), "configurations")):
+        path = f"configurations[{number}]"
+        entry = _mapping(raw, path)
+        _require_known(entry, ("name", "arguments"), path)
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in {*ACTIONS, *configured}:
+            raise ConfError(f"{path}.name: unknown action {name!r}")
+        if name in named:
+            raise ConfError(f"{path}.name: action {name!r} is configured twice")
+        named[name] = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
+        for argument in named[name] if name in ARGUMENTS else ():
+            reason = ARGUMENTS[name].get(argument)
+            problem = f"has no effect here: {reason}" if reason else "unknown argument"
+            raise ConfError(f"{path}.arguments.{argument}: {problem}")
+    return named
+
+
+# -- plugins ---------------------------------------------------------------------------------------
+
+
+def _tiers(tiers: Iterable[object], third_party: EntryPoints) -> Iterator[tuple[PluginOption, ...]]:
+    paths: dict[str, str] = {}
+    for number, raw in enumerate(tiers):
+        path = f"tiers[{number}]"
+        tier = _mapping(raw, path)
+        _require_known(tier, ("plugins",), path)
+        options = []
+        for position, entry in enumerate(_list(tier.get("plugins"), f"{path}.plugins")):
+            entry_path = f"{path}.plugins[{position}]"
+            option = _plugin(_mapping(entry, entry_path), entry_path, third_party)
+            if option.name in paths:
+                known = paths[option.name]
+                raise ConfError(f"{entry_path}: plugin {option.name!r} is already at {known}")
+            paths[option.name] = entry_path
+            options.append(option)
+        yield tuple(options)
+
+
+def _plugin(entry: Mapping[str, object], path: str, third_party: EntryPoints) -> PluginOption:
+    name = entry.get("name")
+    factory = PLUGINS.get(name) or third_party.load(name) if isinstance(name, str) else None
+    if not isinstance(name, str) or factory is None:
+        raise _unknown("plugin", name, f"{path}.name", PLUGINS, third_party)
+    disabled = frozenset(_disabled(entry, name, path))
+    if entry.get(HIERARCHY):
+        factory = HIERARCHICAL.get(name)
+        if factory is None:
+            raise ConfError(f"{path}.{HIERARCHY}: plugin {name!r} has no hierarchy")
+    given = _mapping(entry.get("arguments") or {}, f"{path}.arguments")
+    without_effect = WITHOUT_EFFECT.get(name, {})
+    _create(factory, given, f"{path}.arguments", without_effect)
+    for argument in given.keys() & without_effect.keys():
+        extra = {"argument": f"{path}.arguments.{argument}", "reason": without_effect[argument]}
+        log.warning("argument of scheduler plugin without effect", extra=extra)
+    return PluginOption(name, factory, given, disabled, hierarchical=bool(entry.get(HIERARCHY)))
+
+
+def _disabled(entry: Mapping[str, object], name: str, path: str) -> Iterator[str]:
+    """Yield the flags that are false, after a check of all keys."""
+    _require_known(entry, ("name", "arguments", HIERARCHY, *FLAGS), path)
+    for key, value in entry.items():
+        if key in FLAGS or key == HIERARCHY:
+            if not isinstance(value, bool):
+                raise ConfError(f"{path}.{key}: must be true or false, not {value!r}")
+            if not value:
+                yield key
+
+
+def _create(
+    factory: PluginFactory, given: Mapping[str, object], path: str, tolerated: Collection[str]
+) -> object:
+    """Return what *factory* creates from *given*, all of which it must have read."""
+    values = Arguments(given)
+    try:
+        created = factory(values)
+    except ArgumentError as error:
+        raise ConfError(f"{path}.{error.name}: {error.problem}") from error
+    except Exception as error:
+        raise ConfError(f"{path}: rejected: {type(error).__name__}: {error}") from error
+    for argument in values.unread():
+        if argument not in tolerated:
+            raise ConfError(_unknown_key(argument, values.known, path, "argument"))
+    return created
+
+
+def _require_compatible(tiers: Tiers) -> None:
+    """Reject drf with a hierarchy beside proportion, in whatever tiers they are."""
+    options = {option.name: option for tier in tiers for option in tier}
+    drf = options.get("drf")
+    if drf is not None and drf.hierarchical and "proportion" in options:
+        raise ConfError(f"tiers: drf with {HIERARCHY} and proportion exclude each other")
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+def _metrics(raw: object) -> MetricsSource:
+    if raw is None:
+        return MetricsSource()
+    given = _mapping(raw, "metrics")
+    _require_known(given, _METRICS, "metrics")
+    try:
+        kind = typed.text(given, "type", default=METRICS_SERVER)
+        address = typed.text(given, "address")
+        interval = typed.duration(given, "interval", default=timedelta(seconds=30))
+        insecure = typed.boolean(given, "tls.insecureSkipVerify", default=False)
+    except ArgumentError as error:
+        raise ConfError(f"metrics.{error}") from error
+    if kind in _UNIMPLEMENTED_SOURCES:
+        raise ConfError(f"metrics.type: {kind!r} is not implemented")
+    if kind not in (PROMETHEUS, METRICS_SERVER):
+        raise ConfError(f"metrics.type: must be {PROMETHEUS} or {METRICS_SERVER}, not {kind!r}")
+    if (kind == PROMETHEUS) != address.startswith(("http://", "https://")):
+        raise ConfError(f"metrics.address: {PROMETHEUS} requires a URL, {METRICS_SERVER} none")
+    return MetricsSource(kind, address, interval or timedelta(seconds=30), not insecure)
+
+
+# -- structure -------------------------------------------------------------------------------------
+
+
+def _unknown(
+    kind: str,
+    name: object,
+    path: str,
+    table: Mapping[str, object],
+    third_party: EntryPoints,
+) -> ConfError:
+    known = ", ".join((*_implemented(table), *third_party.names))
+    problem = "unimplemented" if isinstance(name, str) and name in table else "unknown"
+    return ConfError(f"{path}: {problem} {kind} {name!r}; known: {known}")
+
+
+def _implemented(table: Mapping[str, object]) -> list[str]:
+    return [name for name, value in table.items() if value is not None]
+
+
+def _require_known(entry: Mapping[str, object], known: Collection[str], path: str) -> None:
+    for key in entry:
+        if key not in known:
+            raise ConfError(_unknown_key(key, known, path, "key"))
+
+
+def _unknown_key(key: str, known: Collection[str], path: str, kind: str) -> str:
+    close = get_close_matches(key, sorted(known), n=1)
+    every = ", ".join(sorted(known)) or "none"
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {every}"
+    return f"{path}{'.' if path else ''}{key}: unknown {kind}; {hint}"
 
 
 def _mapping(raw: object, path: str) -> Mapping[str, object]:
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfError(f"{path}: must be a mapping")
     return raw
+
+
+def _list(raw: object, path: str) -> list[object]:
+    if not isinstance(raw, list | None):
+        raise ConfError(f"{path}: must be a list")
+    return raw or []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from .actions.registry import ACTIONS, ENQUEUE
+from .actions.registry import ENQUEUE, NamedAction
 from .framework.decision import (
     Decision,
     GangRef,
@@ -17,7 +17,7 @@ from .framework.framework import Framework
 from .framework.podgroup_status import build_report
 from .framework.session import Session
 from .state.cache import SchedulerCache
-from .state.gangs import Diagnosis, Gang
+from .state.gangs import Gang
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
@@ -30,14 +30,22 @@ def _no_timer(action: str) -> AbstractContextManager[object]:
 class CycleRunner:
     """Runs cycles on one scheduler cache, keeping the feasibility masks between them."""
 
-    def __init__(self, cache: SchedulerCache, framework: Framework, actions: Iterable[str]) -> None:
+    def __init__(
+        self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
+    ) -> None:
         """Run *actions* in order in each cycle, with the plugins of *framework*."""
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
         self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
-        self._actions = [(name, action) for name in actions if (action := ACTIONS[name])]
+        self._actions = list(actions)
         self._unschedulable: dict[str, GangStats] = {}
+
+    def configure(self, framework: Framework, actions: Iterable[NamedAction]) -> None:
+        """Use other plugins and actions from the next cycle on."""
+        self._framework = framework
+        self._feasibility = FeasibilityCache(self._cache.node_matrix, framework.filters)
+        self._actions = list(actions)
 
     def run_once(self, *, now: float, busy: bool = False) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
@@ -62,18 +70,23 @@ class CycleRunner:
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
-    def _run_actions(self) -> Session:
+    def open_session(self) -> Session:
+        """Return a new session; to be closed."""
         self._cache.refresh()
         has_enqueue_action = any(name == ENQUEUE for name, _ in self._actions)
-        session = Session(
+        return Session(
             self._cache,
             self._framework,
             self._feasibility,
             has_enqueue_action=has_enqueue_action,
         )
+
+    def _run_actions(self) -> Session:
+        session = self.open_session()
         for name, action in self._actions:
             with self.action_timer(name):
                 action(session)
+        session.close()
         self._cache.refresh()
         return session
 
@@ -115,4 +128,4 @@ def _refresh_diagnosis(session: Session, gang: Gang) -> None:
     gang.diagnosis = None
     if gang.tasks and not gang.is_ready() and not gang.is_terminating():
         rejection = session.job_valid(gang)
-        gang.diagnosis = Diagnosis(rejection.reason, rejection.message) if rejection else None
+        gang.diagnosis = rejection.diagnosis() if rejection else None

@@ -7,7 +7,7 @@ never the scheduler cache.
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ..machinery.clock import Clock
@@ -86,6 +86,36 @@ class SchedulerMetrics:
         stats = self._stats
         yield from _unschedulable(stats.unschedulable)
         yield from _queue_metrics(stats.queues)
+
+
+class ReloadMetrics:
+    """Metrics of the scheduler configuration."""
+
+    def __init__(self, registry: CollectorRegistry | None, *, clock: Clock) -> None:
+        self._clock = clock
+        self._reloads = Counter(
+            "batholith_scheduler_config_reloads",
+            "Reloads of the scheduler configuration after a change, by result.",
+            ("result",),
+            registry=registry,
+        )
+        for result in ("success", "error"):
+            self._reloads.labels(result)
+        self._last_success = Gauge(
+            "batholith_scheduler_config_last_success_timestamp_seconds",
+            "When the configuration in use was loaded.",
+            registry=registry,
+        )
+        self._last_success.set(clock.now().timestamp())
+
+    def succeeded(self) -> None:
+        """Count a configuration that is in use now."""
+        self._reloads.labels("success").inc()
+        self._last_success.set(self._clock.now().timestamp())
+
+    def failed(self) -> None:
+        """Count a configuration that cannot be used."""
+        self._reloads.labels("error").inc()
 
 
 def _unschedulable(gangs: tuple[GangStats, ...]) -> Iterator[Metric]:

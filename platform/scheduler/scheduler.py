@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -23,7 +24,7 @@ from ..kube.supervision import supervise
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.delay_heap import DelayHeap
-from ..machinery.event_recorder import Recorder
+from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..model import names
@@ -32,10 +33,11 @@ from ..model.names import Resource
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
 from . import conf
+from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
 from .framework.decision import Decision
 from .framework.framework import Framework
-from .metrics import SchedulerMetrics
+from .metrics import ReloadMetrics, SchedulerMetrics
 from .state.cache import SchedulerCache
 from .state.core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
 from .state.events import (
@@ -72,6 +74,9 @@ class SchedulerSettings:
 
     conf: str = conf.DEFAULT
     """Text of the scheduler configuration."""
+
+    conf_file: Path | None = None
+    """File that *conf* was read from, to be read again when it changes."""
 
     gang_scheduler_names: tuple[str, ...] = (names.SCHEDULER_NAME,)
     """``schedulerName`` of pods that are scheduled with their PodGroup."""
@@ -125,6 +130,7 @@ class Scheduler:
         loaded = conf.load(self._settings.conf)
         self._client = client
         self._clock = clock or SystemClock()
+        self._recorder = recorder
         self._scheduler_cache = _new_cache(self._settings)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
@@ -133,6 +139,8 @@ class Scheduler:
         self._cycle_runner.action_timer = self._metrics.action
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
+        self._new_conf: conf.Conf | None = None
+        self._reloader = self._conf_reloader()
         self._delayed_rechecks = DelayHeap(
             self._clock, lambda key: self._enqueue_event(Recheck(key))
         )
@@ -186,7 +194,11 @@ class Scheduler:
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
 
     async def _run_workers(self) -> None:
+        if self._reloader is not None:
+            await self._reloader.poll()  # it may have changed while this replica was waiting
         async with asyncio.TaskGroup() as tasks:
+            if self._reloader is not None:
+                tasks.create_task(supervise("configuration reload", self._reloader.run))
             tasks.create_task(self._binder.run())
             tasks.create_task(self._status_updater.run())
             tasks.create_task(self._gate_manager.run())
@@ -197,6 +209,42 @@ class Scheduler:
         while True:
             await self._wake.wait()
             await self._run_cycle()
+
+    # -- configuration -------------------------------------------------------------------------
+
+    def _conf_reloader(self) -> ConfReloader | None:
+        if self._settings.conf_file is None:
+            return None
+        return ConfReloader(
+            self._settings.conf_file,
+            loaded=self._settings.conf,
+            use=self._use_conf,
+            report=self._report_invalid_conf,
+            clock=self._clock,
+            metrics=ReloadMetrics(self._settings.registry, clock=self._clock),
+        )
+
+    def _use_conf(self, loaded: conf.Conf) -> None:
+        """Use *loaded* from the next cycle on."""
+        self._new_conf = loaded
+        self._wake.set()
+
+    def _report_invalid_conf(self, problem: str) -> None:
+        root = self._scheduler_cache.queues.get(names.ROOT_QUEUE)
+        if self._recorder is not None and root is not None and root.object is not None:
+            self._recorder.record(
+                object_reference(names.QUEUES, root.object.metadata),
+                type="Warning",
+                reason="InvalidSchedulerConfiguration",
+                message=f"the previous scheduler configuration stays in use: {problem}",
+            )
+
+    def _switch_conf(self) -> None:
+        """Switch to a new configuration, if there is one; rejected gangs are tried again."""
+        if self._new_conf is not None:
+            loaded, self._new_conf = self._new_conf, None
+            self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
+            self._scheduler_cache.capacity_generation += 1
 
     # -- events --------------------------------------------------------------------------------
 
@@ -249,6 +297,7 @@ class Scheduler:
         """Collect and apply a batch of events, run a cycle, and dispatch its decision."""
         await self._clock.sleep(_BATCH_DELAY if self._change_rate.quiet_in() else 0)
         self._wake.clear()
+        self._switch_conf()
         await self._apply_events()
         if not self._scheduler_cache.has_changes():
             return

@@ -32,6 +32,7 @@ COMMANDS = sa.Table(
     sa.Column("finished_at", sa.String(27)),
     sa.Index("commands_by_job", "namespace", "job", "received_at"),
     sa.Index("commands_by_state", "state"),
+    sa.Index("commands_by_command", "namespace", "command"),
 )
 
 
@@ -90,7 +91,7 @@ class CommandStore:
     async def ping(self) -> bool:
         """Return whether the database can be read within two seconds."""
         try:
-            await self._database.run(lambda db: db.execute(sa.select(1)))
+            await self._database.read(lambda db: db.execute(sa.select(1)).first())
         except (StoreUnavailableError, sa.exc.SQLAlchemyError):
             return False
         return True
@@ -156,5 +157,5 @@ class CommandStore:
         )
 
     async def _select(self, query: sa.Select[tuple[object, ...]]) -> Sequence[CommandRecord]:
-        rows = await self._database.run(lambda db: db.execute(query).mappings().all())
+        rows = await self._database.read(lambda db: db.execute(query).mappings().all())
         return [CommandRecord(**row) for row in rows]

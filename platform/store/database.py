@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ SCHEMA_VERSION = sa.Table(
 
 TRANSACTION_TIMEOUT = 1.5
 """Timeout of a transaction in seconds, including the wait for the thread."""
+
+READERS = 2
+"""Concurrent reads."""
 
 _LIBPQ_DEFAULTS = {
     "connect_timeout": 2,
@@ -61,10 +65,20 @@ class SchemaTooNewError(StoreError):
     """The schema is of a newer Batholith; downgrades are not supported."""
 
 
-class Database:
-    """Runs functions in transactions, in a dedicated thread.
+@dataclass(slots=True)
+class _PendingWrite:
+    """A write that waits for the thread of writes."""
 
-    :meth:`run` fails until :meth:`migrate` has succeeded.
+    work: Callable[[sa.Connection], Any]
+    done: asyncio.Future[Any]
+
+
+class Database:
+    """Runs functions in transactions: writes in one thread, reads in others.
+
+    Writes that arrive while another one is committed share the next transaction, so that many
+    callers wait for one flush of the disk. :meth:`run` and :meth:`read` fail until
+    :meth:`migrate` has succeeded.
     """
 
     def __init__(self, url: str) -> None:
@@ -76,7 +90,10 @@ class Database:
         with _store_errors(url):
             self._engine = _create_engine(url)
         # SQLite allows one writer at a time; one thread also preserves the order of writes.
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="store-writes")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reads")
+        self._pending: list[_PendingWrite] = []
+        self._writer: asyncio.Task[None] | None = None
         self._migrated = False
 
     async def migrate(self, migrations: Sequence[Migration]) -> None:
@@ -100,19 +117,54 @@ class Database:
         self._migrated = True
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run *work* in one transaction, rolled back if *work* raises.
+        """Run *work*, which writes, in a transaction, rolled back if *work* raises.
 
         *work* must be idempotent: it is retried once after a connection failure, even of a commit
-        whose outcome is unknown.
+        whose outcome is unknown, and if another write of its transaction raises.
 
         Raises:
             StoreUnavailableError: the database does not respond in time.
         """
+        self._require_migrated()
+        write = _PendingWrite(work, asyncio.get_running_loop().create_future())
+        self._pending.append(write)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_pending())
+        result: T = await self._checked(write.done)
+        return result
+
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run *work*, which only reads; it does not wait for writes.
+
+        Raises:
+            StoreUnavailableError: the database does not respond in time.
+        """
+        self._require_migrated()
+        attempt = partial(_transact, self._engine, work, limit=TRANSACTION_TIMEOUT)
+        return await self._checked(
+            asyncio.get_running_loop().run_in_executor(self._readers, attempt)
+        )
+
+    async def close(self) -> None:
+        """Close all connections; wait for a running transaction up to its timeout."""
+        executors = (self._executor, self._readers)
+        for executor in executors:
+            executor.shutdown(wait=False, cancel_futures=True)
+        shutdown = [
+            asyncio.create_task(asyncio.to_thread(executor.shutdown)) for executor in executors
+        ]
+        await asyncio.wait(shutdown, timeout=TRANSACTION_TIMEOUT)
+        self._engine.dispose()
+
+    def _require_migrated(self) -> None:
         if not self._migrated:
             raise StoreUnavailableError("the store is not migrated yet")
+
+    async def _checked(self, response: asyncio.Future[T]) -> T:
+        """Return *response*, with the errors of the database converted."""
         try:
             async with asyncio.timeout(TRANSACTION_TIMEOUT):
-                return await self._submit(work, limit=TRANSACTION_TIMEOUT)
+                return await response
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"no response from the store within {TRANSACTION_TIMEOUT} s"
@@ -123,16 +175,46 @@ class Database:
             cause = getattr(error, "orig", None) or error
             raise StoreUnavailableError(f"cannot use the store: {cause}") from error
 
-    async def close(self) -> None:
-        """Close all connections; wait for a running transaction up to its timeout."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        shutdown = asyncio.create_task(asyncio.to_thread(self._executor.shutdown))
-        await asyncio.wait((shutdown,), timeout=TRANSACTION_TIMEOUT)
-        self._engine.dispose()
+    async def _write_pending(self) -> None:
+        """Run the pending writes, all that have arrived in one transaction."""
+        try:
+            while self._pending:
+                # The caller of one that is done has given up before it was begun.
+                batch = [write for write in self._pending if not write.done.done()]
+                self._pending = []
+                await self._write_batch(batch)
+        finally:
+            self._writer = None
+
+    async def _write_batch(self, batch: Sequence[_PendingWrite]) -> None:
+        works = [write.work for write in batch]
+        try:
+            results = await self._submit(partial(_run_all, works), limit=TRANSACTION_TIMEOUT)
+        except Exception as error:
+            if len(batch) > 1 and not _is_connection_error(error):
+                for write in batch:
+                    await self._write_batch((write,))
+                return
+            for write in batch:
+                if not write.done.done():
+                    write.done.set_exception(error)
+            return
+        for write, result in zip(batch, results, strict=True):
+            if not write.done.done():
+                write.done.set_result(result)
 
     async def _submit(self, work: Callable[[sa.Connection], T], limit: float | None = None) -> T:
         attempt = partial(_transact, self._engine, work, limit=limit)
         return await asyncio.get_running_loop().run_in_executor(self._executor, attempt)
+
+
+def _run_all(works: Sequence[Callable[[sa.Connection], Any]], db: sa.Connection) -> list[Any]:
+    return [work(db) for work in works]
+
+
+def _is_connection_error(error: Exception) -> bool:
+    """Return whether each write of a transaction would fail with *error*."""
+    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, _PERMANENT_ERRORS)
 
 
 def _transact(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:

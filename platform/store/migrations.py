@@ -16,4 +16,14 @@ def _widen_user_column(db: sa.Connection) -> None:
         db.execute(sa.text("ALTER TABLE commands ALTER COLUMN who TYPE TEXT"))
 
 
-MIGRATIONS: tuple[Migration, ...] = (_create_commands_table, _widen_user_column)
+def _index_command_names(db: sa.Connection) -> None:
+    db.execute(
+        sa.text("CREATE INDEX IF NOT EXISTS commands_by_command ON commands (namespace, command)")
+    )
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    _create_commands_table,
+    _widen_user_column,
+    _index_command_names,
+)

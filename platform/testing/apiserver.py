@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from ..apiserver.controllers.node_health import NodeLifecycleSettings
 from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
 from ..apiserver.kinds.info import KindInfo
 from ..apiserver.storage.object_store import ObjectStore, PendingWrite
@@ -30,6 +31,9 @@ from .faults import FaultInjector
 from .requests import RequestMatcher
 from .watches import WatchStream
 
+DEFAULT_NODE_LIFECYCLE = NodeLifecycleSettings()
+"""Settings of kube-controller-manager."""
+
 _MERGE = "application/merge-patch+json"
 _FINAL_POD_PHASES = frozenset(("Succeeded", "Failed"))
 
@@ -49,6 +53,7 @@ class ApiServer:
         crds: Sequence[Json] = (),
         webhooks: Sequence[Webhook] = (),
         collect_garbage: bool = True,
+        node_lifecycle: NodeLifecycleSettings | None = DEFAULT_NODE_LIFECYCLE,
     ) -> None:
         """Prepare a server; entering the context starts it.
 
@@ -60,6 +65,8 @@ class ApiServer:
             crds: custom resource definitions, established when the server is ready.
             webhooks: admission rules, called in this process.
             collect_garbage: whether the garbage collector runs.
+            node_lifecycle: when nodes count as lost and their pods are deleted; by default as in
+                kube-controller-manager, after 50 seconds. ``None``: never.
         """
         self._signal = Signal()
         self.faults = FaultInjector(self._signal)
@@ -71,6 +78,7 @@ class ApiServer:
         self._crds = crds
         self._webhooks = webhooks
         self._collect_garbage = collect_garbage
+        self._node_lifecycle = node_lifecycle
         self._stack = AsyncExitStack()
         self._server: RunningServer | None = None
         self._last_write: PendingWrite | None = None
@@ -375,6 +383,7 @@ class ApiServer:
             crds=crds,
             webhooks=self._webhooks,
             collect_garbage=self._collect_garbage,
+            node_lifecycle=self._node_lifecycle,
             wrap_handler=self._wrap,
         )
 

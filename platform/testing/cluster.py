@@ -9,11 +9,12 @@ from typing import Self
 from ..admission.settings import JOB_PLUGINS, AdmissionSettings
 from ..admission.webhooks import webhooks
 from ..agent.settings import SimulationSettings
+from ..apiserver.controllers.node_health import NodeLifecycleSettings
 from ..job_ctrl.plugins import entry_points
 from ..model import crds as volcano_crds
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
 from . import components
-from .apiserver import ApiServer
+from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer
 from .changes import WAIT_SECONDS, Json
 from .components import Components
 
@@ -34,6 +35,7 @@ class Cluster(ApiServer):
         controllers: bool = True,
         scheduler: bool = True,
         nodes: int | SimulationSettings = 1,
+        node_lifecycle: NodeLifecycleSettings | None = DEFAULT_NODE_LIFECYCLE,
     ) -> None:
         """Prepare a cluster; entering the context starts it.
 
@@ -45,6 +47,8 @@ class Cluster(ApiServer):
             controllers: whether Volcano's controllers run.
             scheduler: whether the scheduler runs.
             nodes: how many simulated nodes there are, or how they are; 0 for none.
+            node_lifecycle: when nodes count as lost and their pods are deleted; by default as in
+                kube-controller-manager, after 50 seconds. ``None``: never.
         """
         settings = AdmissionSettings(
             job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True
@@ -53,6 +57,7 @@ class Cluster(ApiServer):
             data_dir=data_dir,
             crds=(*volcano_crds.load(), *crds),
             webhooks=webhooks(settings) if admission else (),
+            node_lifecycle=node_lifecycle,
         )
         self._controllers = controllers
         self._scheduler = scheduler

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ..agent.service import Agent
 from ..agent.settings import AgentSettings, SimulationSettings
+from ..cron_ctrl.controller import CronJobController
 from ..flow_ctrl.controller import JobFlowController
 from ..flow_ctrl.template_controller import JobTemplateController
 from ..job_ctrl.controller import JobController
@@ -127,6 +128,7 @@ def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Compone
         "podgroup controller": PodGroupController(
             client, clock=clock, recorder=recorder, podgroups=podgroups
         ),
+        "cronjob controller": CronJobController(client, clock=clock, recorder=recorder),
     }
 
 

@@ -148,6 +148,7 @@ def test_names_and_paths_are_volcanos() -> None:
         "/queues/validate": "validatequeue.volcano.sh",
         "/podgroups/validate": "validatepodgroup.volcano.sh",
         "/pods/validate": "validatepod.volcano.sh",
+        "/cronjobs/validate": "validatecronjob.volcano.sh",
     }
 
 

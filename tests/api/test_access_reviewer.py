@@ -66,3 +66,22 @@ async def test_users_with_other_attributes_are_denied() -> None:
         with pytest.raises(ProblemError) as caught:
             await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
         assert caught.value.status == 403
+
+
+async def test_user_whose_name_has_a_nul_character_is_rejected() -> None:
+    """PostgreSQL cannot store the name."""
+
+    async def serve_review(request: web.Request) -> web.Response:
+        body = await request.json()
+        status = {"authenticated": True, "user": {"username": "a\0da"}}
+        return web.json_response({**body, "status": status}, status=201)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", serve_review)
+    async with TestServer(app) as server:
+        credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
+        async with Client(credentials, user_agent="tests") as client:
+            reviewer = AccessReviewer(client, clock=SystemClock())
+            with pytest.raises(ProblemError) as caught:
+                await reviewer.authenticate("Bearer token")
+    assert caught.value.status == 401

@@ -472,12 +472,14 @@ async def test_logs_are_fetched_from_the_agent(server: Server) -> None:
     await site.start()
     try:
         port = runner.addresses[0][1]
-        node = await server.create("/api/v1/nodes", {"metadata": {"name": "n1"}})
-        node["status"] = {
+        await server.create("/api/v1/nodes", {"metadata": {"name": "n1"}})
+        status = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         }
-        await server.request("PUT", "/api/v1/nodes/n1/status", node)
+        # A patch, since the node lifecycle controller writes nodes, too.
+        path = "/api/v1/nodes/n1/status"
+        await server.request("PATCH", path, {"status": status}, content_type=MERGE)
         await bound_pod(server, "p")
         log = await server.request("GET", f"{PODS}/p/log?follow=true&tailLines=3")
         assert (log.status, log.body) == (200, "one\ntwo\n")

@@ -129,6 +129,7 @@ def test_the_arguments_of_volcanos_chart_for_its_controllers(
     cluster, work, serving = ParsedCommand().controllers(*CHART_CONTROLLERS)
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
+    assert work.worker_threads_for_cronjob == 3
     assert set(select(work.selection)) == set(ON_BY_DEFAULT)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
@@ -163,6 +164,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
         "/podgroups/validate",
         "/queues/mutate",
         "/queues/validate",
+        "/cronjobs/validate",
     )
     assert options.endpoint.service == "volcano-admission-service"
     assert options.listen.port == 8443
@@ -336,7 +338,7 @@ def test_invalid_addresses_are_reported_in_one_line(address: str) -> None:
 
 ON_BY_DEFAULT = (
     "job-controller", "jobflow-controller", "jobtemplate-controller", "queue-controller",
-    "pg-controller",
+    "pg-controller", "cronjob-controller",
 )  # fmt: skip
 
 
@@ -350,9 +352,10 @@ ON_BY_DEFAULT = (
         ("training-controller,*", [*ON_BY_DEFAULT, "training-controller"]),
         ("batch-cronjob-controller", ["batch-cronjob-controller"]),
         ("job-controller", ["job-controller"]),
+        ("cronjob-controller", ["cronjob-controller"]),
         ("+job-controller,queue-controller", ["job-controller", "queue-controller"]),
-        ("*,-pg-controller", ON_BY_DEFAULT[:-1]),
-        ("-pg-controller,*", ON_BY_DEFAULT[:-1]),
+        ("*,-pg-controller,-cronjob-controller", ON_BY_DEFAULT[:-2]),
+        ("-pg-controller,*,-cronjob-controller", ON_BY_DEFAULT[:-2]),
         ("*,-hyperNode-controller,-sharding-controller", ON_BY_DEFAULT),
         ("job-controller,hyperNode-controller", ["job-controller"]),
         ("jobflow-controller", ["jobflow-controller"]),

@@ -62,7 +62,8 @@ def test_it_lives_as_recorded(results: DifferencesByScenario, scenario: str) -> 
 
 def test_each_recorded_scenario_is_replayed_or_left_out_for_a_reason() -> None:
     assert not SCENARIOS.keys() & LEFT_OUT.keys()
-    assert len(SCENARIOS) + len(load_recordings("workloads.jsonl")) + len(LEFT_OUT) == 99
+    others = [load_recordings(f"{name}.jsonl") for name in ("cronjobs", "workloads")]
+    assert len(SCENARIOS) + sum(map(len, others)) + len(LEFT_OUT) == 99
 
 
 def test_users_are_told_of_each_difference() -> None:

@@ -33,6 +33,7 @@ The same applies to pod templates in a job.
 """
 PATCH = ".spec.flows[].patch.jobSpec"
 JOB_SPECS = {
+    "cronjobs.batch.volcano.sh": ".spec.jobTemplate.spec",
     "jobs.batch.volcano.sh": ".spec",
     "jobflows.flow.volcano.sh": PATCH,
     "jobtemplates.flow.volcano.sh": ".spec",
@@ -47,12 +48,17 @@ OWN_CONDITION_FIELDS: dict[str, Facts] = {
 }
 
 
-def test_there_are_volcanos_kinds() -> None:
+def test_there_is_one_definition_for_each_kind() -> None:
     assert sorted(BY_NAME) == sorted(KINDS)
     for resource in (
-        names.JOBS, names.QUEUES, names.PODGROUPS, names.COMMANDS, names.JOBFLOWS,
+        names.COMMANDS,
+        names.CRONJOBS,
+        names.JOBFLOWS,
+        names.JOBS,
         names.JOBTEMPLATES,
-    ):  # fmt: skip
+        names.PODGROUPS,
+        names.QUEUES,
+    ):
         spec = BY_NAME[f"{resource.plural}.{resource.group}"]["spec"]
         assert spec["names"]["kind"] == resource.kind
         assert [version["name"] for version in spec["versions"]] == [resource.version]
@@ -100,6 +106,11 @@ def test_definitions_equal_the_yaml_files_with_kubernetes_types_inserted() -> No
         [],
         [],
         [
+            ("metadata", "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+            ("volumeClaim", "PersistentVolumeClaimSpec"),
+            ("template", "PodTemplateSpec"),
+        ],
+        [
             ("volumeClaim", "PersistentVolumeClaimSpec.patch"),
             ("template", "PodTemplateSpec.patch"),
         ],
@@ -125,14 +136,14 @@ def marked(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def without_types(node: Any) -> Any:
-    """The same with nothing but the prose of the fields whose type is one of Kubernetes'."""
+    """The same with nothing but the prose of the fields whose type is defined elsewhere."""
     if isinstance(node, list):
         return [without_types(each) for each in node]
     if not isinstance(node, dict):
         return node
     return {
         key: {"description": value["description"]}
-        if key in ("template", "volumeClaim")
+        if key in ("template", "volumeClaim", "jobTemplate")
         else without_types(value)
         for key, value in node.items()
     }

@@ -46,6 +46,7 @@ from batholith.batch_ctrl.core_types import OUR_CONTROLLER
 from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
+    CRONJOBS,
     JOBFLOWS,
     JOBS,
     JOBTEMPLATES,
@@ -115,6 +116,7 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
         await life.run_queues()
         await life.run_workloads()
         await life.run_batch_job()
+        await life.run_cronjob()
         training = TrainingRights(server=server, wait=_wait_until_true)
         await training.run()
         await life.run_failures()
@@ -343,6 +345,32 @@ class RbacScenario:
         spec = {"managedBy": OUR_CONTROLLER, "template": template}
         await self._create(BATCH_JOBS, "ours", spec)
         await self._wait_until(BATCH_JOBS.path(TEST_NAMESPACE, "ours"), _has_message("Complete"))
+
+    async def run_cronjob(self) -> None:
+        """Its job exists by the response, and completes."""
+        fates = [ErrorResponse(409, "AlreadyExists")]
+
+        def inject_fault(method: str, path: str) -> FaultKind | ErrorResponse | None:
+            created = method == "POST" and path.partition("?")[0] == JOBS.path(TEST_NAMESPACE)
+            return fates.pop() if created and fates else None
+
+        self.proxy.fault_policy = inject_fault
+        template = {"spec": _job("", "exit 0")["spec"]}
+        await self._create(CRONJOBS, "often", {"schedule": "@every 2s", "jobTemplate": template})
+        cronjob = CRONJOBS.path(TEST_NAMESPACE, "often")
+        await self._wait_until(cronjob, lambda it: it.get("status", {}).get("lastSuccessfulTime"))
+        assert not fates
+        self.proxy.fault_policy = lambda method, path: None
+        path = f"/v1/namespaces/{TEST_NAMESPACE}/cronjobs"
+        assert (await self._get(path))["items"]
+        assert (await self._get(f"{path}/often"))["name"] == "often"
+        async with self.rest.post(f"{path}/often/jobs", headers=self._bearer) as response:
+            assert response.status == 201, await response.text()
+        suspended = {"suspend": True}
+        change = self.rest.patch(f"{path}/often", json=suspended, headers=self._bearer)
+        async with change as response:
+            assert response.status == 200, await response.text()
+        await self.server.request("DELETE", cronjob)
 
     async def run_without_lookup_rights(self) -> None:
         """Each of these permissions is required: owned objects cannot be created without it."""

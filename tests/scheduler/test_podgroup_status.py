@@ -160,7 +160,9 @@ def test_failed_member_makes_a_gang_without_extra_members_unknown() -> None:
     world.report_after()
     report = world.report_after(MEMBER_GRACE_PERIOD)
     assert report.status.phase == "Unknown"
-    message = "1/2 tasks in gang unschedulable: 1 of the 2 pods that the group needs exist"
+    message = (
+        "1/2 tasks in gang unschedulable: 1 of the 2 pods that the group needs exist, 1 failed"
+    )
     assert report.status.conditions[-1].message == message
 
 

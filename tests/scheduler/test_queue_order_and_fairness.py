@@ -220,28 +220,6 @@ def test_deserved_is_within_the_total_and_all_limits(
     assert deserved == maxima or sum(deserved) == total
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('actions: "enqueue, dance"', "dance"),
-        ("tiers: []", "actions"),
-        ('actions: "allocate"\ntiers:\n- plugins: [{name: voodoo}]', "voodoo"),
-        ('actions: "allocate"\ntiers: {}', "tiers"),
-        ("actions: [", "no YAML"),
-    ],
-)
-def test_invalid_configuration_is_rejected(text: str, message: str) -> None:
-    with pytest.raises(conf.ConfError, match=message):
-        conf.load(text)
-
-
-def test_unimplemented_names_of_volcano_are_ignored() -> None:
-    text = 'actions: "allocate, preempt"\ntiers:\n- plugins: [{name: sla}, {name: gang}]'
-    loaded = conf.load(text)
-    assert loaded.actions == ("allocate",)
-    assert [each.name for each in loaded.tiers[0]] == ["gang"]
-
-
 def test_extension_point_of_a_plugin_can_be_disabled() -> None:
     text = "\n- plugins:\n  - {name: gang}\n  - {name: predicates, enablePredicate: false}"
     world = SchedulerWorld('actions: "allocate"\ntiers:' + text)

@@ -1,11 +1,14 @@
 """The command history is durable."""
 
+import asyncio
 import shutil
 import stat
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
 from batholith.store.database import Database, SchemaTooNewError, StoreError
@@ -97,4 +100,71 @@ async def test_ping_fails_for_a_deleted_database(tmp_path: Path) -> None:
     directory.mkdir()
     await database.migrate(MIGRATIONS)
     assert await store.ping()
+    await database.close()
+
+
+async def test_reads_do_not_wait_for_writes(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    store = CommandStore(database)
+    await store.add(record("1"))
+    written, done = threading.Event(), threading.Event()
+
+    def slow_write(db: sa.Connection) -> None:
+        db.execute(sa.text("UPDATE commands SET detail = 'x'"))
+        written.set()
+        done.wait()
+
+    writing = asyncio.create_task(database.run(slow_write))
+    await asyncio.to_thread(written.wait)
+    assert await store.get("default", "train", "1") == record("1")
+    done.set()
+    await writing
+    found = await store.get("default", "train", "1")
+    assert found is not None and found.detail == "x"
+    await database.close()
+
+
+async def test_writes_that_arrive_together_share_a_commit(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    store = CommandStore(database)
+    commits = 0
+
+    def count(connection: object) -> None:
+        nonlocal commits
+        commits += 1
+
+    sa.event.listen(sa.Engine, "commit", count)
+    try:
+        await asyncio.gather(*(store.add(record(str(n))) for n in range(200)))
+    finally:
+        sa.event.remove(sa.Engine, "commit", count)
+    assert commits <= 2
+    assert len(await store.list_open()) == 200
+    await database.close()
+
+
+async def test_write_that_fails_does_not_affect_those_of_its_transaction(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    store = CommandStore(database)
+
+    def fails(db: sa.Connection) -> None:
+        db.execute(sa.text("INSERT INTO commands (id) VALUES ('incomplete')"))
+
+    results = await asyncio.gather(
+        store.add(record("1")), database.run(fails), store.add(record("2")), return_exceptions=True
+    )
+    assert isinstance(results[1], sa.exc.IntegrityError)
+    assert {each.id for each in await store.list_open()} == {"1", "2"}
+    await database.close()
+
+
+async def test_command_is_looked_up_by_an_index(tmp_path: Path) -> None:
+    """Settling a command must not cost more with a long history."""
+    database = await opened(tmp_path / "api.db")
+    query = (
+        "EXPLAIN QUERY PLAN SELECT * FROM commands WHERE namespace = 'n' AND command = 'c' "
+        "AND state IN ('Accepted', 'Issued')"
+    )
+    plan = await database.read(lambda db: db.execute(sa.text(query)).all())
+    assert "USING INDEX commands_by_command" in str(plan)
     await database.close()

@@ -8,9 +8,19 @@ import pytest
 
 from batholith.admission import AdmissionSettings, webhooks
 from batholith.model.admission import AdmissionRequest, DeniedError, Json
-from batholith.model.names import JOBFLOWS, JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
+from batholith.model.names import (
+    CRONJOBS,
+    JOBFLOWS,
+    JOBS,
+    NAMESPACES,
+    PODGROUPS,
+    QUEUES,
+    Resource,
+)
 
-RESOURCES = {"Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS}
+RESOURCES = {
+    "CronJob": CRONJOBS, "Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS,
+}  # fmt: skip
 
 
 class ObjectReaderStub:
@@ -48,6 +58,16 @@ def job(*tasks: Json, name: str = "j", **spec: Any) -> Json:
         "kind": "Job",
         "metadata": {"name": name, "namespace": "ns"},
         "spec": {"queue": "default", "tasks": list(tasks) or [task()]} | spec,
+    }
+
+
+def cronjob(schedule: str = "* * * * *", *, name: str = "c", **spec: Any) -> Json:
+    template = {"spec": job()["spec"]}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "CronJob",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"schedule": schedule, "jobTemplate": template} | spec,
     }
 
 

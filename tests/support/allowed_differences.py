@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 LEFT_OUT = {
-    **dict.fromkeys(("cronjob", "cronjob-refused"), "CronJobs are not there yet"),
     **dict.fromkeys(("preempt", "reclaim"), "the scheduler takes nothing from others yet"),
 }  # fmt: skip
 """Recorded scenarios that are not replayed."""

@@ -1,16 +1,31 @@
-"""The CronJob controller in a simulated cluster, for random histories, and its invariants."""
+"""The controllers of CronJobs in a simulated cluster, for random histories, and their invariants.
 
+INV-CRON-1: no scheduled time is started twice, and none early.
+INV-CRON-2: no time is lost, except those that the deadline, a later missed time, ``Forbid`` or
+``suspend`` exclude.
+INV-CRON-3: with ``Forbid`` a Job starts only while none is active; with ``Replace`` the active one
+is deleted first, and no other unfinished Job is.
+INV-CRON-4: ``status.active`` has exactly the unfinished Jobs of the schedule; the times in the
+status never decrease.
+INV-CRON-5: a Job is deleted only after its time is in the status, beyond the history limits or to
+be replaced.
+"""
+
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from support.inmemory_api import InMemoryClient
 from support.virtual_controller import CheckedWorld
 
-from batholith.batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
-from batholith.batch_ctrl.cronjobs.core_types import SCHEDULED_TIME
+from batholith.batch_ctrl.cronjobs import core_types as batch
+from batholith.batch_ctrl.cronjobs.controller import CronJobController as BatchCronJobController
+from batholith.cron_ctrl import core_types as volcano
+from batholith.cron_ctrl.controller import CronJobController as VolcanoCronJobController
 from batholith.machinery import cron
+from batholith.machinery.cronjobs.controller import CronJobController, CronJobSettings
+from batholith.machinery.cronjobs.kind import CronJobKind
 from batholith.model import times
-from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS
 
 Object = dict[str, Any]
 
@@ -22,17 +37,15 @@ def owner_of(job: Object) -> str:
     return next((each["uid"] for each in job["metadata"].get("ownerReferences", [])), "")
 
 
-def is_finished(job: Object) -> bool:
-    conditions = job.get("status", {}).get("conditions", [])
-    return any(each["type"] in ("Complete", "Failed") for each in conditions)
-
-
-class CronJobWorld(CheckedWorld[CronJobController]):
+class CronJobWorld(CheckedWorld[CronJobController[Any]]):
     """The server with at most one CronJob controller, and what others do."""
+
+    kind: CronJobKind[Any]
+    controller_type: Callable[..., CronJobController[Any]]
 
     def __init__(self) -> None:
         super().__init__()
-        self.api.objects(BATCH_JOBS)
+        self.api.objects(self.kind.jobs)
         self.api.on_change = self._on_event
         self.started: dict[str, list[str]] = {}
         """Names of the Jobs created, by uid of the CronJob."""
@@ -42,31 +55,43 @@ class CronJobWorld(CheckedWorld[CronJobController]):
         self._known_policies: dict[str, str] = {}
         """Concurrency policies at the last rest, by uid: a controller may not know later ones."""
 
-    def make_controller(self, client: InMemoryClient) -> CronJobController:
+    def make_controller(self, client: InMemoryClient) -> CronJobController[Any]:
         """A new CronJob controller."""
-        return CronJobController(
+        return type(self).controller_type(
             client, settings=SETTINGS, clock=self.clock, recorder=self.recorder
         )
+
+    def is_finished(self, job: Object) -> bool:
+        """Whether a Job has ended."""
+        raise NotImplementedError
+
+    def outcome(self, job: Object) -> str:
+        """``successful`` or ``failed``, of a Job that has ended."""
+        raise NotImplementedError
+
+    def finish(self, job: Object, *, failed: bool = False) -> None:
+        """The Job controller reports the end of a Job."""
+        raise NotImplementedError
 
     # What there is.
 
     @property
     def cronjobs(self) -> dict[str, Object]:
         """By name."""
-        objects = self.api.objects(BATCH_CRONJOBS).values()
+        objects = self.api.objects(self.kind.cronjobs).values()
         return {each["metadata"]["name"]: each for each in objects}
 
     def jobs(self, cronjob: Object) -> list[Object]:
         """The Jobs that it controls."""
         uid = cronjob["metadata"]["uid"]
-        return [job for job in self.api.objects(BATCH_JOBS).values() if owner_of(job) == uid]
+        return [job for job in self.api.objects(self.kind.jobs).values() if owner_of(job) == uid]
 
     def scheduled_jobs(self, cronjob: Object) -> list[Object]:
         """Those that the controller has created."""
         return [
             job
             for job in self.jobs(cronjob)
-            if SCHEDULED_TIME in job["metadata"].get("annotations", {})
+            if self.kind.scheduled_time in job["metadata"].get("annotations", {})
         ]
 
     @property
@@ -91,35 +116,29 @@ class CronJobWorld(CheckedWorld[CronJobController]):
         old = self.cronjobs.get(name, {}).get("spec", {})
         template = {"metadata": {"labels": {"app": name}}, "spec": {"backoffLimit": 1}}
         defaults = {"jobTemplate": template, "concurrencyPolicy": "Allow"}
-        stored = self.api.put(BATCH_CRONJOBS, name, spec={**({} if old else defaults), **spec})
+        stored = self.api.put(self.kind.cronjobs, name, spec={**({} if old else defaults), **spec})
         if stored["spec"]["schedule"] != old.get("schedule"):
             self.changed_at[stored["metadata"]["uid"]] = self.clock.now()
 
     def remove_cronjob(self, name: str) -> None:
         """Delete a CronJob with its Jobs."""
         for job in self.jobs(self.cronjobs[name]):
-            self.api.force_delete(BATCH_JOBS, job["metadata"]["name"])
-        self.api.force_delete(BATCH_CRONJOBS, name)
+            self.api.force_delete(self.kind.jobs, job["metadata"]["name"])
+        self.api.force_delete(self.kind.cronjobs, name)
 
     def put_manual_job(self, name: str, cronjob: str) -> None:
         """``kubectl create job NAME --from=cronjob/CRONJOB``."""
         owner = {
-            "apiVersion": "batch/v1",
+            "apiVersion": self.kind.cronjobs.api_version,
             "kind": "CronJob",
             "name": cronjob,
             "uid": self.cronjobs[cronjob]["metadata"]["uid"],
             "controller": True,
         }
         manual = {"cronjob.kubernetes.io/instantiate": "manual"}
-        self.api.put(BATCH_JOBS, name, metadata={"annotations": manual, "ownerReferences": [owner]})
-
-    def finish(self, job: Object, condition: str) -> None:
-        """The Job controller reports the end of a Job."""
-        now = self.api.now()
-        status: Object = {"conditions": [{"type": condition, "status": "True"}]}
-        if condition == "Complete":
-            status["completionTime"] = now
-        self.api.put(BATCH_JOBS, job["metadata"]["name"], status=status)
+        self.api.put(
+            self.kind.jobs, name, metadata={"annotations": manual, "ownerReferences": [owner]}
+        )
 
     # What happens.
 
@@ -128,7 +147,7 @@ class CronJobWorld(CheckedWorld[CronJobController]):
             return
         self.controller_writes += 1
         try:
-            if prefix == BATCH_JOBS.path():
+            if prefix == self.kind.jobs.path():
                 self._check_job(change, new)
             else:
                 self._check_status(prefix, change, new, old or {})
@@ -142,21 +161,21 @@ class CronJobWorld(CheckedWorld[CronJobController]):
             assert self.api.received[-1].body["preconditions"]["uid"] == meta["uid"]
             for owner in owners:
                 last = owner.get("status", {}).get("lastScheduleTime", "")
-                ended = is_finished(job)
-                scheduled = meta["annotations"].get(SCHEDULED_TIME)
+                ended = self.is_finished(job)
+                scheduled = meta["annotations"].get(self.kind.scheduled_time)
                 recorded = not scheduled or scheduled <= last
-                assert recorded or not ended, f"{meta['name']} is deleted before it is recorded"
+                assert recorded or not ended, f"INV-CRON-5: {meta['name']} is not recorded"
                 replaced = "Replace" in (
                     owner["spec"]["concurrencyPolicy"],
                     self._known_policies.get(_uid(owner)),
                 )
-                assert ended or replaced, f"{meta['name']} has not ended and is deleted"
+                assert ended or replaced, f"INV-CRON-3: {meta['name']} has not ended"
             return
         assert change == "ADDED", f"{meta['name']} is {change}"
-        scheduled = times.parse(meta["annotations"][SCHEDULED_TIME])
-        assert scheduled <= self.clock.now(), f"{meta['name']} is too early"
+        scheduled = times.parse(meta["annotations"][self.kind.scheduled_time])
+        assert scheduled <= self.clock.now(), f"INV-CRON-1: {meta['name']} is too early"
         started = self.started.setdefault(owner_of(job), [])
-        assert meta["name"] not in started, f"{meta['name']} is started twice"
+        assert meta["name"] not in started, f"INV-CRON-1: {meta['name']} is started twice"
         started.append(meta["name"])
         for owner in owners:
             self._check_start(owner, job, scheduled)
@@ -169,15 +188,17 @@ class CronJobWorld(CheckedWorld[CronJobController]):
         policy = cronjob["spec"]["concurrencyPolicy"]
         if policy == self._known_policies.get(_uid(cronjob)) == "Forbid":
             others = [one for one in self.scheduled_jobs(cronjob) if one["metadata"] != meta]
-            assert all(is_finished(one) for one in others), f"{name} runs concurrently"
+            assert all(self.is_finished(one) for one in others), (
+                f"INV-CRON-3: {name} runs concurrently"
+            )
 
     def _check_status(self, prefix: str, change: str, new: Object, old: Object) -> None:
-        assert prefix == BATCH_CRONJOBS.path(), f"{prefix} is written"
+        assert prefix == self.kind.cronjobs.path(), f"{prefix} is written"
         assert change == "MODIFIED", f"a CronJob is {change}"
         assert new["spec"] == old["spec"], "the spec is written"
         for field in ("lastScheduleTime", "lastSuccessfulTime"):
             before, after = (one.get("status", {}).get(field, "") for one in (old, new))
-            assert after >= before, f"{field} decreases from {before} to {after}"
+            assert after >= before, f"INV-CRON-4: {field} decreases from {before} to {after}"
 
     # At rest.
 
@@ -193,20 +214,18 @@ class CronJobWorld(CheckedWorld[CronJobController]):
             unfinished = {
                 job["metadata"]["uid"]
                 for job in self.scheduled_jobs(cronjob)
-                if not is_finished(job) and "deletionTimestamp" not in job["metadata"]
+                if not self.is_finished(job) and "deletionTimestamp" not in job["metadata"]
             }
             active = {reference["uid"] for reference in status.get("active", [])}
-            assert active == unfinished, f"{active} are active, not {unfinished}"
+            assert active == unfinished, f"INV-CRON-4: {active}, not {unfinished}"
             self._check_history(cronjob)
             self._check_latest(cronjob)
 
     def _check_history(self, cronjob: Object) -> None:
-        finished = [
-            job["status"]["conditions"][0]["type"] for job in self.jobs(cronjob) if is_finished(job)
-        ]
-        for condition, field in (("Complete", "successful"), ("Failed", "failed")):
-            limit = cronjob["spec"].get(f"{field}JobsHistoryLimit")
-            assert limit is None or finished.count(condition) <= limit, finished
+        finished = [self.outcome(job) for job in self.jobs(cronjob) if self.is_finished(job)]
+        for outcome in ("successful", "failed"):
+            limit = cronjob["spec"].get(f"{outcome}JobsHistoryLimit")
+            assert limit is None or finished.count(outcome) <= limit, finished
 
     def _check_latest(self, cronjob: Object) -> None:
         """The latest time has been started, if nothing is in its way."""
@@ -220,9 +239,72 @@ class CronJobWorld(CheckedWorld[CronJobController]):
         missed = cron.parse(spec["schedule"]).missed(since, until)
         last = cronjob.get("status", {}).get("lastScheduleTime")
         if missed is not None and (last is None or times.parse(last) < missed.latest):
-            raise AssertionError(f"{meta['name']}: {missed.latest} is not started, but {last}")
+            raise AssertionError(f"INV-CRON-2: {meta['name']}: {missed.latest}, but {last}")
 
 
 def _uid(cronjob: Object) -> str:
     uid: str = cronjob["metadata"]["uid"]
     return uid
+
+
+class BatchCronJobWorld(CronJobWorld):
+    """CronJobs of batch/v1."""
+
+    kind = batch.KIND
+    controller_type = BatchCronJobController
+
+    def is_finished(self, job: Object) -> bool:
+        """Whether a Job has ended."""
+        return bool(self._condition(job))
+
+    def outcome(self, job: Object) -> str:
+        """``successful`` or ``failed``, of a Job that has ended."""
+        return "successful" if self._condition(job) == "Complete" else "failed"
+
+    def finish(self, job: Object, *, failed: bool = False) -> None:
+        """The Job controller reports the end of a Job."""
+        condition = "Failed" if failed else "Complete"
+        status: Object = {"conditions": [{"type": condition, "status": "True"}]}
+        if not failed:
+            status["completionTime"] = self.api.now()
+        self.api.put(self.kind.jobs, job["metadata"]["name"], status=status)
+
+    @staticmethod
+    def _condition(job: Object) -> str:
+        conditions = job.get("status", {}).get("conditions", [])
+        names = (each["type"] for each in conditions)
+        return next((each for each in names if each in ("Complete", "Failed")), "")
+
+
+class VolcanoCronJobWorld(CronJobWorld):
+    """Volcano's CronJobs."""
+
+    kind = volcano.KIND
+    controller_type = VolcanoCronJobController
+
+    def is_finished(self, job: Object) -> bool:
+        """Whether a Job has ended."""
+        return self._phase(job) in ("Completed", "Failed", "Terminated")
+
+    def outcome(self, job: Object) -> str:
+        """``successful`` or ``failed``, of a Job that has ended."""
+        return "successful" if self._phase(job) == "Completed" else "failed"
+
+    def finish(self, job: Object, *, failed: bool = False) -> None:
+        """The Job controller reports the end of a Job; every second failed one was terminated."""
+        name = job["metadata"]["name"]
+        phase = ("Failed", "Terminated")[int(name[-1], 36) % 2] if failed else "Completed"
+        state = {"phase": phase, "lastTransitionTime": self.api.now()}
+        self.api.put(self.kind.jobs, name, status={"state": state})
+
+    @staticmethod
+    def _phase(job: Object) -> str:
+        phase: str = job.get("status", {}).get("state", {}).get("phase", "")
+        return phase
+
+
+WORLDS: Mapping[str, type[CronJobWorld]] = {
+    "batch": BatchCronJobWorld,
+    "volcano": VolcanoCronJobWorld,
+}
+"""By kind of CronJobs."""

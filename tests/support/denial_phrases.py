@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.admission import container, job, queue, task
+from support.admission import container, cronjob, job, queue, task
 
 from batholith.admission import AdmissionSettings
 
 Json = dict[str, Any]
 
 DATA = Path(__file__).parents[1] / "data" / "denial-phrases.jsonl"
-UNIMPLEMENTED = ("hypernodes/validate", "cronjobs/validate")
+UNIMPLEMENTED = ("hypernodes/validate",)
 """Webhooks of kinds without a controller so far."""
 
 SETTINGS = AdmissionSettings(queue_allocated_pods_check=True)
@@ -26,6 +26,8 @@ BY_SCHEMA = "the definition's schema denies it first, with its own message"
 COUNTS = "a policy sees the other queues one at a time, and cannot count or add them up"
 MISSING = "a policy sees the queues that there are, not that one is missing"
 STATUS = "status is a sub-resource, which neither webhooks nor policies are asked about"
+DATABASE = "CEL has no database of time zones"
+NAMES = "the API server denies the name first, with its own message"
 OPTIONAL = "the rule is off unless --enable-queue-allocated-pods-check is set"
 
 
@@ -355,5 +357,24 @@ OTHERS: dict[str, DenialCase] = {
         new=_pod(min_available="1", max_unavailable="1"),
     ),
 }
-CASES = JOBS | QUEUES | OTHERS
+CRONJOBS: dict[str, DenialCase] = {
+    "schedule is not a valid cron expression": DenialCase(new=cronjob("nonsense")),
+    " schedule is required, but got empty": DenialCase(new=cronjob("")),
+    " schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone"
+    " field": DenialCase(new=cronjob("TZ=UTC * * * * *")),
+    " timeZone must be nil or non-empty string, got empty string": DenialCase(
+        new=cronjob(timeZone="")
+    ),
+    " timeZone can't be Local, and must be defined in https://www.iana.org/time-zones": DenialCase(
+        new=cronjob(timeZone="local")
+    ),
+    " unknown timeZone": DenialCase(new=cronjob(timeZone="Nowhere/City"), not_by_policies=DATABASE),
+    " invalid timeZone": DenialCase(new=cronjob(timeZone="../etc/passwd")),
+    "cronJob name must be no more than %d characters to accommodate job name suffix"
+    " (max %d total)": DenialCase(values=(52, 63), new=cronjob(name="c" * 53)),
+    "invalid cronJob name %q: %v": DenialCase(
+        values=("c_", "name part must consist of"), new=cronjob(name="c_"), not_by_servers=NAMES
+    ),
+}
+CASES = JOBS | QUEUES | OTHERS | CRONJOBS
 """By phrase, as the table has it."""

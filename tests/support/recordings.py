@@ -20,11 +20,13 @@ from support.scenario_results import Json, NamespaceRecord, scenario_result
 from batholith.admission import WEBHOOKS
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings, SimulationSettings
+from batholith.cron_ctrl.controller import CronJobController
 from batholith.flow_ctrl.controller import JobFlowController
 from batholith.flow_ctrl.template_controller import JobTemplateController
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.events import EventRecorder
+from batholith.machinery.cronjobs.controller import CronJobSettings
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds, names
 from batholith.model.admission import Webhook
@@ -57,9 +59,10 @@ JSON_PATCH = "application/json-patch+json"
 RESOURCES = {
     one.kind: one
     for one in (
-        names.JOBS, names.PODGROUPS, names.QUEUES, names.PODS, names.PRIORITYCLASSES,
-        names.CONFIGMAPS, names.SERVICES, names.SECRETS, names.NETWORKPOLICIES,
-        names.PERSISTENTVOLUMECLAIMS, names.NODES, names.JOBFLOWS, names.JOBTEMPLATES,
+        names.JOBS, names.CRONJOBS, names.PODGROUPS, names.QUEUES, names.PODS,
+        names.PRIORITYCLASSES, names.CONFIGMAPS, names.SERVICES, names.SECRETS,
+        names.NETWORKPOLICIES, names.PERSISTENTVOLUMECLAIMS, names.NODES, names.JOBFLOWS,
+        names.JOBTEMPLATES,
     )
 }  # fmt: skip
 WORKLOADS = {
@@ -95,6 +98,8 @@ class ReplayClock:
         """For the agent and the steps: in recorded seconds."""
         self.component_clock = FakeClock(datetime.now(UTC))
         """For everything else."""
+        self.schedule_clock = FakeClock(datetime.now(UTC))
+        """For CronJobs; it moves only when a test moves it."""
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for what the cluster does; fail when it does not."""
@@ -273,6 +278,12 @@ async def recorded_cluster(
             JobController(manager, settings=soon, clock=clock, recorder=recorder),
             JobFlowController(manager, clock=clock, recorder=recorder),
             JobTemplateController(manager, clock=clock),
+            CronJobController(
+                manager,
+                settings=CronJobSettings(time_zone=UTC),
+                clock=it.time.schedule_clock,
+                recorder=recorder,
+            ),
             Scheduler(planner, clock=clock, recorder=events),
             Agent(kubelet, settings=nodes, clock=it.time.scenario_clock),
         )

@@ -25,18 +25,22 @@ DifferencesByScenario = dict[str, list[str]]
 async def replay_scenario(cluster: RecordedCluster, scenario: Json) -> list[str]:
     """Replay a scenario; what differs when it has had its time."""
     replay = Replay(cluster, scenario)
-    stuck: list[str] = []
     try:
         await replay.run()
     except AssertionError as error:
-        stuck = [str(error)]
+        return [str(error), *unexpected_differences(replay)]
+    return await differences_when_settled(replay)
+
+
+async def differences_when_settled(replay: Replay) -> list[str]:
+    """What differs once a life has become the recorded one, or its time is over."""
     found = unexpected_differences(replay)
-    clock = cluster.time.scenario_clock
-    limit = clock.monotonic() + (0 if stuck else SETTLE_TIME)
+    clock = replay.cluster.time.scenario_clock
+    limit = clock.monotonic() + SETTLE_TIME
     while found and clock.monotonic() < limit:
         await asyncio.sleep(0.2)
         found = unexpected_differences(replay)
-    return stuck + found
+    return found
 
 
 def unexpected_differences(replay: Replay) -> list[str]:

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ TRANSIENT_PHASES = ("Running", "Completed", "Pending", "Unknown")
 """Phases of a PodGroup that may be missed before its deletion."""
 
 CREATED_KINDS = (
-    "Job", "PodGroup", "Pod", "ConfigMap", "Service", "Secret", "NetworkPolicy",
+    "CronJob", "Job", "PodGroup", "Pod", "ConfigMap", "Service", "Secret", "NetworkPolicy",
     "PersistentVolumeClaim",
 )  # fmt: skip
 
@@ -51,7 +52,16 @@ class NamespaceRecord:
 
 def scenario_result(record: NamespaceRecord, *, queues: frozenset[str] = frozenset()) -> Json:
     """Return the result of *account*; only the named queues count."""
-    plain = _with_numbered_names(_without_uids(record))
+    plain = _with_numbered_names(_without_uids(_with_numbered_minutes(record)))
+    cronjobs = {each["name"]: _final_cronjob(each) for each in plain.final.get("CronJob", [])}
+    return _scenario_result(plain, queues) | (
+        {"cronjobs": {"life": _cronjob_statuses(plain.timeline), "final": cronjobs}}
+        if cronjobs
+        else {}
+    )
+
+
+def _scenario_result(plain: NamespaceRecord, queues: frozenset[str]) -> Json:
     return {
         "applied": [_apply_result(each) for each in plain.apply_results],
         "jobs": _phases(plain.timeline, "Job"),
@@ -150,6 +160,20 @@ def _with_numbered_names(record: NamespaceRecord) -> NamespaceRecord:
     return msgspec.json.decode(text, type=NamespaceRecord)
 
 
+def _with_numbered_minutes(record: NamespaceRecord) -> NamespaceRecord:
+    """Return the account with numbers instead of the minutes for which CronJobs started Jobs."""
+    cronjobs = [each["metadata"]["name"] for each in record.created.get("CronJob", [])]
+    if not cronjobs:
+        return record
+    text = msgspec.json.encode(record).decode()
+    stems = "|".join(map(re.escape, cronjobs))
+    minutes = sorted(set(re.findall(rf"\b(?:{stems})-(\d{{8}})\b", text)))
+    for number, minute in enumerate(minutes):
+        scheduled = datetime.fromtimestamp(int(minute) * 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = text.replace(f"-{minute}", f"-<{number}>").replace(scheduled, f"<minute {number}>")
+    return msgspec.json.decode(text, type=NamespaceRecord)
+
+
 # --- what was refused -----------------------------------------------------------------------------
 
 
@@ -218,6 +242,40 @@ def _pod_phases(timeline: list[Json]) -> dict[str, list[str]]:
         if steps[-1:] != [step]:
             steps.append(step)
     return dict(seen)
+
+
+def _cronjob_statuses(timeline: list[Json]) -> dict[str, list[Json]]:
+    """Statuses of CronJobs by name, without repetition."""
+    seen: dict[str, list[Json]] = defaultdict(list)
+    for entry in timeline:
+        if entry.get("kind") != "CronJob" or not (status := _cronjob_status(entry)):
+            continue
+        if seen[entry["name"]][-1:] != [status]:
+            seen[entry["name"]].append(status)
+    return dict(seen)
+
+
+def _cronjob_status(cronjob: Json) -> Json:
+    status = dict(cronjob.get("status") or {})
+    if "lastSuccessfulTime" in status:
+        status["lastSuccessfulTime"] = "<time>"
+    if "active" in status:
+        status["active"] = [
+            {key: value for key, value in each.items() if key != "resourceVersion"}
+            for each in status["active"]
+        ]
+    return _without_empty_fields(status)
+
+
+def _final_cronjob(cronjob: Json) -> Json:
+    return _without_empty_fields(
+        {
+            "labels": cronjob.get("labels"),
+            "annotations": cronjob.get("annotations"),
+            "spec": _without_defaults(cronjob["spec"]),
+            "status": _cronjob_status(cronjob),
+        }
+    )
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -367,6 +425,6 @@ def _events(events: list[list[str]]) -> dict[str, list[str]]:
     """By kind, the reasons."""
     reported: dict[str, set[str]] = defaultdict(set)
     for kind, _, reason, _ in events:
-        if kind in ("Job", "PodGroup", "Pod"):
+        if kind in ("CronJob", "Job", "PodGroup", "Pod"):
             reported[kind].add(reason)
     return {kind: sorted(reasons) for kind, reasons in sorted(reported.items())}

@@ -191,8 +191,13 @@ class SchedulerWorld:
     def decision(self, *, now: float = 0.0, busy: bool = False) -> Decision:
         """Run a cycle and validate the node matrix."""
         decision = self.core.run_once(now=now, busy=busy)
-        self.cluster.node_matrix.validate()
+        self.validate()
         return decision
+
+    def validate(self) -> None:
+        """Check that node matrix and task table are consistent."""
+        self.cluster.node_matrix.validate()
+        self.cluster.task_table.validate(self.cluster.gangs.values())
 
     def report(self, group: str, *, now: float = 0.0, busy: bool = False) -> PodGroupReport:
         """Run a cycle and return its report on *group*."""

@@ -104,6 +104,7 @@ class Simulator:
             _node_config(settings, simulation, number) for number in range(simulation.nodes)
         ]
         self._node_names = frozenset(config.name for config in self._nodes)
+        self._stopped_nodes: set[str] = set()
         self._records: dict[str, SimulatedPod] = {}
         self._schedule: list[ScheduledEvent] = []
         self._sequence = itertools.count()
@@ -113,7 +114,13 @@ class Simulator:
 
     async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
         """Simulate until *stop* is requested."""
-        node_status = NodeStatusManager(self._client, self._nodes, clock=self._clock)
+        node_status = NodeStatusManager(
+            self._client,
+            self._nodes,
+            clock=self._clock,
+            on_stop=self._on_stop,
+            lease_seconds=self._simulation.lease_seconds,
+        )
         await retry_until_done(node_status.register, clock=self._clock)
         async with asyncio.TaskGroup() as group:
             tasks = [self._supervise(group, "cache of pods", self._pods.run)]
@@ -166,6 +173,16 @@ class Simulator:
         self._handle_event(record, Accepted(self._clock.now(), self._time.now()))
         if pod.metadata.deletion_timestamp is not None:
             self._handle_event(record, self._termination_of(pod))
+
+    def _on_stop(self, node: str, stopped: bool) -> None:
+        """Stop or resume the status writes of the pods of *node*."""
+        if stopped:
+            self._stopped_nodes.add(node)
+            return
+        self._stopped_nodes.discard(node)
+        for record in list(self._records.values()):
+            if record.pod.spec.node_name == node:
+                self._enqueue_write(record)
 
     # --- pod actions --------------------------------------------------------------------------
 
@@ -293,7 +310,9 @@ class Simulator:
     # --- status writes ------------------------------------------------------------------------
 
     def _enqueue_write(self, record: SimulatedPod) -> None:
-        """Queue a write if the status changed, or the pod is terminated."""
+        """Queue a write if the status changed, or the pod is terminated; not of a stopped node."""
+        if record.pod.spec.node_name in self._stopped_nodes:
+            return
         attempted = any(c.was_attempted for c in record.state.containers.values())
         changed = record.last_status != record.state and (
             attempted or record.state.termination is not None

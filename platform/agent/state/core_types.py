@@ -8,8 +8,12 @@ import msgspec
 
 from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
+from ...model.names import SIMULATE_PREFIX
 from ...model.pod import FINISHED, VolumeMount
 from ...model.pod_resources import Resources
+
+SIMULATED_STOP = SIMULATE_PREFIX + "stop"
+"""Annotation of a simulated Node: with ``true`` its kubelet reports nothing."""
 
 
 class KeySelector(ApiStruct, frozen=True):
@@ -536,11 +540,29 @@ class NodeSpec(ApiStruct, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeStatus(ApiStruct, frozen=True):
+    """The conditions of a node."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
 class Node(ApiStruct, frozen=True):
     """A node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def is_reported_ready(self) -> bool:
+        """Whether its Ready condition is what a healthy kubelet reports."""
+        conditions = self.status.conditions
+        return any(each.type == "Ready" and each.status == "True" for each in conditions)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its simulated kubelet is to stop."""
+        return self.metadata.annotations.get(SIMULATED_STOP) == "true"
 
 
 class TokenRequestSpec(ApiStruct, frozen=True):

@@ -7,9 +7,10 @@ rules as users. Each has a work queue, and one worker unless its reconciles ofte
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...kube.supervision import TASK_RESTARTS, supervise
+from ...machinery.clock import Clock, SystemClock
 from ...machinery.controller import ShardedQueue, run_workers
 from ...model.names import Resource
 from ..discovery.catalog import Catalog
@@ -33,6 +34,7 @@ class ControllerContext:
     writer: Writer
     deleter: Deleter
     catalog: Catalog
+    clock: Clock = field(default_factory=SystemClock)
 
     def resource_store(self, resource: Resource) -> ResourceStore:
         """Return the store of a built-in resource."""
@@ -60,7 +62,7 @@ class Controller(ABC):
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
-        self.queue = ShardedQueue(name=self.name, shards=self.workers)
+        self.queue = ShardedQueue(name=self.name, shards=self.workers, clock=context.clock)
 
     @abstractmethod
     def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:

@@ -1,1 +1,1 @@
-"""CronJob controller: creates Jobs at the times of a schedule."""
+"""CronJobs of batch/v1."""

@@ -1,63 +1,17 @@
-"""Fields of CronJobs and Jobs that the CronJob controller reads, and the names of its Jobs."""
+"""The kind batch/v1 CronJob: its Jobs and events."""
 
 from datetime import datetime
 
-import msgspec
-
-from ...model import times
+from ...machinery.cronjobs.kind import CronJobKind, Event, EventTexts
+from ...machinery.cronjobs.objects import CronJob, Outcome, OwnedJob
 from ...model.base import ApiStruct
-from ...model.meta import Condition, ObjectMeta, ObjectReference, OwnerReference
+from ...model.meta import Condition
 from ...model.names import BATCH_CRONJOBS, BATCH_JOBS
 
 SCHEDULED_TIME = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """Annotation of a Job: the time for which it was created."""
 
-
-class JobTemplateMeta(ApiStruct, frozen=True):
-    """Metadata that the Jobs get; the API ignores the rest."""
-
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class JobTemplate(ApiStruct, frozen=True):
-    """Template of the Jobs."""
-
-    metadata: JobTemplateMeta | None = None
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class CronJobSpec(ApiStruct, frozen=True):
-    """Desired state of a CronJob."""
-
-    schedule: str = ""
-    time_zone: str | None = None
-    starting_deadline_seconds: int | None = None
-    concurrency_policy: str = "Allow"
-    suspend: bool | None = None
-    job_template: JobTemplate = JobTemplate()
-    successful_jobs_history_limit: int | None = None
-    failed_jobs_history_limit: int | None = None
-
-
-class CronJobStatus(ApiStruct, frozen=True):
-    """Observed state of a CronJob."""
-
-    active: tuple[ObjectReference, ...] | None = None
-    last_schedule_time: str | None = None
-    last_successful_time: str | None = None
-
-
-class CronJob(ApiStruct, frozen=True):
-    """A CronJob."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: CronJobSpec = CronJobSpec()
-    status: CronJobStatus = CronJobStatus()
-
-    def job_name(self, scheduled: datetime) -> str:
-        """Return the name of the Job for one time, the same in every process."""
-        return f"{self.metadata.name}-{unix_minute(scheduled)}"
+_OUTCOMES = {"": None, "Complete": Outcome.SUCCEEDED, "Failed": Outcome.FAILED}
 
 
 class JobStatus(ApiStruct, frozen=True):
@@ -68,14 +22,13 @@ class JobStatus(ApiStruct, frozen=True):
     completion_time: str | None = None
 
 
-class Job(ApiStruct, frozen=True):
-    """A Job, perhaps of a CronJob."""
+class Job(OwnedJob, frozen=True):
+    """A Job of batch/v1."""
 
-    metadata: ObjectMeta = ObjectMeta()
     status: JobStatus = JobStatus()
 
     @property
-    def finished_condition(self) -> str:
+    def finished_as(self) -> str:
         """``Complete`` or ``Failed``; empty while the Job is not finished."""
         for condition in self.status.conditions or ():
             if condition.type in ("Complete", "Failed") and condition.status == "True":
@@ -83,52 +36,75 @@ class Job(ApiStruct, frozen=True):
         return ""
 
     @property
-    def cronjob(self) -> OwnerReference | None:
-        """The CronJob that controls the Job, if any."""
-        owner = self.metadata.controller
-        return owner if owner is not None and _is_cronjob(owner) else None
-
-    def is_controlled_by(self, cronjob: CronJob) -> bool:
-        """Whether the Job is this CronJob's, and not one's of the same name."""
-        owner = self.cronjob
-        return owner is not None and owner.uid == cronjob.metadata.uid
+    def outcome(self) -> Outcome | None:
+        """How the Job ended; ``None`` while it is not finished."""
+        return _OUTCOMES[self.finished_as]
 
     @property
-    def reference(self) -> ObjectReference:
-        """Reference for ``status.active``."""
-        return ObjectReference(
-            api_version=BATCH_JOBS.api_version,
-            kind=BATCH_JOBS.kind,
-            namespace=self.metadata.namespace,
-            name=self.metadata.name,
-            uid=self.metadata.uid,
-            resource_version=self.metadata.resource_version,
-        )
+    def succeeded_at(self) -> str | None:
+        """When the Job succeeded."""
+        return self.status.completion_time if self.finished_as == "Complete" else None
 
-    def scheduled_time(self, cronjob: CronJob) -> datetime | None:
-        """Return the time for which this Job of *cronjob* was created.
-
-        ``None`` for other Jobs, such as those of ``kubectl create job --from``.
-        """
-        scheduled = parse_time(self.metadata.annotations.get(SCHEDULED_TIME))
-        if scheduled is None or self.metadata.name != cronjob.job_name(scheduled):
-            return None
-        return scheduled
+    @property
+    def started_at(self) -> str | None:
+        """When the Job was started."""
+        return self.status.start_time or self.metadata.creation_timestamp
 
 
-def _is_cronjob(owner: OwnerReference) -> bool:
-    group = owner.api_version.partition("/")[0]
-    return owner.kind == BATCH_CRONJOBS.kind and group == BATCH_CRONJOBS.group
+# Events, with the reasons and messages of Kubernetes.
 
 
-def unix_minute(moment: datetime) -> int:
-    """Return the minutes since 1970."""
-    return int(moment.timestamp() // 60)
+def _created(cronjob: CronJob, name: str) -> Event:
+    return Event("Normal", "SuccessfulCreate", f"Created job {name}")
 
 
-def parse_time(text: str | None) -> datetime | None:
-    """Parse a timestamp; ``None`` for none, and for what is no timestamp."""
-    try:
-        return times.parse(text) if text else None
-    except times.TimeError:
-        return None
+def _finished(job: OwnedJob) -> Event:
+    message = f"Saw completed job: {job.metadata.name}, condition: {job.finished_as}"
+    return Event("Normal", "SawCompletedJob", message)
+
+
+def _missing(name: str) -> Event:
+    return Event("Normal", "MissingJob", f"Active job is missing: {name}")
+
+
+def _unexpected(job: OwnedJob) -> Event:
+    message = f"Job {job.metadata.name} was not created by the schedule"
+    return Event("Warning", "UnexpectedJob", message)
+
+
+def _blocked(due: datetime) -> Event:
+    message = "Not starting job because prior execution is running and concurrency policy is Forbid"
+    return Event("Normal", "JobAlreadyActive", message, due)
+
+
+def _foreign(name: str) -> Event:
+    message = f"Error creating job: a job {name} exists that this CronJob does not control"
+    return Event("Warning", "FailedCreate", message)
+
+
+def _unknown_zone(name: str, error: str) -> Event:
+    return Event("Warning", "UnknownTimeZone", f'invalid timeZone: "{name}": {error}')
+
+
+def _unparseable(schedule: str, error: str) -> Event:
+    message = f'unparseable schedule: "{schedule}": {error}'
+    return Event("Warning", "UnparseableSchedule", message)
+
+
+KIND = CronJobKind(
+    cronjobs=BATCH_CRONJOBS,
+    jobs=BATCH_JOBS,
+    job_type=Job,
+    scheduled_time=SCHEDULED_TIME,
+    events=EventTexts(
+        created=_created,
+        finished=_finished,
+        missing=_missing,
+        unexpected=_unexpected,
+        blocked=_blocked,
+        replaced=lambda job: None,
+        foreign=_foreign,
+        unknown_zone=_unknown_zone,
+        unparseable=_unparseable,
+    ),
+)

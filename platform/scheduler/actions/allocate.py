@@ -18,7 +18,8 @@ from ..framework.plugin_calls import PluginError
 from ..framework.session import Session, SortKey
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
-from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task
+from ..state.diagnosis import Diagnosis, FitError
+from ..state.gangs import Gang, QueueInfo, Task
 from .enqueue import enqueue_without_plugins
 from .remove_gates import remove_gates
 
@@ -79,7 +80,7 @@ def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, Pe
             continue
         rejection = session.job_valid(gang)
         if rejection:
-            session.reject(gang, Diagnosis(rejection.reason, rejection.message))
+            session.reject(gang, rejection.diagnosis())
         else:
             heap = pending.setdefault(session.cache.queue_of(gang).name, [])
             _push(session, heap, PendingGang(gang, session.tasks(gang)))

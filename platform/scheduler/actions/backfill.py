@@ -9,7 +9,7 @@
 from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
-from ..state.gangs import Diagnosis, Gang
+from ..state.gangs import Gang
 
 
 def backfill(session: Session) -> None:
@@ -17,7 +17,7 @@ def backfill(session: Session) -> None:
     for gang in sorted(_candidates(session), key=session.job_order):
         rejection = session.job_valid(gang)
         if rejection:
-            session.reject(gang, Diagnosis(rejection.reason, rejection.message))
+            session.reject(gang, rejection.diagnosis())
             continue
         try:
             _backfill_gang(session, gang)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..framework.session import Session
 from ..plugins.extension_points import Rejection
 from ..plugins.queue_state import queue_state_rejection
-from ..state.gangs import Diagnosis, Gang
+from ..state.gangs import Gang
 
 
 def enqueue(session: Session) -> None:
@@ -29,7 +29,7 @@ def enqueue_without_plugins(session: Session) -> None:
 def _enqueue_or_reject(session: Session, gang: Gang, rejection: Rejection | None) -> None:
     rejection = queue_state_rejection(session.cache.queue_of(gang)) or rejection
     if rejection:
-        session.reject(gang, Diagnosis(rejection.reason, rejection.message))
+        session.reject(gang, rejection.diagnosis())
     else:
         session.enqueue(gang)
 

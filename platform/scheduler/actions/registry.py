@@ -1,4 +1,4 @@
-"""The table of scheduler actions."""
+"""The table of scheduler actions; other packages add some by entry points."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,6 +8,9 @@ from .backfill import backfill
 from .enqueue import enqueue
 
 Action = Callable[[Session], None]
+NamedAction = tuple[str, Action]
+ActionFactory = Callable[[Mapping[str, object]], Action]
+"""What an entry point of ``batholith.scheduler_actions`` is: it gets the action's arguments."""
 
 ENQUEUE = "enqueue"
 ACTIONS: Mapping[str, Action | None] = {
@@ -20,4 +23,25 @@ ACTIONS: Mapping[str, Action | None] = {
     "reclaim": None,
     "shuffle": None,
 }
-"""All actions of Volcano by name; ``None`` if there is no implementation yet."""
+"""All actions of Volcano by name; ``None`` if there is no implementation."""
+
+_CACHE = {"predicateErrorCacheEnable": "results of filters are always kept"}
+_DRY_RUNS = "all nodes are evaluated together"
+ARGUMENTS: Mapping[str, Mapping[str, str]] = {
+    "allocate": _CACHE,
+    "backfill": _CACHE,
+    "preempt": {
+        **_CACHE,
+        "enableTopologyAwarePreemption": _DRY_RUNS,
+        "topologyAwarePreemptWorkerNum": _DRY_RUNS,
+        "minCandidateNodesPercentage": _DRY_RUNS,
+        "minCandidateNodesAbsolute": _DRY_RUNS,
+        "maxCandidateNodesAbsolute": _DRY_RUNS,
+    },
+    "reclaim": _CACHE,
+    "gangpreempt": {},
+    "gangreclaim": {},
+    "shuffle": {},
+    ENQUEUE: {},
+}
+"""Arguments of Volcano's actions, none of which has an effect here, with the reason."""

@@ -12,7 +12,8 @@ from ..framework.plugin_calls import PluginError
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
-from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.diagnosis import Stage
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
 
 
 def remove_gates(session: Session) -> None:
@@ -38,7 +39,7 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
         return
     invalid = session.job_valid(gang)
     if invalid:
-        session.reject(gang, Diagnosis(invalid.reason, invalid.message))
+        session.reject(gang, invalid.diagnosis())
         return
     ungated_request = sum_amounts(session.cache.gangs[key].ungated_request for key in queue.gangs)
     add_amounts(queue.allocated, ungated_request)
@@ -55,7 +56,7 @@ def _remove_gates_of_gang(session: Session, gang: Gang, queue: QueueInfo) -> Non
     if fitting and missing.satisfied:
         session.remove_gates(gang, fitting)
     elif rejection and (gang.awaits_ungating() or not gang.pending_tasks):
-        session.reject(gang, Diagnosis(rejection.reason, rejection.message))
+        session.reject(gang, rejection.diagnosis())
 
 
 def _tasks_within_limits(
@@ -73,7 +74,7 @@ def _tasks_within_limits(
             eq_class = task.eq_class
             if eq_class.unsupported_fields:
                 message = f"{task.name}: {task.unsupported_message()}"
-                rejection = rejection or Rejection(UNSUPPORTED_FIELD, message)
+                rejection = rejection or Rejection(UNSUPPORTED_FIELD, message, Stage.POD)
             elif eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
                 add_amounts(queue.allocated, eq_class.request)
                 fitting.append(task)

@@ -13,6 +13,9 @@ from ...model.queue import Queue
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
+PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
+"""Reason of the DisruptionTarget condition of victims, as kube-scheduler writes it."""
+
 
 @dataclass(frozen=True, slots=True)
 class GangRef:
@@ -38,6 +41,49 @@ class Placement:
     node: str
     gang: GangRef | None = None
     """Its gang, if that has a PodGroup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """A pod that is to be evicted."""
+
+    namespace: str
+    name: str
+    uid: str
+    message: str
+    """Why, for the condition and the event."""
+
+    reason: str = PREEMPTION_BY_SCHEDULER
+    """Reason of the condition."""
+
+    gang: GangRef | None = None
+    """The gang of the pod, if that has a PodGroup."""
+
+    grace: int | None = None
+    """Grace period in seconds; ``None`` for that of the pod."""
+
+    timeout: float | None = None
+    """Seconds for which a rejected eviction is retried; ``None`` for ever."""
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """A pending pod, and the node on which resources are held for it; empty for none."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +141,8 @@ class Decision:
     """What a cycle has decided."""
 
     placements: tuple[Placement, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    nominations: tuple[Nomination, ...] = ()
     enqueued: tuple[GangRef, ...] = ()
     """Gangs that were admitted to their queue."""
 

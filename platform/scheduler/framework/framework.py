@@ -1,15 +1,21 @@
+# mypy: disable-error-code="type-abstract"
 """The configured plugins by extension point."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from ..plugins.extension_points import (
     AllocatablePlugin,
+    AllocationListener,
     FilterPlugin,
     JobEnqueueablePlugin,
     JobOrderPlugin,
     JobValidPlugin,
     NodeLimitPlugin,
+    NodeScorePlugin,
+    OverusedPlugin,
     QueueOrderPlugin,
+    RetryTimePlugin,
     ScorePlugin,
     SessionOpenPlugin,
     StaticScorePlugin,
@@ -17,59 +23,46 @@ from ..plugins.extension_points import (
 )
 from ..plugins.registry import PluginOption, Tiers
 
+P = TypeVar("P")
+
 ConfiguredPlugins = Iterable[tuple[PluginOption, object]]
 
 
 class Framework:
-    """The plugins of each extension point, in the order of the configuration."""
+    """The plugins of each extension point, in the order of the configuration.
+
+    A flag of a plugin that is false removes it from the extension points that the flag guards.
+    """
 
     def __init__(self, tiers: Tiers) -> None:
         """Create the plugins of *tiers*."""
-        plugins_by_tier = [[(each, each.factory(each.arguments)) for each in t] for t in tiers]
-        every = [pair for tier in plugins_by_tier for pair in tier]
-        self.plugin_names = {id(each): option.name for option, each in every}
-        ordering = _enabled(every, "enableNodeOrder")
-        self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
-        self.queue_order = [
-            each
-            for each in _enabled(every, "enableQueueOrder")
-            if isinstance(each, QueueOrderPlugin)
-        ]
-        self.job_order = [
-            each for each in _enabled(every, "enableJobOrder") if isinstance(each, JobOrderPlugin)
-        ]
-        self.task_order = [
-            each for each in _enabled(every, "enableTaskOrder") if isinstance(each, TaskOrderPlugin)
-        ]
-        self.job_valid = [each for _, each in every if isinstance(each, JobValidPlugin)]
+        by_tier = [[(option, option.create()) for option in tier] for tier in tiers]
+        every = [pair for tier in by_tier for pair in tier]
+        self.plugins = tuple(plugin for _, plugin in every)
+        self.plugin_names = {id(plugin): option.name for option, plugin in every}
+        self.session_open = _having(SessionOpenPlugin, every)
+        self.allocation_listeners = _having(AllocationListener, every)
+        self.queue_order = _having(QueueOrderPlugin, every, "enableQueueOrder")
+        self.job_order = _having(JobOrderPlugin, every, "enableJobOrder")
+        self.task_order = _having(TaskOrderPlugin, every, "enableTaskOrder")
+        self.job_valid = _having(JobValidPlugin, every)
         self.job_enqueueable = [
-            [
-                each
-                for each in _enabled(tier, "enableJobEnqueued")
-                if isinstance(each, JobEnqueueablePlugin)
-            ]
-            for tier in plugins_by_tier
+            _having(JobEnqueueablePlugin, tier, "enableJobEnqueued") for tier in by_tier
         ]
-        self.allocatable = [
-            each
-            for each in _enabled(every, "enabledAllocatable")
-            if isinstance(each, AllocatablePlugin)
-        ]
-        self.overused = [
-            each
-            for each in _enabled(every, "enabledOverused")
-            if isinstance(each, AllocatablePlugin)
-        ]
-        self.filters = [
-            each for each in _enabled(every, "enablePredicate") if isinstance(each, FilterPlugin)
-        ]
-        self.node_limits = [
-            each for each in _enabled(every, "enablePredicate") if isinstance(each, NodeLimitPlugin)
-        ]
-        self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
-        self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]
+        self.allocatable = _having(AllocatablePlugin, every, "enabledAllocatable")
+        self.overused = _having(OverusedPlugin, every, "enabledOverused")
+        self.filters = _having(FilterPlugin, every, "enablePredicate")
+        self.node_limits = _having(NodeLimitPlugin, every, "enablePredicate")
+        self.node_scorers = _having(NodeScorePlugin, every, "enableNodeOrder")
+        self.retry_times = _having(RetryTimePlugin, every)
+        self.scorers = _having(ScorePlugin, every, "enableNodeOrder")
+        self.static_scorers = _having(StaticScorePlugin, every, "enableNodeOrder")
 
 
-def _enabled(plugins: ConfiguredPlugins, key: str) -> list[object]:
-    """Return the plugins in whose options *key* is not set to false."""
-    return [plugin for option, plugin in plugins if key not in option.disabled]
+def _having(kind: type[P], plugins: ConfiguredPlugins, flag: str = "") -> list[P]:
+    """Return the plugins with the methods of *kind* whose *flag* is not false."""
+    return [
+        plugin
+        for option, plugin in plugins
+        if isinstance(plugin, kind) and flag not in option.disabled
+    ]

@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..plugins.extension_points import NodeLimitPlugin, ScorePlugin, Scores, StaticScorePlugin
+from ..plugins.extension_points import (
+    NodeLimitPlugin,
+    NodeScorePlugin,
+    ScorePlugin,
+    Scores,
+    StaticScorePlugin,
+)
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import IntVector
@@ -45,6 +51,7 @@ class Placer:
         *,
         limits: Sequence[NodeLimitPlugin] = (),
         scorers: Sequence[ScorePlugin] = (),
+        node_scorers: Sequence[NodeScorePlugin] = (),
         static_scorers: Sequence[StaticScorePlugin] = (),
         on_score_error: Callable[[PluginError], object] = _ignore,
     ) -> None:
@@ -61,6 +68,7 @@ class Placer:
         self._feasible = mask.feasible
         self._limits = limits
         self._scorers = tuple(scorers)
+        self._node_scorers = tuple(node_scorers)
         self._on_score_error = on_score_error
         self._request = eq_class.request_vector(node_matrix.resource_index)
         self._tie_breakers = node_matrix.tie_breakers()
@@ -109,13 +117,13 @@ class Placer:
 
     def rollback(self, node_indexes: Sequence[int]) -> None:
         """Release pods that were allocated on *node_indexes*."""
-        self._node_matrix.release(self._request, node_indexes, self._eq_class.host_ports)
+        self._node_matrix.vacate(self._eq_class, node_indexes)
 
     # -- private -------------------------------------------------------------------------------
 
     def _allocate(self, node_indexes: Sequence[int]) -> None:
         """Allocate pods whose effect on the keys is computed already."""
-        self._node_matrix.allocate(self._request, node_indexes, self._eq_class.host_ports)
+        self._node_matrix.occupy(self._eq_class, node_indexes)
         np.subtract.at(self._capacity, node_indexes, 1)
         self._position = self._node_matrix.usage_changes.position
 
@@ -234,6 +242,17 @@ class Placer:
             except Exception as error:
                 self._scorers = tuple(each for each in self._scorers if each is not scorer)
                 self._report(PluginError(scorer, "score"), error)
+                return None
+        for node_scorer in self._node_scorers:
+            try:
+                scores = scores + _checked(
+                    node_scorer.node_score(self._eq_class, node_indexes, used), len(node_indexes)
+                )
+            except Exception as error:
+                self._node_scorers = tuple(
+                    each for each in self._node_scorers if each is not node_scorer
+                )
+                self._report(PluginError(node_scorer, "node_score"), error)
                 return None
         fine = np.minimum(np.maximum(scores * _SCORE_RESOLUTION, 0), _MAX_SCORE).astype(np.int64)
         keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[node_indexes]

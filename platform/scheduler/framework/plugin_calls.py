@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..plugins.extension_points import Rejection
+from ..state.diagnosis import Stage
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,19 @@ class PluginCalls:
             self.record(error)
             return 0.0
 
+    def order_key(
+        self,
+        plugin: object,
+        extension_point: str,
+        function: Callable[[], float | tuple[float, ...]],
+    ) -> tuple[float, ...]:
+        """Return the sort key that *function* returns, or 0 if it raises."""
+        try:
+            return self.call(plugin, extension_point, lambda: order_key(function()))
+        except PluginError as error:
+            self.record(error)
+            return (0.0,)
+
     def require_open(self, plugins: Iterable[object]) -> None:
         """Check that none of *plugins* raised at the start of the session.
 
@@ -114,4 +128,9 @@ class PluginCalls:
         cause = error.__cause__
         detail = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         message = f'plugin "{name}" failed in {error.extension_point}: {detail}'
-        return Rejection(PLUGIN_ERROR, message)
+        return Rejection(PLUGIN_ERROR, message, Stage.SCHEDULER)
+
+
+def order_key(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    """Return *value*, the result of a plugin, as numbers that are compared in order."""
+    return tuple(map(float, value)) if isinstance(value, tuple) else (float(value),)

@@ -3,10 +3,11 @@
 It does no I/O: the status updater decides whether and when a report is written.
 
 The phase follows Volcano with one exception: pods that are being bound keep a started group
-Running, as pods that are being deleted do; neither starts one. Missing members are reported after a
-grace period only, since the job controller may still be creating them.
+Running, and pods that are being deleted keep its phase; neither starts one. Missing members are
+reported after a grace period only, since the job controller may still be creating them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from datetime import datetime
 
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
-from ..state.gangs import Diagnosis, Gang, MemberArrival, Task, TaskStatus
+from ..state.diagnosis import Diagnosis, FitError
+from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
 
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"
@@ -122,19 +124,23 @@ def next_phase(gang: Gang) -> str:
     counts = gang.counts
     if counts[TaskStatus.RUNNING] and not gang.is_ready() and not gang.is_terminating():
         return PodGroupPhase.UNKNOWN
+    is_started = gang.phase in _STARTED_PHASES
     count = sum(counts[status] for status in _PLACED_STATUSES)
-    if gang.phase in _STARTED_PHASES:
-        count += gang.releasing + counts[TaskStatus.BINDING]
-    if gang.tasks and count and count >= gang.min_member:
-        done = count == counts.completed and not counts[TaskStatus.BINDING]
+    count += counts[TaskStatus.BINDING] if is_started else 0
+    least = max(gang.min_member, 1)
+    if count >= least:
+        # With pods that are being deleted it is not completed: they may be replaced.
+        others = counts[TaskStatus.BINDING] + gang.releasing
+        done = count == counts.completed and not others
         return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
+    if is_started and count + gang.releasing >= least:
+        return gang.phase
     return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
 
 
 def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
     """Return the message of the Unschedulable condition, in Volcano's format."""
-    missing = max(gang.min_member - gang.counts.ready - len(diagnosis.fitting_uids), 0)
-    head = f"{missing}/{gang.min_member} tasks in gang unschedulable"
+    head = f"{_missing_count(gang, diagnosis)}/{gang.min_member} tasks in gang unschedulable"
     if diagnosis.message:
         return f"{head}: {diagnosis.message}"
     counts = [
@@ -147,13 +153,35 @@ def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
     pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
     clauses = [f"{head}: pod group is not ready, {status_counts}"]
     clauses += [f"; Pending: {pending}"] if pending else []
-    first_error = next(iter(diagnosis.fit_errors.values()), None)
+    first_error = _first_fit_error(gang, diagnosis)
     clauses += (
         [f". Origin reason is {first_error.task_name}: {first_error.message}"]
         if first_error
         else []
     )
     return "".join(clauses)
+
+
+def _missing_count(gang: Gang, diagnosis: Diagnosis) -> int:
+    """Return how many members of the minimum are neither ready nor fit, roles included."""
+    fitting = [gang.tasks[uid].role for uid in diagnosis.fitting_uids if uid in gang.tasks]
+    missing = gang.min_member - gang.counts.ready - len(fitting)
+    fitting_by_role = Counter(fitting)
+    missing_by_role = (
+        minimum - gang.role_counts(role).ready - fitting_by_role[role]
+        for role, minimum in gang.role_minima.items()
+    )
+    return max(missing, sum(max(each, 0) for each in missing_by_role), 0)
+
+
+def _first_fit_error(gang: Gang, diagnosis: Diagnosis) -> FitError | None:
+    """Return the fit error of the first task in task order, so that the message is stable."""
+
+    def order(error: FitError) -> tuple[float | str, ...]:
+        task = gang.tasks.get(error.uid)
+        return (math.inf,) if task is None else (-task.priority, *task.sort_key())
+
+    return min(diagnosis.fit_errors.values(), key=order, default=None)
 
 
 def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
@@ -197,7 +225,7 @@ def _pod_message(gang: Gang, task: Task, diagnosis: Diagnosis) -> str:
         return f"fits, but waits for the other pods that {gang.name} needs to start"
     fit_error = diagnosis.fit_errors.get(task.role)
     if fit_error is None:
-        fit_error = next(iter(diagnosis.fit_errors.values()), None)
+        fit_error = _first_fit_error(gang, diagnosis)
     if fit_error is None:
         return f"waits until {gang.name} can start"
     if fit_error.uid == task.uid:

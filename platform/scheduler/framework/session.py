@@ -7,20 +7,21 @@ no clock and uses no randomness, so the same cache always leads to the same deci
 from collections.abc import Callable
 from functools import partial
 
-from ..plugins.extension_points import AllocatablePlugin, Rejection
+from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Diagnosis, NodeFit
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, sorted_tasks
+from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
 from ..state.resources import MAX_AMOUNT
 from .decision import GangRef, Placement, UngatedPod
 from .explain import explain
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer import Placer
-from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
-from .statement import Statement
+from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
+from .statement import Operation, Statement, undo_operation
 
-SortKey = tuple[float | str, ...]
+SortKey = tuple[float | str | tuple[float, ...], ...]
 
 
 class Session:
@@ -43,6 +44,8 @@ class Session:
         self.has_enqueue_action = has_enqueue_action
         self.placements: list[Placement] = []
         self.enqueued: list[Gang] = []
+        self.evicted: list[Task] = []
+        """Tasks that were evicted by a committed statement."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
@@ -50,7 +53,7 @@ class Session:
         self._framework = framework
         self._feasibility = feasibility
         self._placers: dict[EquivalenceClass, Placer] = {}
-        self._explanations: dict[EquivalenceClass, tuple[int, str]] = {}
+        self._explanations: dict[EquivalenceClass, tuple[int, NodeFit]] = {}
         self._placer_errors: dict[EquivalenceClass, PluginError] = {}
         self.calls = calls = PluginCalls(framework.plugin_names)
         cache.node_matrix.add_missing_rows()
@@ -58,6 +61,8 @@ class Session:
             calls.open(plugin, partial(plugin.on_session_open, cache))
         self._job_order = calls.opened(framework.job_order)
         self._queue_order = calls.opened(framework.queue_order)
+        self._listeners = calls.opened(framework.allocation_listeners)
+        self._pipelined: list[Operation] = []
         self._task_order = calls.opened(framework.task_order)
 
     # -- order ---------------------------------------------------------------------------------
@@ -76,10 +81,12 @@ class Session:
         """Return the sort key of *queue*; the smallest is first."""
         plugins = self._queue_order
         try:
-            keys = [float(plugin.queue_order(queue)) for plugin in plugins]
+            keys = [order_key(plugin.queue_order(queue)) for plugin in plugins]
         except Exception:
-            order = self.calls.order
-            keys = [order(p, "queue_order", partial(p.queue_order, queue)) for p in plugins]
+            keys = [
+                self.calls.order_key(each, "queue_order", partial(each.queue_order, queue))
+                for each in plugins
+            ]
         created = queue.object.metadata.creation_timestamp if queue.object else ""
         return (*keys, created or "", queue.name)
 
@@ -219,6 +226,7 @@ class Session:
             self._feasibility.get(eq_class),
             limits=framework.node_limits,
             scorers=calls.opened(framework.scorers),
+            node_scorers=calls.opened(framework.node_scorers),
             static_scorers=calls.opened(framework.static_scorers),
             on_score_error=calls.record,
         )
@@ -227,15 +235,15 @@ class Session:
         """Return which PVC blocks *task* and why; empty if none does."""
         return self.cache.pvcs.blocking_reason(task)
 
-    def explain(self, eq_class: EquivalenceClass) -> str:
+    def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""
         position = self.cache.node_matrix.usage_changes.position
         known = self._explanations.get(eq_class)
         if known is None or known[0] != position:
-            text = explain(
+            fit = explain(
                 self.cache.node_matrix, self._feasibility, eq_class, self._framework.node_limits
             )
-            known = self._explanations[eq_class] = (position, text)
+            known = self._explanations[eq_class] = (position, fit)
         return known[1]
 
     def statement(self, gang: Gang) -> Statement:
@@ -248,15 +256,73 @@ class Session:
 
     def commit(self, gang: Gang, statement: Statement) -> None:
         """Commit *statement*: assume its placements."""
-        allocations = statement.commit()
+        committed = statement.commit()
         gang.diagnosis = None
         self.scheduled += 1
-        self.cache.assume(gang, allocations)
-        gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
-        self.placements += [
-            Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
-            for task, _ in allocations
+        for change in committed.allocated:
+            self.cache.assume(change.gang, change.tasks)
+            gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
+            self.placements += [
+                Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
+                for task in change.tasks
+            ]
+        for task in committed.evicted:
+            self.cache.assume_evicted(task)
+        self.evicted += committed.evicted
+        self._pipelined += committed.pipelined
+        self.cache.refresh()
+
+    @property
+    def pipelined(self) -> list[tuple[Task, int]]:
+        """The tasks that wait for resources by a committed statement, with their nodes."""
+        return [
+            pair
+            for each in self._pipelined
+            for pair in zip(each.change.tasks, each.change.node_indexes, strict=True)
         ]
+
+    def close(self) -> None:
+        """End the session: tasks that wait for resources are pending again."""
+        while self._pipelined:
+            operation = self._pipelined.pop()
+            self.revert_listeners(operation.change, allocated=False)
+            undo_operation(self.cache, operation, committed=True)
+
+    # -- listeners -----------------------------------------------------------------------------
+
+    def notify_listeners(self, change: Allocation, *, allocated: bool) -> None:
+        """Call the listeners: *change* is allocated, or else deallocated.
+
+        Raises:
+            PluginError: one raised; the opposite is reported to those before it.
+        """
+        for position, plugin in enumerate(self._listeners):
+            point = "allocated" if allocated else "deallocated"
+            function = partial(plugin.allocated if allocated else plugin.deallocated, change)
+            try:
+                self.calls.call(plugin, point, function)
+            except PluginError:
+                self._call_listeners(self._listeners[:position], change, allocated=not allocated)
+                raise
+
+    def revert_listeners(self, change: Allocation, *, allocated: bool) -> None:
+        """Call the listeners for an operation that is undone, so that *change* is allocated or
+        not."""
+        self._call_listeners(self._listeners, change, allocated=allocated)
+
+    def _call_listeners(
+        self, listeners: list[AllocationListener], change: Allocation, *, allocated: bool
+    ) -> None:
+        """Call *listeners* in reverse order; one that raises is recorded only."""
+        for plugin in reversed(listeners):
+            point = "allocated" if allocated else "deallocated"
+            function = partial(plugin.allocated if allocated else plugin.deallocated, change)
+            try:
+                self.calls.call(plugin, point, function)
+            except PluginError as error:
+                self.calls.record(error)
+
+    # -- results -------------------------------------------------------------------------------
 
     def remove_gates(self, gang: Gang, tasks: list[Task]) -> None:
         """Remove the queue gate of *tasks* of *gang*."""
@@ -268,7 +334,7 @@ class Session:
     def reject_failed(self, gang: Gang, error: PluginError) -> None:
         """Record that *gang* is unschedulable because a plugin raised."""
         rejection = self.calls.record(error)
-        self.reject(gang, Diagnosis(rejection.reason, rejection.message))
+        self.reject(gang, rejection.diagnosis())
 
     def reject(self, gang: Gang, diagnosis: Diagnosis) -> None:
         """Record why *gang*, or what is left of it, is unschedulable.

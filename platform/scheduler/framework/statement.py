@@ -2,18 +2,37 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import groupby
 from types import TracebackType
 from typing import Protocol, Self
 
-from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, UNSUPPORTED_FIELD, Rejection
+from ..plugins.extension_points import (
+    NOT_ENOUGH_RESOURCES,
+    UNSUPPORTED_FIELD,
+    Allocation,
+    Rejection,
+)
+from ..state.cache import SchedulerCache
+from ..state.diagnosis import Diagnosis, FitError, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task, add_amounts
+from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
 from .placer import Placer
+from .plugin_calls import PluginError
 
 
 class SessionView(Protocol):
     """What a statement needs of its session."""
+
+    cache: SchedulerCache
+
+    def notify_listeners(self, change: Allocation, *, allocated: bool) -> None:
+        """Call the listeners: *change* is allocated, or else deallocated."""
+        ...
+
+    def revert_listeners(self, change: Allocation, *, allocated: bool) -> None:
+        """Call the listeners for an operation that is undone."""
+        ...
 
     def placer(self, eq_class: EquivalenceClass) -> Placer:
         """Return the placer of *eq_class* in this session."""
@@ -31,7 +50,7 @@ class SessionView(Protocol):
         """Return which PVC blocks *task* and why; empty if none does."""
         ...
 
-    def explain(self, eq_class: EquivalenceClass) -> str:
+    def explain(self, eq_class: EquivalenceClass) -> NodeFit:
         """Return why no node fits another pod of *eq_class*."""
         ...
 
@@ -75,32 +94,58 @@ class MissingMembers:
         )
 
 
-@dataclass(slots=True)
-class AllocatedBatch:
-    """Tasks of one equivalence class, and the nodes that they are allocated on."""
+class OperationKind(Enum):
+    """What an operation of a statement does."""
 
-    eq_class: EquivalenceClass
-    tasks: list[Task]
-    node_indexes: list[int]
+    ALLOCATE = "allocate"
+    PIPELINE = "pipeline"
+    EVICT = "evict"
+
+
+@dataclass(slots=True)
+class Operation:
+    """An operation that is in effect: tasks of one gang and one equivalence class."""
+
+    kind: OperationKind
+    change: Allocation
+    before: TaskStatus
+    """Status of the tasks before it."""
+
+    placer: Placer | None = None
+    """The placer that chose the nodes, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The operations of a committed statement, by kind."""
+
+    allocated: tuple[Allocation, ...]
+    pipelined: tuple[Operation, ...]
+    evicted: tuple[Task, ...]
 
 
 class Statement:
-    """An attempt to schedule tasks of one gang.
+    """An attempt to schedule tasks of one gang: a journal of operations that can be undone.
 
-    A context manager: allocations that are not committed are discarded at its end, also if a
-    plugin raises (:class:`~.plugin_calls.PluginError`).
+    An operation takes effect at once: on the nodes, the tasks, their gang and its queue, and on
+    the plugins that listen to allocations. All amounts are integers, so its inverse restores
+    each of them exactly.
+
+    A context manager: operations that are not committed are undone at its end, also if a plugin
+    raises (:class:`~.plugin_calls.PluginError`).
     """
 
     def __init__(self, session: SessionView, gang: Gang, queue: QueueInfo) -> None:
-        """Start without allocations."""
+        """Start without operations."""
         self.fit_errors: dict[str, FitError] = {}
         self._failed: set[str | EquivalenceClass] = set()
         self._blocked: set[str] = set()
         self._reason = NOT_ENOUGH_RESOURCES
         self._session = session
+        self._cache = session.cache
         self._gang = gang
         self._queue = queue
-        self._batches: list[AllocatedBatch] = []
+        self._operations: list[Operation] = []
         self._fitting_uids: list[str] = []
 
     def __enter__(self) -> Self:
@@ -115,14 +160,92 @@ class Statement:
         self.discard()
 
     @property
-    def allocations(self) -> Iterator[tuple[Task, int]]:
-        """The allocated tasks with their nodes."""
-        for batch in self._batches:
-            yield from zip(batch.tasks, batch.node_indexes, strict=True)
+    def operations(self) -> Sequence[Operation]:
+        """The operations in effect, in order."""
+        return self._operations
 
     def allocated_uids(self) -> set[str]:
         """Return the uids of the allocated tasks."""
-        return {task.uid for task, _ in self.allocations}
+        return {
+            task.uid
+            for each in self._operations
+            if each.kind is OperationKind.ALLOCATE
+            for task in each.change.tasks
+        }
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def allocate(self, tasks: Sequence[Task], node_indexes: Sequence[int]) -> None:
+        """Allocate pending *tasks* of one gang and class on idle resources of *node_indexes*.
+
+        Raises:
+            PluginError: a listener raised; the operation has no effect.
+        """
+        if tasks:
+            change = self._allocation(tasks, node_indexes)
+            self._cache.node_matrix.occupy(change.eq_class, node_indexes)
+            self._apply(Operation(OperationKind.ALLOCATE, change, TaskStatus.PENDING))
+
+    def pipeline(self, tasks: Sequence[Task], node_indexes: Sequence[int]) -> None:
+        """Allocate pending *tasks* of one gang and class on resources of *node_indexes* that are
+        about to be free.
+
+        Raises:
+            PluginError: a listener raised; the operation has no effect.
+        """
+        if tasks:
+            change = self._allocation(tasks, node_indexes)
+            matrix = self._cache.node_matrix
+            matrix.add_pipelined(change.eq_class, node_indexes)
+            matrix.add_occupancy(change.eq_class, node_indexes, 1)
+            self._apply(Operation(OperationKind.PIPELINE, change, TaskStatus.PENDING))
+
+    def evict(self, task: Task) -> None:
+        """Release the resources of *task*, which is bound or running.
+
+        Raises:
+            PluginError: a listener raised; the operation has no effect.
+        """
+        change = self._allocation((task,), (task.node_index,))
+        matrix = self._cache.node_matrix
+        matrix.add_releasing(change.eq_class, change.node_indexes)
+        matrix.add_occupancy(change.eq_class, change.node_indexes, -1)
+        self._apply(Operation(OperationKind.EVICT, change, task.status))
+
+    def savepoint(self) -> int:
+        """Return a point to which :meth:`rollback_to` returns."""
+        return len(self._operations)
+
+    def rollback_to(self, savepoint: int) -> None:
+        """Undo the operations after *savepoint*, the last one first."""
+        while len(self._operations) > savepoint:
+            self._undo(self._operations.pop())
+
+    def discard(self) -> None:
+        """Undo all operations."""
+        self.rollback_to(0)
+
+    def commit(self) -> Committed:
+        """Keep the operations; called by the session only.
+
+        Evicted pods are still on their nodes from now on, and waiting pods are not: only the
+        amounts stay promised.
+        """
+        operations, self._operations = self._operations, []
+        by_kind: dict[OperationKind, list[Operation]] = {kind: [] for kind in OperationKind}
+        for each in operations:
+            by_kind[each.kind].append(each)
+            if each.kind is not OperationKind.ALLOCATE:
+                sign = 1 if each.kind is OperationKind.EVICT else -1
+                change = each.change
+                self._cache.node_matrix.add_occupancy(change.eq_class, change.node_indexes, sign)
+        return Committed(
+            tuple(each.change for each in by_kind[OperationKind.ALLOCATE]),
+            tuple(by_kind[OperationKind.PIPELINE]),
+            tuple(task for each in by_kind[OperationKind.EVICT] for task in each.change.tasks),
+        )
+
+    # -- gangs ---------------------------------------------------------------------------------
 
     def allocate_minimum(self, tasks: Sequence[Task], missing: MissingMembers) -> None:
         """Allocate tasks in order until *missing* is satisfied or cannot be satisfied."""
@@ -149,7 +272,7 @@ class Statement:
             if not self.has_failed(run[0]):
                 run = run[: at_most - allocated]
                 possible = self._allocatable_count(eq_class, run)
-                self._allocate(eq_class, run[:possible])
+                self._allocate_best(eq_class, run[:possible])
                 allocated += possible
         return allocated
 
@@ -159,20 +282,6 @@ class Statement:
         Tasks without a role are compared by equivalence class.
         """
         return task.uid in self._blocked or (task.role or task.eq_class) in self._failed
-
-    def commit(self) -> list[tuple[Task, int]]:
-        """Keep and return the allocations; the caller counts them in the gang and the queue."""
-        allocations = list(self.allocations)
-        self._subtract_from_queue()
-        self._batches = []
-        return allocations
-
-    def discard(self) -> None:
-        """Roll back the allocations."""
-        self._subtract_from_queue()
-        for batch in self._batches:
-            self._session.placer(batch.eq_class).rollback(batch.node_indexes)
-        self._batches = []
 
     def diagnosis(self) -> Diagnosis:
         """Return why tasks did not fit, and which did; to be called before :meth:`discard`."""
@@ -195,7 +304,7 @@ class Statement:
         if possible < len(desired) and not missing.is_satisfiable(self._remaining(rest)):
             self._fitting_uids = [task.uid for task in desired[:possible]]
             return False
-        self._allocate(eq_class, desired[:possible])
+        self._allocate_best(eq_class, desired[:possible])
         return True
 
     def _allocatable_count(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> int:
@@ -214,17 +323,65 @@ class Statement:
                 add_amounts(self._queue.allocated, eq_class.request, -possible)
         return possible
 
-    def _allocate(self, eq_class: EquivalenceClass, tasks: list[Task]) -> None:
+    def _allocate_best(self, eq_class: EquivalenceClass, tasks: list[Task]) -> None:
+        """Allocate *tasks* on the nodes that the placer chooses."""
         if tasks:
-            node_indexes = self._session.placer(eq_class).allocate(len(tasks))
-            self._batches.append(AllocatedBatch(eq_class, tasks, node_indexes))
-            add_amounts(self._queue.allocated, eq_class.request, len(node_indexes))
+            placer = self._session.placer(eq_class)
+            node_indexes = placer.allocate(len(tasks))
+            change = self._allocation(tasks, node_indexes)
+            self._apply(Operation(OperationKind.ALLOCATE, change, TaskStatus.PENDING, placer))
+
+    def _allocation(self, tasks: Sequence[Task], node_indexes: Sequence[int]) -> Allocation:
+        gang, eq_class = tasks[0].gang or self._gang, tasks[0].eq_class
+        queue = self._queue if gang is self._gang else self._cache.queue_of(gang)
+        return Allocation(gang, queue, eq_class, tasks, node_indexes)
+
+    def _apply(self, operation: Operation) -> None:
+        """Count *operation*, which is in effect on the nodes, everywhere else, and record it."""
+        gang, tasks = operation.change.gang, operation.change.tasks
+        match operation.kind:
+            case OperationKind.EVICT:
+                self._cache.set_task_statuses(gang, tasks, TaskStatus.RELEASING)
+            case OperationKind.ALLOCATE:
+                self._place(operation, TaskStatus.ALLOCATED)
+            case OperationKind.PIPELINE:
+                self._place(operation, TaskStatus.PIPELINED)
+        try:
+            self._session.notify_listeners(
+                operation.change, allocated=operation.kind is not OperationKind.EVICT
+            )
+        except PluginError:
+            self._undo_on_nodes(operation)
+            raise
+        self._operations.append(operation)
+
+    def _place(self, operation: Operation, status: TaskStatus) -> None:
+        change = operation.change
+        self._cache.place_tasks(change.gang, change.tasks, change.node_indexes, status)
+
+    def _undo(self, operation: Operation) -> None:
+        is_evict = operation.kind is OperationKind.EVICT
+        self._session.revert_listeners(operation.change, allocated=is_evict)
+        self._undo_on_nodes(operation)
+
+    def _undo_on_nodes(self, operation: Operation) -> None:
+        undo_operation(self._cache, operation)
 
     def _record_fit_error(self, eq_class: EquivalenceClass, task: Task, *, limited: bool) -> None:
         rejection = self._session.queue_rejection(self._queue, eq_class) if limited else None
-        message = rejection.message if rejection else self._session.explain(eq_class)
+        if rejection:
+            fit_error = FitError(
+                task.name,
+                task.uid,
+                rejection.message,
+                rejection.stage,
+                shortages=rejection.shortages,
+            )
+        else:
+            fit = self._session.explain(eq_class)
+            fit_error = FitError(task.name, task.uid, fit.message, nodes=fit)
         self._failed.add(task.role or task.eq_class)
-        self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
+        self.fit_errors.setdefault(task.role, fit_error)
 
     def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """Return the tasks without unsupported fields that no PVC blocks.
@@ -240,7 +397,8 @@ class Statement:
                 self._reason = UNSUPPORTED_FIELD
             if message := unsupported or self._session.pvc_rejection(task):
                 self._blocked.add(task.uid)
-                self.fit_errors.setdefault(task.role, FitError(task.name, task.uid, message))
+                fit_error = FitError(task.name, task.uid, message, Stage.POD)
+                self.fit_errors.setdefault(task.role, fit_error)
             else:
                 unblocked.append(task)
         return unblocked
@@ -248,9 +406,29 @@ class Statement:
     def _remaining(self, rest: Sequence[Task]) -> list[Task]:
         return [task for task in rest if not self.has_failed(task)]
 
-    def _subtract_from_queue(self) -> None:
-        for batch in self._batches:
-            add_amounts(self._queue.allocated, batch.eq_class.request, -len(batch.node_indexes))
+
+def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bool = False) -> None:
+    """Undo *operation* on nodes, tasks, gang and queue.
+
+    Of a *committed* pipeline, ports and other effects of the pod are undone already.
+    """
+    change, matrix = operation.change, cache.node_matrix
+    eq_class, node_indexes = change.eq_class, change.node_indexes
+    match operation.kind:
+        case OperationKind.EVICT:
+            cache.set_task_statuses(change.gang, change.tasks, operation.before)
+            matrix.add_releasing(eq_class, node_indexes, -1)
+            matrix.add_occupancy(eq_class, node_indexes, 1)
+            return
+        case OperationKind.PIPELINE:
+            matrix.add_pipelined(eq_class, node_indexes, -1)
+            if not committed:
+                matrix.add_occupancy(eq_class, node_indexes, -1)
+        case OperationKind.ALLOCATE if operation.placer is not None:
+            operation.placer.rollback(node_indexes)
+        case OperationKind.ALLOCATE:
+            matrix.vacate(eq_class, node_indexes)
+    cache.unplace_tasks(change.gang, change.tasks)
 
 
 def _grouped(tasks: Sequence[Task]) -> list[Task]:

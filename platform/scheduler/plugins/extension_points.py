@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Diagnosis, Shortage, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo, NodeMatrix
@@ -37,6 +38,42 @@ class Rejection:
     """For ``condition.reason``."""
 
     message: str
+    stage: Stage = Stage.QUOTA
+    shortages: tuple[Shortage, ...] = ()
+    """What a limit leaves too little of."""
+
+    def diagnosis(self) -> Diagnosis:
+        """Return the diagnosis of a gang that is rejected as a whole."""
+        return Diagnosis(self.reason, self.message, stage=self.stage, shortages=self.shortages)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Tasks of one gang and one equivalence class, and the node of each."""
+
+    gang: Gang
+    queue: QueueInfo
+    eq_class: EquivalenceClass
+    tasks: Sequence[Task]
+    node_indexes: Sequence[int]
+
+
+@runtime_checkable
+class AllocationListener(Protocol):
+    """A plugin with sums over what is allocated in a session.
+
+    Tasks that wait for resources count as allocated, evicted tasks do not. A plugin that raises in
+    :meth:`allocated` or :meth:`deallocated` leaves the operation undone.
+    """
+
+    def allocated(self, change: Allocation) -> None:
+        """Add *change*; called after gang and queue have counted it."""
+        ...
+
+    def deallocated(self, change: Allocation) -> None:
+        """Subtract *change*; called after gang and queue have counted it, or before they undo
+        it."""
+        ...
 
 
 @runtime_checkable
@@ -52,8 +89,8 @@ class SessionOpenPlugin(Protocol):
 class QueueOrderPlugin(Protocol):
     """Order of queues: smallest first, plugins in order."""
 
-    def queue_order(self, queue: QueueInfo) -> float:
-        """Return the sort key of *queue*."""
+    def queue_order(self, queue: QueueInfo) -> float | tuple[float, ...]:
+        """Return the sort key of *queue*; in a hierarchy a number for each level."""
         ...
 
 
@@ -105,7 +142,7 @@ class JobEnqueueablePlugin(Protocol):
 class AllocatablePlugin(Protocol):
     """Limits of a queue; the smallest count applies.
 
-    All three methods use the current sums of the queue, which change during a cycle.
+    The methods use the current sums of the queue, which change during a cycle.
     """
 
     def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
@@ -114,10 +151,6 @@ class AllocatablePlugin(Protocol):
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return why another pod of *eq_class* is over the limit; called if it is."""
-        ...
-
-    def overused(self, queue: QueueInfo) -> bool:
-        """Return whether the queue gets no more in this cycle."""
         ...
 
 
@@ -146,6 +179,39 @@ class NodeLimitPlugin(Protocol):
 
     def node_limit_reason(self, eq_class: EquivalenceClass) -> str:
         """Return why a node that has reached its limit is infeasible."""
+        ...
+
+
+@runtime_checkable
+class NodeScorePlugin(Protocol):
+    """Score of a node for one more pod, by node and amounts; scores are added.
+
+    A pod may change the score of the node that it is on, and of no other.
+    """
+
+    def node_score(
+        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
+    ) -> Scores:
+        """Return a score for each of *node_indexes*, which may have repeats; *used* has a column
+        for each, without the pod."""
+        ...
+
+
+@runtime_checkable
+class OverusedPlugin(Protocol):
+    """Whether a queue gets no more; any plugin may say so."""
+
+    def overused(self, queue: QueueInfo) -> bool:
+        """Return whether the queue gets no more in this cycle."""
+        ...
+
+
+@runtime_checkable
+class RetryTimePlugin(Protocol):
+    """A plugin whose answers about a gang change with time; the earliest time counts."""
+
+    def retry_at(self, gang: Gang) -> float | None:
+        """Return when *gang*, which was rejected, is to be tried again, in Unix time."""
         ...
 
 

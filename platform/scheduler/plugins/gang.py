@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ..state.gangs import Gang, Task
+from ..state.diagnosis import Stage
+from ..state.gangs import Gang, Task, TaskCounts, TaskStatus
 from .extension_points import Rejection
 
 NOT_ENOUGH_TASKS = "NotEnoughTasks"
@@ -22,16 +23,24 @@ class GangPlugin:
             valid = gang.role_counts(role).valid
             if valid < minimum:
                 message = f"{valid} of the {minimum} pods that task {role} needs exist"
-                return Rejection(NOT_ENOUGH_PODS_OF_TASK, message)
+                message += _failed_members(gang.role_counts(role))
+                return Rejection(NOT_ENOUGH_PODS_OF_TASK, message, Stage.GANG)
         valid = gang.counts.valid
         if valid < gang.min_member:
             message = f"{valid} of the {gang.min_member} pods that the group needs exist"
-            return Rejection(NOT_ENOUGH_TASKS, message)
+            message += _failed_members(gang.counts)
+            return Rejection(NOT_ENOUGH_TASKS, message, Stage.GANG)
         return _gate_rejection(gang)
 
     def job_order(self, gang: Gang) -> float:
         """Gangs that are not ready first."""
         return float(gang.is_ready())
+
+
+def _failed_members(counts: TaskCounts) -> str:
+    """Return the part of a message about members that failed."""
+    failed = counts[TaskStatus.FAILED]
+    return f", {failed} failed" if failed else ""
 
 
 def _gate_rejection(gang: Gang) -> Rejection | None:
@@ -52,4 +61,4 @@ def _gated_rejection(gated: list[Task]) -> Rejection:
     others = f" and {len(gated) - 1} more" if len(gated) > 1 else ""
     kind = "gate" if len(gates) == 1 else "gates"
     message = f"{first.name}{others}: held back by the scheduling {kind} {', '.join(gates)}"
-    return Rejection(SCHEDULING_GATED, message)
+    return Rejection(SCHEDULING_GATED, message, Stage.GANG)

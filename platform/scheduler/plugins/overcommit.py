@@ -6,6 +6,7 @@ A gang that is admitted without a chance to start only creates pending pods.
 from collections.abc import Mapping
 
 from ..state.cache import SchedulerCache
+from ..state.diagnosis import Shortage
 from ..state.gangs import Gang, add_amounts, sum_amounts
 from ..state.resources import Amounts, format_amount
 from .arguments import number
@@ -19,12 +20,16 @@ class OvercommitPlugin:
         """Parse the factor; one below 1 is replaced by the default."""
         factor = number(arguments, "overcommit-factor", default=1.2)
         self._factor = factor if factor >= 1 else 1.2
+        self._limit: Amounts = {}
+        """What is allocatable in the cluster, times the factor."""
         self._idle: Amounts = {}
+        """What of that is neither used nor reserved."""
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute the idle resources that are not reserved."""
         node_matrix = cache.node_matrix
-        self._idle = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
+        self._limit = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
+        self._idle = dict(self._limit)
         add_amounts(self._idle, node_matrix.used(), -1)
         add_amounts(self._idle, sum_amounts(queue.reserved for queue in cache.queues.values()), -1)
 
@@ -32,17 +37,24 @@ class OvercommitPlugin:
         """Reject a gang whose minimum exceeds the idle resources."""
         if not gang.min_resources:
             return True
-        insufficient = [
-            f"overused {name} (requested {format_amount(name, units)}, "
-            f"free {format_amount(name, max(self._idle.get(name, 0), 0))})"
+        shortages = tuple(
+            Shortage(name, units, self._limit.get(name, 0), self._used(name), self._factor)
             for name, units in sorted(gang.min_request.items())
             if name != "pods" and units > self._idle.get(name, 0)
-        ]
-        if not insufficient:
+        )
+        if not shortages:
             return True
+        insufficient = [
+            f"overused {each.resource} (requested {format_amount(each.resource, each.requested)}, "
+            f"free {format_amount(each.resource, max(each.limit - each.used, 0))})"
+            for each in shortages
+        ]
         message = f"resource in cluster is overused: {', '.join(insufficient)}"
-        return Rejection(NOT_ENOUGH_RESOURCES, message)
+        return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
 
     def job_enqueued(self, gang: Gang) -> None:
         """Reserve the minimum of the gang."""
         add_amounts(self._idle, gang.min_request, -1)
+
+    def _used(self, name: str) -> int:
+        return self._limit.get(name, 0) - self._idle.get(name, 0)

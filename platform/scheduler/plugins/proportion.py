@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
-from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
+from ..state.resources import Amounts, amounts
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from .queue_limits import count_within, over_limit, share
 from .queue_state import queue_state_rejection
 
 
@@ -52,10 +53,11 @@ class ProportionPlugin:
         }
         compute_deserved(list(self._queue_attrs.values()), total_resource)
 
-    def queue_order(self, queue: QueueInfo) -> float:
+    def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
         """Higher priority first, then the smaller allocated fraction of what it deserves."""
         priority = queue.object.spec.priority if queue.object else 0
-        return -priority * 1e6 + min(self._share(queue), 1e5)
+        attr = self._queue_attrs.get(queue.name)
+        return (-priority, share(queue.allocated, attr.deserved) if attr else 0.0)
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Reject a gang whose minimum exceeds the real capability of its queue."""
@@ -69,7 +71,7 @@ class ProportionPlugin:
             return True
         inqueue = sum_amounts((queue.allocated, queue.reserved))
         add_amounts(inqueue, queue.elastic, -1)
-        return _over_limit(gang.min_request, inqueue, attr.real_capability) or True
+        return over_limit(gang.min_request, inqueue, attr.real_capability) or True
 
     def job_enqueued(self, gang: Gang) -> None:
         """Do nothing: the cache adds the minimum of an admitted gang to ``reserved``."""
@@ -79,19 +81,14 @@ class ProportionPlugin:
         attr = self._queue_attrs.get(queue.name)
         if attr is None or queue_state_rejection(queue):
             return 0
-        counts = (
-            (attr.deserved.get(name, 0) - queue.allocated.get(name, 0)) // units
-            for name, units in eq_class.request.items()
-            if units > 0 and name != "pods"
-        )
-        return max(min(counts, default=MAX_AMOUNT), 0)
+        return count_within(eq_class.request, queue.allocated, attr.deserved)
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Return what is insufficient for one more pod of *eq_class*."""
         attr = self._queue_attrs.get(queue.name)
         rejection = queue_state_rejection(queue)
         if rejection is None and attr is not None:
-            rejection = _over_limit(eq_class.request, queue.allocated, attr.deserved)
+            rejection = over_limit(eq_class.request, queue.allocated, attr.deserved)
         return rejection or Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
 
     def overused(self, queue: QueueInfo) -> bool:
@@ -102,13 +99,6 @@ class ProportionPlugin:
             and bool(attr.deserved)
             and all(queue.allocated.get(name, 0) >= n for name, n in attr.deserved.items())
         )
-
-    def _share(self, queue: QueueInfo) -> float:
-        attr = self._queue_attrs.get(queue.name)
-        if attr is None:
-            return 0.0
-        shares = [queue.allocated.get(name, 0) / n for name, n in attr.deserved.items()]
-        return max(shares, default=1.0)
 
 
 def compute_deserved(attrs: list[QueueAttr], total_resource: Amounts) -> None:
@@ -162,17 +152,3 @@ def _queue_attr(queue: QueueInfo, unguaranteed: Amounts, total_resource: Amounts
 
 def _guarantee(queue: QueueInfo) -> Amounts:
     return amounts(queue.object.spec.guarantee.resource) if queue.object else {}
-
-
-def _over_limit(request: Amounts, used: Amounts, limit: Amounts) -> Rejection | None:
-    insufficient = [
-        f"insufficient {name} (requested {format_amount(name, units)}, "
-        f"free {format_amount(name, max(limit.get(name, 0) - used.get(name, 0), 0))} "
-        f"of {format_amount(name, limit.get(name, 0))})"
-        for name, units in sorted(request.items())
-        if units > 0 and name != "pods" and used.get(name, 0) + units > limit.get(name, 0)
-    ]
-    if not insufficient:
-        return None
-    message = f"queue resource quota insufficient: {', '.join(insufficient)}"
-    return Rejection(NOT_ENOUGH_RESOURCES, message)

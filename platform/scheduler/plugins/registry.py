@@ -2,27 +2,37 @@
 
 To add a plugin, write ``plugins/<name>.py`` with a class that takes the plugin's arguments and
 has the methods of one or more extension points (see ``extension_points``), and add one line here.
-The framework detects the extension points by the methods.
+The framework detects the extension points by the methods. Other packages add plugins by entry
+points (:mod:`.entry_points`).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .arguments import Arguments
 from .binpack import BinpackPlugin
+from .capacity import CapacityPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
 from .gang import GangPlugin
+from .hierarchical_capacity import HierarchicalCapacityPlugin
+from .hierarchical_drf import HierarchicalDrfPlugin
+from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
 from .predicates import PredicatesPlugin
 from .priority import PriorityPlugin
 from .proportion import ProportionPlugin
+from .resourcequota import ResourceQuotaPlugin
+from .sla import SlaPlugin
+from .tdm import TdmPlugin
+from .usage import UsagePlugin
 
 PluginFactory = Callable[[Mapping[str, object]], object]
 
 PLUGINS: Mapping[str, PluginFactory | None] = {
     "binpack": BinpackPlugin,
-    "capacity": None,
+    "capacity": CapacityPlugin,
     "cdp": None,
     "conformance": ConformancePlugin,
     "deviceshare": None,
@@ -30,7 +40,7 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "extender": None,
     "gang": GangPlugin,
     "network-topology-aware": None,
-    "nodegroup": None,
+    "nodegroup": NodeGroupPlugin,
     "nodeorder": NodeOrderPlugin,
     "numa-aware": None,
     "numaaware": None,
@@ -41,13 +51,43 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "proportion": ProportionPlugin,
     "rescheduling": None,
     "resource-strategy-fit": None,
-    "resourcequota": None,
-    "sla": None,
+    "resourcequota": ResourceQuotaPlugin,
+    "sla": SlaPlugin,
     "task-topology": None,
-    "tdm": None,
-    "usage": None,
+    "tdm": TdmPlugin,
+    "usage": UsagePlugin,
 }
-"""All plugins of Volcano by name; ``None`` if there is no implementation yet."""
+"""All plugins of Volcano by name; ``None`` if there is no implementation."""
+
+HIERARCHICAL: Mapping[str, PluginFactory] = {
+    "capacity": HierarchicalCapacityPlugin,
+    "drf": HierarchicalDrfPlugin,
+    "nodegroup": HierarchicalNodeGroupPlugin,
+}
+"""Their implementations with ``enableHierarchy: true``."""
+
+_UNSUPPORTED = "such constraints and preferences are not supported"
+WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
+    "capacity": {
+        "capacity.DRAConsumableCapacityEnable": "resource claims are not supported",
+        "capacity.DynamicResourceAllocationEnable": "resource claims are not supported",
+    },
+    "nodeorder": {
+        "imagelocality.weight": _UNSUPPORTED,
+        "podaffinity.weight": _UNSUPPORTED,
+        "podtopologyspread.weight": _UNSUPPORTED,
+    },
+    "predicates": {
+        "predicate.CacheEnable": "results of filters are always kept",
+        "predicate.DynamicResourceAllocationEnable": "resource claims are not supported",
+        "predicate.GPUNumberEnable": "devices are scheduled as extended resources",
+        "predicate.GPUSharingEnable": "devices are scheduled as extended resources",
+    },
+    "sla": {"sla.JobWaitingTime": "the argument is called sla-waiting-time"},
+    "tdm": {"tdm.evict.period": "pods are not evicted when their zone closes"},
+}
+"""Arguments in configurations that Volcano has shipped, which have no effect here, with the reason:
+a configuration with them is valid, and the log has a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +97,14 @@ class PluginOption:
     name: str
     factory: PluginFactory
     arguments: Mapping[str, object]
-    disabled: frozenset[str]
+    disabled: frozenset[str] = frozenset()
     """Keys such as ``enableNodeOrder`` that are set to false."""
+    hierarchical: bool = False
+    """Whether ``enableHierarchy`` is true."""
+
+    def create(self) -> object:
+        """Create the plugin."""
+        return self.factory(Arguments(self.arguments))
 
 
 Tiers = tuple[tuple[PluginOption, ...], ...]

@@ -7,8 +7,9 @@ a consistent snapshot without a copy. An event after which a rejected gang may b
 gangs that were rejected in the current generation are skipped.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -19,6 +20,7 @@ from .equivalence import EquivalenceCache, EquivalenceClass
 from .events import (
     CacheEvent,
     NodeEvent,
+    NodesMeasured,
     PlacementForgotten,
     PodEvent,
     PodGroupEvent,
@@ -26,11 +28,36 @@ from .events import (
     PVCEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
 )
 from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
 from .node_matrix import NodeMatrix
+from .node_usage import NodeUsages
+from .pod_traits import QueueAffinities, annotated_traits
 from .pvcs import PVCTracker
-from .resources import Amounts, IntVector
+from .resource_quotas import NamespaceQuotas
+from .resources import Amounts
+from .task_table import TaskTable
+
+
+@dataclass(slots=True)
+class _ForeignPod:
+    """A pod of another scheduler that uses resources of a node."""
+
+    node_index: int
+    eq_class: EquivalenceClass
+    releasing: bool
+
+
+@dataclass(slots=True)
+class _QueueShare:
+    """What the sums of a queue contain of one gang."""
+
+    queue_name: str
+    allocated: Amounts
+    requested: Amounts
+    reserved: Amounts
+    elastic: Amounts
 
 
 class SchedulerCache:
@@ -51,8 +78,14 @@ class SchedulerCache:
         queue gates.
         """
         self.node_matrix = NodeMatrix()
+        self.task_table = TaskTable(self.node_matrix.resource_index)
         self.eq_classes = EquivalenceCache()
         self.pvcs = PVCTracker()
+        self._queue_affinities = QueueAffinities()
+        self.resource_quotas = NamespaceQuotas()
+        self.node_usage = NodeUsages()
+        self.cycle_time = 0.0
+        """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
         self.capacity_generation = 0
@@ -64,10 +97,10 @@ class SchedulerCache:
         self._queue_gates = queue_gates
         self._priority_classes: dict[str, PriorityClass] = {}
         self._tasks: dict[str, tuple[Gang, Task]] = {}
-        self._other_pods: dict[str, tuple[int, EquivalenceClass]] = {}
+        self._foreign_pods: dict[str, _ForeignPod] = {}
         self._changed_gangs: dict[str, Gang] = {}
         self._dirty_gangs: dict[str, Gang] = {}
-        self._queue_contributions: dict[str, tuple[str, tuple[Amounts, ...]]] = {}
+        self._queue_shares: dict[str, _QueueShare] = {}
         self._changed_queues: set[str] = set()
         self._last_cycle_generation = -1
         self._in_cycle = False
@@ -106,6 +139,8 @@ class SchedulerCache:
                 self.forget(uid)
             case Recheck(key):
                 self._recheck(key)
+            case _:
+                self._apply_for_plugins(event)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -116,17 +151,21 @@ class SchedulerCache:
                 self._remove_pod(old.metadata.uid)
                 self.capacity_generation += 1
             return
-        known = self._tasks.get(new.metadata.uid)
+        uid = new.metadata.uid
+        known = self._tasks.get(uid)
         if known and (_is_stale_update(known[1], new) or self._update_in_place(*known, new)):
             return
-        self._remove_pod(new.metadata.uid)
         gang = self._gang_of(new)
+        if gang is None and not known and self._update_foreign_pod(new):
+            return
+        self._remove_pod(uid)
         if gang is not None:
-            self._add_task(gang, self._new_task(new, self.eq_classes.get(new.spec)))
+            task = self._new_task(new, self._classify(new, gang))
+            if known and known[1].evicting:
+                _keep_evicting(task)
+            self._add_task(gang, task)
         elif new.spec.node_name and new.status.phase not in FINISHED:
-            eq_class = self.eq_classes.get(new.spec)
-            node_index = self._add_to_node(new.spec.node_name, eq_class)
-            self._other_pods[new.metadata.uid] = (node_index, eq_class)
+            self._add_foreign_pod(new)
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
         """Add, update or delete a node."""
@@ -155,6 +194,8 @@ class SchedulerCache:
             return
         gang = self._get_or_create_gang(key)
         self.capacity_generation += gang.set_podgroup(new)
+        if self._queue_affinities:
+            self._reclassify(gang)
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -173,6 +214,9 @@ class SchedulerCache:
             self.capacity_generation += 1
         if new is not None and known is None:
             self._changed_queues.add(name)
+        if self._queue_affinities.update(name, known, new):
+            for gang in self.gangs.values():
+                self._reclassify(gang)
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
@@ -182,17 +226,70 @@ class SchedulerCache:
             self._priority_classes[new.metadata.name] = new
         for gang in self.gangs.values():
             gang.priority = self._priority(gang)
+            self.task_table.update_gang(gang, self.queue_of(gang).name)
+
+    def _apply_for_plugins(self, event: CacheEvent) -> None:
+        """Apply an event that only plugins are concerned with."""
+        match event:
+            case ResourceQuotaEvent(old, new):
+                self.capacity_generation += self.resource_quotas.update(old, new)
+            case NodesMeasured(by_node, interval):
+                self.node_usage.update(by_node, interval)
+                self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
 
-    def assume(self, gang: Gang, allocations: Iterable[tuple[Task, int]]) -> None:
-        """Assume *allocations*: tasks of *gang*, and the nodes that they are allocated on."""
-        for task, node_index in allocations:
-            gang.update_task_status(task, TaskStatus.BINDING)
+    def assume(self, gang: Gang, tasks: Sequence[Task]) -> None:
+        """Assume the placements of allocated *tasks* of *gang*, which have one equivalence
+        class."""
+        self.set_task_statuses(gang, tasks, TaskStatus.BINDING)
+        self._mark_allocation_changed(gang)
+
+    def assume_evicted(self, task: Task) -> None:
+        """Assume that *task*, which is releasing by a statement, is evicted."""
+        task.evicting = True
+        if task.gang is not None:
+            self._mark_allocation_changed(task.gang)
+
+    def forget_eviction(self, uid: str) -> Gang | None:
+        """Forget an assumed eviction: the pod keeps its resources.
+
+        Returns the gang of the pod, or ``None`` if its eviction is not assumed.
+        """
+        gang, task = self._tasks.get(uid, (None, None))
+        if gang is None or task is None or not task.evicting:
+            return None
+        task.evicting = False
+        if task.status is TaskStatus.RELEASING and task.pod_status is not TaskStatus.RELEASING:
+            self._update_status(gang, task, task.pod_status)
+            self.mark_changed(gang)
+        return gang
+
+    def place_tasks(
+        self, gang: Gang, tasks: Sequence[Task], node_indexes: Sequence[int], status: TaskStatus
+    ) -> None:
+        """Set node and *status* of pending *tasks*, which have one equivalence class."""
+        names = self.node_matrix.names
+        for task, node_index in zip(tasks, node_indexes, strict=True):
             task.node_index = node_index
-            task.node = self.node_matrix.names[node_index]
-        self.mark_changed(gang)
-        self.refresh()
+            task.node = names[node_index]
+        self.set_task_statuses(gang, tasks, status)
+
+    def unplace_tasks(self, gang: Gang, tasks: Sequence[Task]) -> None:
+        """Undo :meth:`place_tasks`."""
+        for task in tasks:
+            task.node_index, task.node = -1, ""
+        self.set_task_statuses(gang, tasks, TaskStatus.PENDING)
+
+    def set_task_statuses(self, gang: Gang, tasks: Sequence[Task], status: TaskStatus) -> None:
+        """Set the status of *tasks*, which have one status and one equivalence class, in the gang,
+        its queue and the task table."""
+        delta = gang.update_task_statuses(tasks, status)
+        self.task_table.update(tasks)
+        share = self._queue_shares.get(gang.key)
+        if delta and share is not None:
+            add_amounts(share.allocated, delta)
+            add_amounts(self.queue_named(share.queue_name).allocated, delta)
 
     def forget(self, uid: str) -> Gang | None:
         """Forget an assumed placement, so that its resources are free again.
@@ -202,10 +299,10 @@ class SchedulerCache:
         gang, task = self._tasks.get(uid, (None, None))
         if gang is None or task is None or task.status is not TaskStatus.BINDING:
             return None
-        self._remove_from_node(task.node_index, task.eq_class)
-        gang.update_task_status(task, TaskStatus.PENDING)
+        node_index = task.node_index
+        self.unplace_tasks(gang, (task,))
+        self._remove_from_node(node_index, task.eq_class, releasing=False)
         gang.version += 1
-        task.node, task.node_index = "", -1
         self.capacity_generation += 1
         self.mark_changed(gang)
         return gang
@@ -275,6 +372,10 @@ class SchedulerCache:
             if gang.last_attempt != (self.capacity_generation, gang.version)
         )
 
+    def changed_gangs(self) -> Collection[Gang]:
+        """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
+        return self._changed_gangs.values()
+
     def pop_changed_gangs(self) -> list[Gang]:
         """Return the gangs that have changed since the last call."""
         changed = list(self._changed_gangs.values())
@@ -319,59 +420,128 @@ class SchedulerCache:
 
         Returns whether *pod* is such an update.
         """
-        eq_class = self.eq_classes.get(pod.spec)
-        if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
+        if self._gang_of(pod) is not gang:
+            return False
+        eq_class = self._classify(pod, gang)
+        if eq_class is not task.eq_class:
             return False
         updated = self._new_task(pod, eq_class)
         if task.node_index < 0:
             if not updated.has_same_scheduling_fields(task):
                 return False
             task.reported_condition = updated.reported_condition
-        elif task.node != updated.node or not updated.status.on_node:
+            return True
+        if task.node != updated.node or not updated.status.on_node:
             return False
-        elif updated.status is not task.status:
-            gang.update_task_status(task, updated.status)
+        task.pod_status = updated.status
+        status = TaskStatus.RELEASING if task.evicting else updated.status
+        if status is not task.status:
+            self._update_status(gang, task, status)
             self.mark_changed(gang)
         return True
+
+    def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
+        """Set the status of *task*, which stays on its node."""
+        before = task.status is TaskStatus.RELEASING
+        self.set_task_statuses(gang, (task,), status)
+        after = status is TaskStatus.RELEASING
+        if before is not after:
+            sign = 1 if after else -1
+            self.node_matrix.add_releasing(task.eq_class, (task.node_index,), sign)
+
+    def _update_foreign_pod(self, pod: Pod) -> bool:
+        """Apply an update that changes neither node nor resources, as most updates do.
+
+        Returns whether *pod* is such an update.
+        """
+        known = self._foreign_pods.get(pod.metadata.uid)
+        if known is None or pod.status.phase in FINISHED:
+            return False
+        name = self.node_matrix.names[known.node_index]
+        eq_class = self.eq_classes.get(pod.spec)
+        if pod.spec.node_name != name or eq_class is not known.eq_class:
+            return False
+        releasing = bool(pod.metadata.deletion_timestamp)
+        if releasing is not known.releasing:
+            sign = 1 if releasing else -1
+            self.node_matrix.add_releasing(eq_class, (known.node_index,), sign)
+            known.releasing = releasing
+        return True
+
+    def _add_foreign_pod(self, pod: Pod) -> None:
+        eq_class = self.eq_classes.get(pod.spec)
+        releasing = bool(pod.metadata.deletion_timestamp)
+        node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
+        self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
+
+    def _classify(self, pod: Pod, gang: Gang) -> EquivalenceClass:
+        """Return the equivalence class of *pod*, a member of *gang*."""
+        traits = annotated_traits(pod)
+        if self._queue_affinities:
+            path = self._with_ancestors(self.queue_of(gang).name)
+            traits = self._queue_affinities.add_to(traits, path)
+        return self.eq_classes.get(pod.spec).with_traits(traits)
+
+    def _reclassify(self, gang: Gang) -> None:
+        """Update the classes of the tasks of *gang* for the affinity of its queue."""
+        path = self._with_ancestors(self.queue_of(gang).name)
+        for task in gang.tasks.values():
+            traits = self._queue_affinities.add_to(task.eq_class.traits, path)
+            if traits != task.eq_class.traits:
+                task.eq_class = task.eq_class.with_traits(traits)
+                gang.version += 1
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
 
     def _add_task(self, gang: Gang, task: Task) -> None:
         # Also registers its resources before the next cycle.
-        self._request_vector(task.eq_class)
+        task.eq_class.request_vector(self.node_matrix.resource_index)
         if task.node and task.status.on_node:
-            task.node_index = self._add_to_node(task.node, task.eq_class)
+            releasing = task.status is TaskStatus.RELEASING
+            task.node_index = self._add_to_node(task.node, task.eq_class, releasing=releasing)
         gang.add_task(task)
+        self.task_table.add(task, gang, self.queue_of(gang).name)
         self.pvcs.add_task(task)
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
 
     def _remove_pod(self, uid: str) -> None:
-        other = self._other_pods.pop(uid, None)
+        other = self._foreign_pods.pop(uid, None)
         if other is not None:
-            self._remove_from_node(*other)
+            self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
             self.capacity_generation += 1
         known = self._tasks.pop(uid, None)
         if known is None:
             return
         gang, task = known
         self.pvcs.remove_task(task)
+        self.task_table.remove(task)
         if task.node_index >= 0:
-            self._remove_from_node(task.node_index, task.eq_class)
+            releasing = task.status is TaskStatus.RELEASING
+            self._remove_from_node(task.node_index, task.eq_class, releasing=releasing)
             self.capacity_generation += 1
         gang.remove_task(task)
         self.mark_changed(gang)
 
-    def _add_to_node(self, name: str, eq_class: EquivalenceClass) -> int:
-        return self.node_matrix.add_pod(name, self._request_vector(eq_class), eq_class.host_ports)
+    def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int:
+        node_index = self.node_matrix.column_for(name)
+        self.node_matrix.occupy(eq_class, (node_index,))
+        if releasing:
+            self.node_matrix.add_releasing(eq_class, (node_index,))
+        return node_index
 
-    def _remove_from_node(self, node_index: int, eq_class: EquivalenceClass) -> None:
-        request = self._request_vector(eq_class)
-        self.node_matrix.remove_pod(node_index, request, eq_class.host_ports)
+    def _remove_from_node(
+        self, node_index: int, eq_class: EquivalenceClass, *, releasing: bool
+    ) -> None:
+        if releasing:
+            self.node_matrix.add_releasing(eq_class, (node_index,), -1)
+        self.node_matrix.vacate(eq_class, (node_index,))
+        self.node_matrix.free_if_empty(node_index)
 
-    def _request_vector(self, eq_class: EquivalenceClass) -> IntVector:
-        return eq_class.request_vector(self.node_matrix.resource_index)
+    def _mark_allocation_changed(self, gang: Gang) -> None:
+        self._changed_queues.update({self.queue_of(gang).name} - {""})
+        self.mark_changed(gang)
 
     def _recheck(self, key: str) -> None:
         gang = self.gangs.get(key)
@@ -380,28 +550,24 @@ class SchedulerCache:
 
     def _update_queue_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
-        before = self._queue_contributions.pop(gang.key, None)
+        before = self._queue_shares.pop(gang.key, None)
         if before is not None:
-            self._add_to_queue(self.queue_named(before[0]), before[1], -1)
-            self.queue_named(before[0]).gangs.discard(gang.key)
+            former = self.queue_named(before.queue_name)
+            _add_to_queue(former, before, -1)
+            former.gangs.discard(gang.key)
         is_deleted = gang.podgroup is None and not gang.tasks
         queue = self.queue_of(gang)
         if not is_deleted:
             gang.priority = self._priority(gang)
-            counts = (gang.allocated.copy(), gang.requested.copy(), *_reserved_and_elastic(gang))
-            self._queue_contributions[gang.key] = (queue.name, counts)
-            self._add_to_queue(queue, counts, 1)
+            amounts = (gang.allocated.copy(), gang.requested.copy(), *_reserved_and_elastic(gang))
+            share = self._queue_shares[gang.key] = _QueueShare(queue.name, *amounts)
+            _add_to_queue(queue, share, 1)
             queue.gangs.add(gang.key)
-        previous = (before[0], before[1][0]) if before else ("", {})
+            self.task_table.update_gang(gang, queue.name)
+        previous = (before.queue_name, before.allocated) if before else ("", {})
         current = ("", {}) if is_deleted else (queue.name, gang.allocated)
         if previous != current:
             self._changed_queues.update({previous[0], current[0]} - {""})
-
-    @staticmethod
-    def _add_to_queue(queue: QueueInfo, counts: tuple[Amounts, ...], sign: int) -> None:
-        sums = (queue.allocated, queue.requested, queue.reserved, queue.elastic)
-        for target, delta in zip(sums, counts, strict=True):
-            add_amounts(target, delta, sign)
 
     def _priority(self, gang: Gang) -> int:
         if gang.single:
@@ -422,6 +588,19 @@ class SchedulerCache:
             parent = queue.object.spec.parent if queue and queue.object else ""
             name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
         return path
+
+
+def _add_to_queue(queue: QueueInfo, share: _QueueShare, sign: int) -> None:
+    add_amounts(queue.allocated, share.allocated, sign)
+    add_amounts(queue.requested, share.requested, sign)
+    add_amounts(queue.reserved, share.reserved, sign)
+    add_amounts(queue.elastic, share.elastic, sign)
+
+
+def _keep_evicting(task: Task) -> None:
+    """Keep the task of an updated pod as evicted, unless it has finished."""
+    if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
+        task.evicting, task.status = True, TaskStatus.RELEASING
 
 
 def _is_stale_update(task: Task, pod: Pod) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from .core_types import NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
 from .host_ports import HostPort, host_ports
+from .pod_traits import NO_TRAITS, PodTraits
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 
@@ -28,6 +29,8 @@ class EquivalenceClass:
 
     __slots__ = (
         "_request_vector",
+        "_with_traits",
+        "_without_traits",
         "best_effort",
         "constraints_key",
         "host_ports",
@@ -36,6 +39,7 @@ class EquivalenceClass:
         "request",
         "required",
         "tolerations",
+        "traits",
         "unsupported_fields",
     )
 
@@ -64,7 +68,32 @@ class EquivalenceClass:
         self.preferred: tuple[PreferredSchedulingTerm, ...] = (
             affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
         )
+        self.traits = NO_TRAITS
+        """What plugins see of the pods beside their spec."""
+        self._without_traits: EquivalenceClass = self
+        self._with_traits: dict[PodTraits, EquivalenceClass] | None = None
         self._request_vector: IntVector | None = None
+
+    def with_traits(self, traits: PodTraits) -> "EquivalenceClass":
+        """Return the class of pods that differ only in their *traits*."""
+        base = self._without_traits
+        if traits == NO_TRAITS:
+            return base
+        if base._with_traits is None:
+            base._with_traits = {}
+        found = base._with_traits.get(traits)
+        if found is None:
+            found = base._with_traits[traits] = base._copy(traits)
+        return found
+
+    def _copy(self, traits: PodTraits) -> "EquivalenceClass":
+        copy = object.__new__(EquivalenceClass)
+        for name in EquivalenceClass.__slots__:
+            setattr(copy, name, getattr(self, name))
+        copy.traits = traits
+        copy.constraints_key = self.constraints_key + msgspec.json.encode(traits)
+        copy._with_traits = None
+        return copy
 
     def request_vector(self, resource_index: ResourceIndex) -> IntVector:
         """Return the request as a vector of *resource_index*."""

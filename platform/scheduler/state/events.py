@@ -1,11 +1,14 @@
 """Events of the scheduler cache: what the scheduling loop applies between two cycles."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
 from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .node_usage import NodeUsage
+from .resource_quotas import ResourceQuota
 
 T = TypeVar("T")
 
@@ -38,6 +41,10 @@ class PVCEvent(ObjectEvent[PersistentVolumeClaim]):
     """A PersistentVolumeClaim was added, updated or deleted."""
 
 
+class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
+    """A resource quota was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -47,6 +54,14 @@ class PlacementForgotten:
     """The binder could not bind the pod with *uid*: its resources are free again."""
 
     uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesMeasured:
+    """The utilization of nodes was measured, as it is every *interval* seconds."""
+
+    by_node: Mapping[str, NodeUsage]
+    interval: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,8 @@ CacheEvent = (
     | QueueEvent
     | PVCEvent
     | PriorityClassEvent
+    | ResourceQuotaEvent
+    | NodesMeasured
     | PlacementForgotten
     | Recheck
 )

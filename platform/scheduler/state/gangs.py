@@ -8,14 +8,15 @@ changed through its :class:`Gang` only, so that counters and sums are correct.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from ...model import names
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
+from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
 
@@ -33,6 +34,10 @@ class TaskStatus(IntEnum):
     SUCCEEDED = 5
     FAILED = 6
     UNKNOWN = 7
+    ALLOCATED = 8
+    """Allocated on idle resources by a statement of the current session."""
+    PIPELINED = 9
+    """Allocated on resources that are about to be free, by a statement of the current session."""
 
     @property
     def on_node(self) -> bool:
@@ -47,9 +52,17 @@ _ON_NODE_STATUSES = frozenset(
         TaskStatus.RUNNING,
         TaskStatus.RELEASING,
         TaskStatus.UNKNOWN,
+        TaskStatus.ALLOCATED,
     }
 )
-_ALLOCATED_STATUSES = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
+_ALLOCATED_STATUSES = (
+    TaskStatus.BINDING,
+    TaskStatus.BOUND,
+    TaskStatus.RUNNING,
+    TaskStatus.ALLOCATED,
+)
+_COUNTED_STATUSES = frozenset((*_ALLOCATED_STATUSES, TaskStatus.PIPELINED))
+"""Statuses in which the request counts as allocated in gang and queue."""
 _STARTING_STATUSES = (TaskStatus.BINDING, TaskStatus.BOUND)
 
 
@@ -76,9 +89,14 @@ class TaskCounts:
         return self.allocated + self.by_status[TaskStatus.SUCCEEDED]
 
     @property
+    def waiting(self) -> int:
+        """Tasks that are allocated on resources that are about to be free."""
+        return self.by_status[TaskStatus.PIPELINED]
+
+    @property
     def valid(self) -> int:
-        """Tasks that are ready or pending."""
-        return self.ready + self.by_status[TaskStatus.PENDING]
+        """Tasks that are ready, waiting or pending."""
+        return self.ready + self.waiting + self.by_status[TaskStatus.PENDING]
 
     @property
     def completed(self) -> int:
@@ -97,6 +115,8 @@ class Task:
     __slots__ = (
         "created",
         "eq_class",
+        "evicting",
+        "gang",
         "gated_by_queue",
         "gates",
         "index",
@@ -104,11 +124,14 @@ class Task:
         "namespace",
         "node",
         "node_index",
+        "pod_status",
         "priority",
         "pvcs",
         "reported_condition",
         "role",
+        "slot",
         "status",
+        "table_node",
         "uid",
         "ungated",
         "uses_queue_gate",
@@ -137,10 +160,19 @@ class Task:
         """Whether the queue gate is the only gate left."""
         self.ungated = False
         """Whether the removal of its queue gate is requested."""
+        self.gang: Gang | None = None
         self.status = task_status(pod)
+        self.pod_status = self.status
+        """Status by the pod; differs while a placement or eviction is assumed."""
+        self.evicting = False
+        """Whether its eviction is requested: it is releasing even if the pod is running."""
         self.node = spec.node_name
         self.node_index = -1
         """Index of the node on which it is allocated."""
+        self.slot = -1
+        """Row of the task table."""
+        self.table_node = -1
+        """Node for which the task table lists it."""
         self.reported_condition = _reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 
@@ -190,34 +222,6 @@ class MemberArrival:
     """Time of that arrival."""
     missing_since: float = 0.0
     """When members were first missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class FitError:
-    """The first task of its role that did not fit."""
-
-    task_name: str
-    """Name of its pod."""
-
-    uid: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Why a gang is unschedulable, by the last attempt."""
-
-    reason: str
-    """For ``condition.reason``."""
-
-    message: str = ""
-    """Rejection of the gang as a whole, if any."""
-
-    fit_errors: Mapping[str, FitError] = field(default_factory=dict)
-    """By role."""
-
-    fitting_uids: frozenset[str] = frozenset()
-    """Uids of tasks that fit in the attempt."""
 
 
 class QueueInfo:
@@ -332,6 +336,29 @@ class Gang:
         )
         return self.counts.ready >= self.min_member and not is_missing_role
 
+    def is_pipelined(self) -> bool:
+        """Return whether it is ready once the resources that its tasks wait for are free.
+
+        Pending best-effort tasks need none.
+        """
+        idle = self._best_effort_by_role()
+        is_missing_role = any(
+            self.role_counts(role).ready + self.role_counts(role).waiting + idle[role] < minimum
+            for role, minimum in self.role_minima.items()
+        )
+        allocated = self.counts.ready + self.counts.waiting
+        return allocated + self.best_effort_count >= self.min_member and not is_missing_role
+
+    def is_starving(self) -> bool:
+        """Return whether it has less than its minimum, waiting tasks included."""
+        return self.counts.ready + self.counts.waiting < self.min_member
+
+    def _best_effort_by_role(self) -> Counter[str]:
+        if not self.best_effort_count:
+            return Counter()
+        tasks = self.pending_tasks.values()
+        return Counter(task.role for task in tasks if task.eq_class.best_effort)
+
     def is_terminating(self) -> bool:
         """Return whether all missing members are being deleted, and no task is pending."""
         accounted = self.counts.allocated + self.counts.completed + self.releasing
@@ -367,6 +394,7 @@ class Gang:
     def add_task(self, task: Task) -> None:
         """Add *task*."""
         self.tasks[task.uid] = task
+        task.gang = self
         self._add_to_counts(task, 1)
         self.version += task.status is TaskStatus.PENDING
 
@@ -374,13 +402,48 @@ class Gang:
         """Remove *task*."""
         del self.tasks[task.uid]
         self._add_to_counts(task, -1)
+        task.gang = None
         self.version += 1
 
     def update_task_status(self, task: Task, status: TaskStatus) -> None:
         """Set the status of *task*."""
-        self._add_to_counts(task, -1)
-        task.status = status
-        self._add_to_counts(task, 1)
+        self.update_task_statuses((task,), status)
+
+    def update_task_statuses(self, tasks: Sequence[Task], status: TaskStatus) -> Amounts:
+        """Set the status of *tasks*, which have one status and one equivalence class.
+
+        Returns by how much that changes :attr:`allocated`.
+        """
+        if not tasks:
+            return {}
+        before, eq_class = tasks[0].status, tasks[0].eq_class
+        counts, count = self.counts.by_status, len(tasks)
+        counts[before] -= count
+        counts[status] += count
+        for task in tasks:
+            task.status = status
+            by_status = self.counts_by_role[task.role].by_status
+            by_status[before] -= 1
+            by_status[status] += 1
+        self._update_releasing(tasks, (status is _RELEASING) - (before is _RELEASING))
+        if TaskStatus.PENDING in (before, status) and before is not status:
+            for task in tasks:
+                self._add_pending_to_counts(task, 1 if status is TaskStatus.PENDING else -1)
+        is_counted, was_counted = status in _COUNTED_STATUSES, before in _COUNTED_STATUSES
+        sign = (is_counted or status is TaskStatus.PENDING) - (
+            was_counted or before is TaskStatus.PENDING
+        )
+        if sign:
+            add_amounts(self.requested, eq_class.request, sign * count)
+        if is_counted == was_counted:
+            return {}
+        factor = count if is_counted else -count
+        add_amounts(self.allocated, eq_class.request, factor)
+        return {name: units * factor for name, units in eq_class.request.items()}
+
+    def _update_releasing(self, tasks: Sequence[Task], sign: int) -> None:
+        if sign:
+            self.releasing += sign * sum(bool(task.node) for task in tasks)
 
     def mark_ungated(self, task: Task) -> None:
         """Record that the removal of the queue gate of *task* is requested."""
@@ -414,9 +477,9 @@ class Gang:
         if role is None:
             role = self.counts_by_role[task.role] = TaskCounts()
         role.by_status[status] += sign
-        if status is TaskStatus.RELEASING and task.node:
+        if status is _RELEASING and task.node:
             self.releasing += sign
-        if status in _ALLOCATED_STATUSES:
+        if status in _COUNTED_STATUSES:
             add_amounts(self.allocated, request, sign)
             add_amounts(self.requested, request, sign)
         elif status is TaskStatus.PENDING:
@@ -441,6 +504,7 @@ class Gang:
 
 
 _NO_TASKS = TaskCounts()
+_RELEASING = TaskStatus.RELEASING
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 

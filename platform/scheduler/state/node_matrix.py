@@ -1,19 +1,21 @@
 """Resources and host ports of nodes as matrices: a column per node, a row per resource or port.
 
-``allocatable`` is what a node has, ``idle`` what is not allocated. A node keeps its column while it
-exists or has pods; then the column is reused. Amounts are integers, so that a release restores
-them exactly.
+``allocatable`` is what a node has, ``idle`` what is not allocated. ``releasing`` is the part of the
+allocated amounts that terminating pods still use, and ``pipelined`` what is promised to pods that
+wait for them. A node keeps its column while it exists or has pods; then the column is reused.
+Amounts are integers, so that a release restores them exactly.
 
 Data derived from columns (feasibility masks, scores) is kept with a position in a
 :class:`ChangeLog`, and updated for the columns that changed since.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .core_types import Node, Taint
+from .equivalence import EquivalenceClass
 from .host_ports import HostPort, HostPortMatrix
 from .resources import (
     CPU,
@@ -27,6 +29,9 @@ from .resources import (
     ResourceIndex,
     amounts,
 )
+
+OccupancyListener = Callable[[EquivalenceClass, Sequence[int], int], object]
+"""Called with a class, a node for each pod of it, and 1 if they arrive or -1 if they leave."""
 
 _INITIAL_COLUMNS = 16
 _MAX_CHANGES = 4096
@@ -79,6 +84,13 @@ class NodeMatrix:
         self.node_infos: list[NodeInfo | None] = []
         self.allocatable: Matrix = np.zeros((len(self.resource_index), _INITIAL_COLUMNS), np.int64)
         self.idle: Matrix = self.allocatable.copy()
+        self.releasing: Matrix = self.allocatable.copy()
+        self.pipelined: Matrix = self.allocatable.copy()
+        self.total_version = 0
+        """Grows when :meth:`total` changes."""
+        self.occupancy_listeners: list[OccupancyListener] = []
+        self._pipelined_pods = 0
+        self._total: Amounts | None = None
         self.host_ports = HostPortMatrix(_INITIAL_COLUMNS)
         self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
         self.usage_changes = ChangeLog()
@@ -129,7 +141,7 @@ class NodeMatrix:
         self._tie_breakers = None
         self.node_changes.add(node_index)
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
-        self._free_if_empty(node_index)
+        self.free_if_empty(node_index)
 
     def index_of(self, name: str) -> int | None:
         """Return the column of node *name*, which may be unknown but have pods."""
@@ -145,7 +157,9 @@ class NodeMatrix:
 
     def total(self) -> Amounts:
         """Return what is allocatable on all nodes, unschedulable ones included."""
-        return self.resource_index.amounts(self.allocatable.sum(axis=1))
+        if self._total is None:
+            self._total = self.resource_index.amounts(self.allocatable.sum(axis=1))
+        return self._total.copy()
 
     def used(self) -> Amounts:
         """Return what all pods request."""
@@ -154,18 +168,55 @@ class NodeMatrix:
 
     # -- pods ----------------------------------------------------------------------------------
 
+    def column_for(self, name: str) -> int:
+        """Return the column of node *name*, which is added if it is unknown."""
+        return self._index_for(name)
+
+    def occupy(self, eq_class: EquivalenceClass, node_indexes: Sequence[int]) -> None:
+        """Add a pod of *eq_class* to each of *node_indexes*, which may have repeats."""
+        self._add_request(eq_class.request_vector(self.resource_index), node_indexes, -1)
+        self.add_occupancy(eq_class, node_indexes, 1)
+
+    def vacate(self, eq_class: EquivalenceClass, node_indexes: Sequence[int]) -> None:
+        """Undo :meth:`occupy`; the column of a removed node stays until :meth:`free_if_empty`."""
+        self._add_request(eq_class.request_vector(self.resource_index), node_indexes, 1)
+        self.add_occupancy(eq_class, node_indexes, -1)
+
+    def add_occupancy(
+        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int
+    ) -> None:
+        """Count pods of *eq_class* in all that depends on which pods are on a node, apart from
+        amounts; with *sign* -1, undo that."""
+        if eq_class.host_ports:
+            self.host_ports.add(eq_class.host_ports, node_indexes, sign)
+            for node_index in node_indexes:
+                self.usage_changes.add(node_index)
+        for listener in self.occupancy_listeners:
+            listener(eq_class, node_indexes, sign)
+
+    def add_releasing(
+        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int = 1
+    ) -> None:
+        """Count a terminating pod of *eq_class* on each of *node_indexes*; with *sign* -1, undo
+        that."""
+        request = eq_class.request_vector(self.resource_index)
+        self.add_missing_rows()
+        self._add_to(self.releasing, request, node_indexes, sign)
+
+    def add_pipelined(
+        self, eq_class: EquivalenceClass, node_indexes: Sequence[int], sign: int = 1
+    ) -> None:
+        """Promise each of *node_indexes* to a pod of *eq_class*; with *sign* -1, undo that."""
+        request = eq_class.request_vector(self.resource_index)
+        self.add_missing_rows()
+        self._add_to(self.pipelined, request, node_indexes, sign)
+        self._pipelined_pods += sign * len(node_indexes)
+
     def add_pod(self, name: str, request: IntVector, ports: Sequence[HostPort] = ()) -> int:
         """Add a pod with *request* and host *ports* to node *name*; returns the column."""
         node_index = self._index_for(name)
         self.allocate(request, (node_index,), ports)
         return node_index
-
-    def remove_pod(
-        self, node_index: int, request: IntVector, ports: Sequence[HostPort] = ()
-    ) -> None:
-        """Remove a pod with *request* and host *ports* from column *node_index*."""
-        self.release(request, (node_index,), ports)
-        self._free_if_empty(node_index)
 
     def allocate(
         self, request: IntVector, node_indexes: Sequence[int], ports: Sequence[HostPort] = ()
@@ -184,19 +235,27 @@ class NodeMatrix:
         if ports:
             self.host_ports.add(ports, node_indexes, -1)
 
-    def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
-        """Return how many pods with *request* fit on each of *node_indexes* (default: all).
+    def future_idle(self, node_indexes: IntVector | None = None) -> Matrix:
+        """Return what is idle once terminating pods are deleted and waiting pods are bound."""
+        if node_indexes is None:
+            return self.idle + self.releasing - self.pipelined
+        releasing, pipelined = self.releasing[:, node_indexes], self.pipelined[:, node_indexes]
+        return self.idle[:, node_indexes] + releasing - pipelined
 
-        CPU and memory count even if not requested: no pod fits an overcommitted node.
-        """
+    def available(self, node_indexes: IntVector | None = None) -> Matrix:
+        """Return what is idle and not promised to waiting pods; not to be changed."""
         idle = self.idle if node_indexes is None else self.idle[:, node_indexes]
-        capacity = np.full(idle.shape[1], MAX_AMOUNT, np.int64)
-        for row in np.flatnonzero(request):
-            np.minimum(capacity, idle[row] // request[row], out=capacity)
-        for resource in (CPU, MEMORY):
-            if not request[resource]:
-                capacity[idle[resource] < 0] = 0
-        return np.maximum(capacity, 0, out=capacity)
+        return np.minimum(idle, self.future_idle(node_indexes)) if self._pipelined_pods else idle
+
+    def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
+        """Return how many pods with *request* fit on each of *node_indexes* (default: all) now."""
+        return pods_that_fit(request, self.available(node_indexes))
+
+    def future_capacity(
+        self, request: IntVector, node_indexes: IntVector | None = None
+    ) -> IntVector:
+        """Return how many pods with *request* fit once terminating pods are deleted."""
+        return pods_that_fit(request, self.future_idle(node_indexes))
 
     def add_missing_rows(self) -> None:
         """Extend the matrices to the rows of the resource index."""
@@ -205,6 +264,8 @@ class NodeMatrix:
             padding = ((0, missing), (0, 0))
             self.allocatable = np.pad(self.allocatable, padding)
             self.idle = np.pad(self.idle, padding)
+            self.releasing = np.pad(self.releasing, padding)
+            self.pipelined = np.pad(self.pipelined, padding)
 
     def validate(self) -> None:
         """Check the invariants.
@@ -215,7 +276,15 @@ class NodeMatrix:
         allocatable = self.allocatable[:, : len(self.names)]
         removed = ~self.alive[: len(self.names)]
         invariants = {
-            "matrices of different shapes": self.allocatable.shape == self.idle.shape,
+            "matrices of different shapes": all(
+                self.allocatable.shape == each.shape
+                for each in (self.idle, self.releasing, self.pipelined)
+            ),
+            "more releasing than used": (self.releasing <= self.allocatable - self.idle).all()
+            and (self.releasing >= 0).all(),
+            "pipelined pods out of step": bool(self._pipelined_pods) == bool(self.pipelined.any()),
+            "outdated total": self.total()
+            == self.resource_index.amounts(self.allocatable.sum(axis=1)),
             "index of another node": all(
                 self.names[at] == n for n, at in self._index_by_name.items()
             ),
@@ -251,15 +320,24 @@ class NodeMatrix:
         self.alive = np.pad(self.alive, padding[1])
         self.allocatable = np.pad(self.allocatable, padding)
         self.idle = np.pad(self.idle, padding)
+        self.releasing = np.pad(self.releasing, padding)
+        self.pipelined = np.pad(self.pipelined, padding)
         self._tie_breakers = None
 
     def _set_allocatable(self, node_index: int, allocatable: IntVector) -> None:
-        self.idle[:, node_index] += allocatable - self.allocatable[:, node_index]
+        difference = allocatable - self.allocatable[:, node_index]
+        if difference.any():
+            self._total = None
+            self.total_version += 1
+        self.idle[:, node_index] += difference
         self.allocatable[:, node_index] = allocatable
         self.usage_changes.add(node_index)
 
-    def _free_if_empty(self, node_index: int) -> None:
-        if self.alive[node_index] or self.idle[PODS, node_index]:
+    def free_if_empty(self, node_index: int) -> None:
+        """Free the column of a removed node without pods."""
+        if self.alive[node_index] or not self.names[node_index]:
+            return
+        if self.idle[PODS, node_index] or self.pipelined[PODS, node_index]:
             return
         del self._index_by_name[self.names[node_index]]
         self.names[node_index] = ""
@@ -267,10 +345,30 @@ class NodeMatrix:
 
     def _add_request(self, request: IntVector, node_indexes: Sequence[int], sign: int) -> None:
         self.add_missing_rows()
+        self._add_to(self.idle, request, node_indexes, sign)
+
+    def _add_to(
+        self, matrix: Matrix, request: IntVector, node_indexes: Sequence[int], sign: int
+    ) -> None:
+        """Add *request* to a column of *matrix* for each of *node_indexes*."""
         counts: dict[int, int] = {}
         for node_index in node_indexes:
             counts[node_index] = counts.get(node_index, 0) + 1
-        request = self.resource_index.padded(request)
+        rows = len(request)
         for node_index, count in counts.items():
-            self.idle[:, node_index] += request * (sign * count)
+            matrix[:rows, node_index] += request * (sign * count)
             self.usage_changes.add(node_index)
+
+
+def pods_that_fit(request: IntVector, free: Matrix) -> IntVector:
+    """Return how many pods with *request* fit each column of *free*.
+
+    CPU and memory count even if not requested: no pod fits an overcommitted node.
+    """
+    capacity = np.full(free.shape[1], MAX_AMOUNT, np.int64)
+    for row in np.flatnonzero(request):
+        np.minimum(capacity, free[row] // request[row], out=capacity)
+    for resource in (CPU, MEMORY):
+        if not request[resource]:
+            capacity[free[resource] < 0] = 0
+    return np.maximum(capacity, 0, out=capacity)

@@ -19,6 +19,7 @@ from .core_types import PodSpec
 IntVector = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.int64]
 FloatVector = npt.NDArray[np.float64]
+FloatMatrix = npt.NDArray[np.float64]
 BoolVector = npt.NDArray[np.bool_]
 Amounts = dict[str, int]
 

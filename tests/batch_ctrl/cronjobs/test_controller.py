@@ -13,8 +13,9 @@ from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
-from batholith.batch_ctrl.cronjobs.controller import CronJobController, CronJobSettings
+from batholith.batch_ctrl.cronjobs.controller import CronJobController
 from batholith.kube.client.client import Client
+from batholith.machinery.cronjobs.controller import CronJobSettings
 from batholith.machinery.testing import FakeClock
 from batholith.model import times
 from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS

@@ -1,6 +1,7 @@
 """What a CronJob needs, as a pure function."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -9,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.batch_ctrl.cronjobs.build import build_job
-from batholith.batch_ctrl.cronjobs.core_types import SCHEDULED_TIME, CronJob, Job
-from batholith.batch_ctrl.cronjobs.decide import Plan, decide, with_created, without
-from batholith.machinery import cron
+from batholith.batch_ctrl.cronjobs.core_types import KIND, SCHEDULED_TIME, Job
+from batholith.machinery import cron, cronjobs
+from batholith.machinery.cronjobs.build import build_job
+from batholith.machinery.cronjobs.decide import Plan, without
+from batholith.machinery.cronjobs.objects import CronJob
 from batholith.model import times
+
+decide = partial(cronjobs.decide.decide, KIND)
+with_created = partial(cronjobs.decide.with_created, KIND)
 
 CREATED = "2026-11-22T14:00:30Z"
 NOW = datetime(2026, 11, 22, 14, 30, 0, 100_000, tzinfo=UTC)
@@ -59,10 +64,10 @@ def job(scheduled: str, condition: str = "", *, ended: str = "", **metadata: Any
 
 
 def active(*jobs: Job) -> list[Any]:
-    return [msgspec.to_builtins(each.reference) for each in jobs]
+    return [msgspec.to_builtins(KIND.reference(each)) for each in jobs]
 
 
-def reasons(plan: Plan) -> list[str]:
+def reasons(plan: Plan[Job]) -> list[str]:
     return [event.reason for event in (*plan.changes, *plan.notices)]
 
 
@@ -219,7 +224,7 @@ def test_replace_deletes_the_running_jobs() -> None:
     )
     plan = decide(replacing, [first, second, deleted], NOW)
     assert (plan.create, list(plan.replace)) == (at("14:30:00"), [first, second])
-    assert without(plan.status, plan.replace).active == (deleted.reference,)
+    assert without(plan.status, plan.replace).active == (KIND.reference(deleted),)
     assert decide(replacing, [first, second, deleted], at("14:29:00")).replace == ()
 
 
@@ -237,7 +242,7 @@ def test_a_finished_job_leaves_the_status() -> None:
     plan = decide(
         cronjob(status={"active": active(first, second)}), [second, first], at("14:29:00")
     )
-    assert plan.status.active == (second.reference,)
+    assert plan.status.active == (KIND.reference(second),)
     assert plan.status.last_successful_time == times.format(at("14:12:00"))
     assert [event.message for event in plan.changes] == [
         f"Saw completed job: {first.metadata.name}, condition: Complete"
@@ -264,7 +269,7 @@ def test_a_job_whose_status_write_was_lost_is_not_started_again(condition: str) 
     plan = decide(cronjob(), [started], NOW)
     assert plan.create is None
     assert plan.status.last_schedule_time == times.format(at("14:30:00"))
-    assert plan.status.active == (None if condition else (started.reference,))
+    assert plan.status.active == (None if condition else (KIND.reference(started),))
     assert reasons(plan) == []
 
 
@@ -281,7 +286,7 @@ def test_a_job_of_a_user_is_reported_and_not_counted(metadata: dict[str, Any]) -
 
 def test_the_status_shows_the_created_job() -> None:
     status = with_created(cronjob().status, job("14:30:00"), at("14:30:00"))
-    assert status.active == (job("14:30:00").reference,)
+    assert status.active == (KIND.reference(job("14:30:00")),)
     assert status.last_schedule_time == times.format(at("14:30:00"))
     assert with_created(status, job("14:30:00"), at("14:30:00")) == status
     assert with_created(status, job("14:10:00", "Failed"), at("14:10:00")) == status
@@ -325,7 +330,7 @@ def test_a_job_has_the_template_the_time_and_its_cronjob() -> None:
         "creationTimestamp": None,
     }
     template = {"metadata": given_meta, "spec": spec}
-    built = build_job(cronjob(jobTemplate=template, timeZone="Europe/Berlin"), at("14:30:00"))
+    built = build_job(KIND, cronjob(jobTemplate=template, timeZone="Europe/Berlin"), at("14:30:00"))
     assert msgspec.json.decode(msgspec.json.encode(built)) == {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -350,7 +355,7 @@ def test_a_job_has_the_template_the_time_and_its_cronjob() -> None:
 
 
 def test_without_a_time_zone_the_annotation_is_in_utc() -> None:
-    built: Any = build_job(cronjob(jobTemplate={"metadata": None}), at("14:30:00"))
+    built: Any = build_job(KIND, cronjob(jobTemplate={"metadata": None}), at("14:30:00"))
     assert built["metadata"]["annotations"] == {SCHEDULED_TIME: "2026-11-22T14:30:00Z"}
 
 

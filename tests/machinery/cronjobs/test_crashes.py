@@ -4,14 +4,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.cronjob_stateful import CronJobWorld, is_finished
+from support.cronjob_stateful import WORLDS, CronJobWorld
 
-from batholith.model.names import BATCH_CRONJOBS, BATCH_JOBS
+FOREIGN = {"batch": "FailedCreate", "volcano": "ForeignJob"}
+"""Reasons of the event on a Job of the same name, by kind."""
+
+
+@pytest.fixture(params=WORLDS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def world() -> Iterator[CronJobWorld]:
-    world = CronJobWorld()
+def world(flavour: str) -> Iterator[CronJobWorld]:
+    world = WORLDS[flavour]()
     yield world
     world.close()
     assert world.violations == []
@@ -33,12 +39,15 @@ def start_at_the_minute(world: CronJobWorld) -> None:
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("downtime", [0, 60])
 def test_a_crash_at_any_point_starts_no_time_twice_and_loses_none(
-    policy: str, ended: bool, downtime: int
+    flavour: str, policy: str, ended: bool, downtime: int
 ) -> None:
-    """Killed after each number of loop iterations, until it has nothing left to do."""
+    """INV-CRON-1, INV-CRON-2.
+
+    Killed after each number of loop iterations, until it has nothing left to do.
+    """
     starts = set()
     for iterations in range(40):
-        world = CronJobWorld()
+        world = WORLDS[flavour]()
         spec = {"concurrencyPolicy": policy, "successfulJobsHistoryLimit": 0}
         world.put_cronjob("a", schedule="* * * * *", **spec)
         start_at_the_minute(world)
@@ -47,7 +56,7 @@ def test_a_crash_at_any_point_starts_no_time_twice_and_loses_none(
         world.run(world.kill())
         if ended:
             for job in world.jobs(world.cronjobs["a"]):
-                world.finish(job, "Complete")
+                world.finish(job)
         world.run(world.pass_time(downtime))
         settle(world)
         (names,) = world.started.values()
@@ -80,7 +89,7 @@ def test_forbid_knows_a_job_that_neither_the_status_nor_the_informer_shows(
     world.put_cronjob("a", schedule="* * * * *", concurrencyPolicy="Forbid")
     world.run(world.start())
     world.run(world.run_until_idle())
-    world.api.hold_watches(BATCH_JOBS)
+    world.api.hold_watches(world.kind.jobs)
     world.api.inject_fault(500, times=1000, method="PATCH", path="/status")
     world.run(world.pass_time(200))
     assert len(world.jobs(world.cronjobs["a"])) == 1
@@ -95,10 +104,10 @@ def test_a_lagging_informer_of_cronjobs_starts_nothing_twice(world: CronJobWorld
     world.put_cronjob("a", schedule="* * * * *", successfulJobsHistoryLimit=0)
     world.run(world.start())
     world.run(world.run_until_idle())
-    world.api.hold_watches(BATCH_CRONJOBS)
+    world.api.hold_watches(world.kind.cronjobs)
     world.run(world.pass_time(61))
     (job,) = world.jobs(world.cronjobs["a"])
-    world.finish(job, "Complete")
+    world.finish(job)
     world.run(world.pass_time(10))
     assert world.jobs(world.cronjobs["a"]) == []
     settle(world)
@@ -110,12 +119,12 @@ def test_another_leader_that_is_faster_is_no_error(world: CronJobWorld) -> None:
     world.put_cronjob("a", schedule="* * * * *")
     world.run(world.start())
     world.run(world.run_until_idle())
-    world.api.hold_watches(BATCH_JOBS)
+    world.api.hold_watches(world.kind.jobs)
     fields: dict[str, Any] = {
-        "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-01-01T00:01:00Z"},
+        "annotations": {world.kind.scheduled_time: "2026-01-01T00:01:00Z"},
         "ownerReferences": [
             {
-                "apiVersion": "batch/v1",
+                "apiVersion": world.kind.cronjobs.api_version,
                 "kind": "CronJob",
                 "name": "a",
                 "uid": world.cronjobs["a"]["metadata"]["uid"],
@@ -124,26 +133,28 @@ def test_another_leader_that_is_faster_is_no_error(world: CronJobWorld) -> None:
         ],
     }
     minute = int(world.clock.now().timestamp()) // 60 + 1
-    world.api.put(BATCH_JOBS, f"a-{minute}", metadata=fields)
+    world.api.put(world.kind.jobs, f"a-{minute}", metadata=fields)
     world.run(world.pass_time(61))
     assert [each["name"] for each in world.cronjobs["a"]["status"]["active"]] == [f"a-{minute}"]
     assert not [event for event in world.recorder.events if event[2] == "Warning"]
     settle(world)
 
 
-def test_a_job_of_the_same_name_that_is_not_the_cronjobs_is_reported(world: CronJobWorld) -> None:
+def test_a_job_of_the_same_name_that_is_not_the_cronjobs_is_reported(
+    world: CronJobWorld, flavour: str
+) -> None:
     world.put_cronjob("a", schedule="*/2 * * * *")
     minute = int(world.clock.now().timestamp()) // 60 + 2
-    world.api.put(BATCH_JOBS, f"a-{minute}", metadata={"annotations": {}})
+    world.api.put(world.kind.jobs, f"a-{minute}", metadata={"annotations": {}})
     world.run(world.start())
     world.run(world.pass_time(125))
     reasons = {event[3]: event[4] for event in world.recorder.events}
-    assert reasons.keys() == {"FailedCreate"}
-    assert "does not control" in reasons["FailedCreate"]
+    assert reasons.keys() == {FOREIGN[flavour]}
+    assert "does not control" in reasons[FOREIGN[flavour]]
     assert "status" not in world.cronjobs["a"]
     world.run(world.pass_time(120))
     settle(world)
-    assert [is_finished(job) for job in world.jobs(world.cronjobs["a"])] == [False]
+    assert [world.is_finished(job) for job in world.jobs(world.cronjobs["a"])] == [False]
 
 
 def test_a_clock_that_is_put_forward_is_noticed(world: CronJobWorld) -> None:
@@ -162,7 +173,7 @@ def test_a_clock_that_is_put_back_starts_no_time_again(world: CronJobWorld) -> N
     world.run(world.start())
     world.run(world.pass_time(601))
     (job,) = world.jobs(world.cronjobs["a"])
-    world.finish(job, "Complete")
+    world.finish(job)
     world.clock.step_wall(-300)
     world.run(world.pass_time(310))
     assert world.jobs(world.cronjobs["a"]) == []

@@ -1,0 +1,181 @@
+"""Routes of CronJobs: list, suspend and resume, and create a Job now."""
+
+import secrets
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..cron_ctrl.core_types import KIND
+from ..kube.client.client import ObjectList
+from ..kube.errors import AlreadyExistsError, NotFoundError
+from ..machinery.cronjobs.build import build_manual_job
+from ..machinery.cronjobs.objects import CronJob
+from ..model.job import Job
+from ..model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
+from ..model.validation import DNS1123_SUBDOMAIN
+from .auth import AccessAttributes, UserInfo
+from .dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
+from .problems import ProblemError
+from .schemas import JobOut, Problem
+
+_MAX_NAME = 63
+_GENERATED = 5
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+"""As in names that Kubernetes generates."""
+
+router = APIRouter(prefix="/v1", responses=PROBLEMS)
+
+
+class CronJobOut(BaseModel):
+    """Summary of a CronJob."""
+
+    namespace: str
+    name: str
+    uid: str
+    schedule: str
+    time_zone: str | None
+    concurrency_policy: str
+    suspend: bool
+    active: list[str] = Field(description="Unfinished jobs that the schedule has started.")
+    last_schedule_time: str | None
+    last_successful_time: str | None
+    created_at: str | None
+
+    @classmethod
+    def of(cls, cronjob: CronJob) -> "CronJobOut":
+        """Convert a CronJob."""
+        meta, spec, status = cronjob.metadata, cronjob.spec, cronjob.status
+        return cls(
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            schedule=spec.schedule,
+            time_zone=spec.time_zone,
+            concurrency_policy=spec.concurrency_policy,
+            suspend=bool(spec.suspend),
+            active=[each.name for each in status.active or ()],
+            last_schedule_time=status.last_schedule_time,
+            last_successful_time=status.last_successful_time,
+            created_at=meta.creation_timestamp,
+        )
+
+
+class CronJobList(BaseModel):
+    """CronJobs of one namespace, or of all."""
+
+    items: list[CronJobOut]
+
+
+class CronJobPatch(BaseModel):
+    """A change of a CronJob."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    suspend: bool = Field(description="Whether no jobs are started; active jobs go on.")
+
+
+class ManualJobIn(BaseModel):
+    """A job to create now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = Field(
+        default=None,
+        max_length=_MAX_NAME,
+        pattern=f"^{DNS1123_SUBDOMAIN}$",
+        description="Name of the job; with a name the request can be repeated, and creates one "
+        "job. Generated if it is missing.",
+    )
+
+
+@router.get("/cronjobs", summary="CronJobs of all namespaces")
+async def list_all_cronjobs(state: State, caller: Caller) -> CronJobList:
+    """List the CronJobs of all namespaces."""
+    return await _list(state, caller, namespace="")
+
+
+@router.get("/namespaces/{namespace}/cronjobs", summary="CronJobs of one namespace")
+async def list_cronjobs(namespace: Namespace, state: State, caller: Caller) -> CronJobList:
+    """List the CronJobs of a namespace in key order; an unknown namespace has none."""
+    return await _list(state, caller, namespace=namespace)
+
+
+@router.get("/namespaces/{namespace}/cronjobs/{name}", summary="One CronJob")
+async def get_cronjob(namespace: Namespace, name: Name, state: State, caller: Caller) -> CronJobOut:
+    """Return schedule and active jobs of a CronJob."""
+    return CronJobOut.of(await _get(state, caller, namespace=namespace, name=name))
+
+
+@router.patch("/namespaces/{namespace}/cronjobs/{name}", summary="Suspend or resume a CronJob")
+async def patch_cronjob(
+    namespace: Namespace, name: Name, body: CronJobPatch, state: State, caller: Caller
+) -> CronJobOut:
+    """Suspend or resume a CronJob; resumed, it starts the latest missed time."""
+    access = AccessAttributes(verb="patch", resource=CRONJOBS, namespace=namespace, name=name)
+    await state.reviewer.authorize(caller, access)
+    change = {"spec": {"suspend": body.suspend}}
+    try:
+        changed = await state.client.patch(
+            CRONJOBS, name, change, namespace=namespace, view=CronJob
+        )
+    except NotFoundError:
+        raise _not_found(namespace, name) from None
+    return CronJobOut.of(changed)
+
+
+@router.post(
+    "/namespaces/{namespace}/cronjobs/{name}/jobs",
+    status_code=201,
+    summary="Create a job of a CronJob now",
+    responses={400: {"model": Problem}},
+)
+async def create_job(
+    namespace: Namespace,
+    name: Name,
+    state: State,
+    caller: Caller,
+    body: ManualJobIn | None = None,
+) -> JobOut:
+    """Create a job from the template, whatever the schedule, ``suspend`` and the policy are."""
+    cronjob = await _get(state, caller, namespace=namespace, name=name)
+    access = AccessAttributes(verb="create", resource=JOBS, namespace=namespace)
+    await state.reviewer.authorize(caller, access)
+    job_name = (body.name if body else None) or _generate_name(name)
+    job = build_manual_job(KIND, cronjob, job_name)
+    try:
+        return JobOut.of(await state.client.create(JOBS, job, namespace=namespace, view=Job))
+    except AlreadyExistsError:
+        existing = await state.client.get(JOBS, job_name, namespace=namespace, view=Job)
+        meta = existing.metadata
+        ours = meta.controller is not None and meta.controller.uid == cronjob.metadata.uid
+        if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
+            text = f"job {job_name!r} exists, and was not created by such a request"
+            raise ProblemError(409, text) from None
+        return JobOut.of(existing)
+
+
+async def _list(state: AppState, caller: UserInfo, *, namespace: str) -> CronJobList:
+    access = AccessAttributes(verb="list", resource=CRONJOBS, namespace=namespace)
+    await state.reviewer.authorize(caller, access)
+    found: ObjectList[CronJob] = await state.client.list(
+        CRONJOBS, namespace=namespace, view=CronJob
+    )
+    return CronJobList(items=[CronJobOut.of(each) for each in found.items])
+
+
+async def _get(state: AppState, caller: UserInfo, *, namespace: str, name: str) -> CronJob:
+    access = AccessAttributes(verb="get", resource=CRONJOBS, namespace=namespace, name=name)
+    await state.reviewer.authorize(caller, access)
+    try:
+        return await state.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
+    except NotFoundError:
+        raise _not_found(namespace, name) from None
+
+
+def _not_found(namespace: str, name: str) -> ProblemError:
+    return ProblemError(404, f"CronJob {name!r} not found in namespace {namespace!r}")
+
+
+def _generate_name(cronjob: str) -> str:
+    suffix = "".join(secrets.choice(_ALPHABET) for _ in range(_GENERATED))
+    return f"{cronjob[: _MAX_NAME - len(suffix) - 1]}-{suffix}"

@@ -1,0 +1,47 @@
+"""What the routes of all resources depend on."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Request
+
+from ..kube.client.client import Client
+from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
+from ..store.commands import CommandStore
+from . import problems
+from .auth import AccessReviewer, UserInfo
+from .commands import CommandService
+from .schemas import Problem
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
+    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
+}
+Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
+Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppState:
+    """Dependencies of the routes."""
+
+    client: Client
+    reviewer: AccessReviewer
+    commands: CommandService
+    store: CommandStore
+
+
+def _app_state(request: Request) -> AppState:
+    state: AppState = request.app.state.dependencies
+    return state
+
+
+async def _caller(
+    state: Annotated[AppState, Depends(_app_state)],
+    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> UserInfo:
+    return await state.reviewer.authenticate(authorization)
+
+
+Caller = Annotated[UserInfo, Depends(_caller)]
+State = Annotated[AppState, Depends(_app_state)]

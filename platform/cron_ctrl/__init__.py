@@ -1,0 +1,1 @@
+"""Controller of Volcano's CronJobs, whose Jobs are Volcano's."""

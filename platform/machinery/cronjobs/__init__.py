@@ -1,0 +1,1 @@
+"""Controller of CronJobs of any kind: Kubernetes' own, and Volcano's."""

@@ -1,0 +1,176 @@
+"""``capacity``: queues with absolute amounts: guaranteed, deserved, and at most.
+
+A queue may borrow beyond what it deserves, up to its capability without what others are guaranteed;
+it has to give back what it has borrowed when others reclaim it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...model.queue import QueueSpec
+from ..state.cache import SchedulerCache
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang, QueueInfo, add_amounts, sum_amounts
+from ..state.resources import MAX_AMOUNT, Amounts, amounts
+from .arguments import integer
+from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from .queue_limits import (
+    QueueLimits,
+    count_within,
+    guarantee_of,
+    over_limit,
+    real_capability,
+    share,
+)
+from .queue_state import queue_state_rejection
+
+
+@dataclass(slots=True)
+class QueueLevel:
+    """A queue with its limits, and the sums that are compared with them."""
+
+    name: str
+    limits: QueueLimits
+    allocated: Amounts = field(default_factory=dict)
+    reserved: Amounts = field(default_factory=dict)
+    elastic: Amounts = field(default_factory=dict)
+
+    @property
+    def sums(self) -> tuple[Amounts, Amounts, Amounts]:
+        """The sums, to be changed in place."""
+        return (self.allocated, self.reserved, self.elastic)
+
+    def order_key(self) -> tuple[float, float]:
+        """Return the smaller allocated fraction of what it deserves first, then queues that
+        deserve something."""
+        deserved = self.limits.deserved
+        return (share(self.allocated, deserved), float(not deserved))
+
+
+class CapacityPlugin:
+    """Limits and orders queues that are independent of each other."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse the arguments."""
+        self.ancestor_reclaim_level = integer(
+            arguments, "ancestorReclaimLevel", default=0, minimum=0
+        )
+        self._cache: SchedulerCache | None = None
+        self._limits: dict[str, QueueLimits] = {}
+        self._specs: dict[str, QueueSpec] = {}
+        self._total: Amounts = {}
+
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Compute the limits again if a queue or the cluster has changed."""
+        self._cache = cache
+        total = cache.node_matrix.total()
+        if self._update_specs(cache) or total != self._total:
+            self._total = total
+            self._compute_limits()
+
+    def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
+        """Higher priority first, then the order of the levels."""
+        levels = self.levels(queue)
+        priority = levels[0].limits.priority if levels else 0
+        return (-priority, *(key for level in reversed(levels) for key in level.order_key()))
+
+    def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
+        """Reject a gang whose minimum exceeds the limit of a level."""
+        if gang.single or self._cache is None:
+            return None
+        queue = self._cache.queue_of(gang)
+        if rejection := queue_state_rejection(queue) or self.problem(queue):
+            return rejection
+        if not gang.min_resources:
+            return True
+        for level in self.levels(queue):
+            used = sum_amounts((level.allocated, level.reserved))
+            add_amounts(used, level.elastic, -1)
+            limit, of = level.limits.real_capability, _name_of(level, queue)
+            if rejection := over_limit(gang.min_request, used, limit, of=of):
+                return rejection
+        return True
+
+    def job_enqueued(self, gang: Gang) -> None:
+        """Do nothing: the cache adds the minimum of an admitted gang to ``reserved``."""
+
+    def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return how many more pods of *eq_class* are within the limits of all levels."""
+        if queue_state_rejection(queue) or self.problem(queue):
+            return 0
+        counts = (
+            count_within(eq_class.request, level.allocated, level.limits.real_capability)
+            for level in self.levels(queue)
+        )
+        return min(counts, default=MAX_AMOUNT)
+
+    def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
+        """Return what is insufficient for one more pod of *eq_class*."""
+        if rejection := queue_state_rejection(queue) or self.problem(queue):
+            return rejection
+        for level in self.levels(queue):
+            limit, of = level.limits.real_capability, _name_of(level, queue)
+            if rejection := over_limit(eq_class.request, level.allocated, limit, of=of):
+                return rejection
+        return Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
+
+    # -- what a hierarchy changes --------------------------------------------------------------
+
+    def problem(self, queue: QueueInfo) -> Rejection | None:
+        """Return why *queue* cannot have any pods, or ``None``."""
+        return None
+
+    def levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
+        """Return *queue* with its current sums, followed by its ancestors."""
+        limits = self._limits.get(queue.name)
+        if limits is None:
+            return ()
+        return (QueueLevel(queue.name, limits, queue.allocated, queue.reserved, queue.elastic),)
+
+    def _compute_limits(self) -> None:
+        guaranteed = sum_amounts(map(guarantee_of, self._specs.values()))
+        self._limits = {
+            name: _limits(spec, available=self._total, guaranteed=guaranteed)
+            for name, spec in self._specs.items()
+        }
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _update_specs(self, cache: SchedulerCache) -> bool:
+        """Return whether the spec of a queue has changed, or a queue is new or deleted."""
+        changed = False
+        for name, spec in _specs(cache):
+            if self._specs.get(name) != spec:
+                self._specs[name] = spec
+                changed = True
+        for name in [each for each in self._specs if not _has_object(cache, each)]:
+            del self._specs[name]
+            changed = True
+        return changed
+
+
+def _specs(cache: SchedulerCache) -> Iterator[tuple[str, QueueSpec]]:
+    for queue in cache.queues.values():
+        if queue.object is not None:
+            yield queue.name, queue.object.spec
+
+
+def _has_object(cache: SchedulerCache, name: str) -> bool:
+    queue = cache.queues.get(name)
+    return queue is not None and queue.object is not None
+
+
+def _limits(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> QueueLimits:
+    guarantee = guarantee_of(spec)
+    capability = real_capability(spec, available=available, guaranteed=guaranteed)
+    deserved = {
+        name: min(units, capability.get(name, units))
+        for name, units in amounts(spec.deserved).items()
+    }
+    for name, units in guarantee.items():
+        deserved[name] = max(deserved.get(name, 0), units)
+    return QueueLimits(guarantee, deserved, capability, spec.priority)
+
+
+def _name_of(level: QueueLevel, queue: QueueInfo) -> str:
+    return "" if level.name == queue.name else f'queue "{level.name}"'

@@ -1,0 +1,96 @@
+"""Comparison of requests with the limits of queues."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ...model.queue import QueueSpec
+from ..state.diagnosis import Shortage
+from ..state.gangs import positive_difference
+from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
+from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """What a queue is guaranteed, deserves, and may have at most."""
+
+    guarantee: Amounts
+    deserved: Amounts
+    real_capability: Amounts
+    """Its maximum, without what others are guaranteed."""
+
+    priority: int = 0
+
+
+def guarantee_of(spec: QueueSpec) -> Amounts:
+    """Return the guarantee of a queue."""
+    return amounts(spec.guarantee.resource)
+
+
+def real_capability(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> Amounts:
+    """Return what a queue may have at most: its guarantee and what of *available* nobody is
+    *guaranteed*, limited by its capability.
+
+    A capability of zero CPU or memory limits nothing.
+    """
+    own = guarantee_of(spec)
+    left = positive_difference(available, guaranteed)
+    limit = {name: left.get(name, 0) + own.get(name, 0) for name in available.keys() | own.keys()}
+    for name, units in amounts(spec.capability).items():
+        if units > 0 or name not in ("cpu", "memory"):
+            limit[name] = min(limit.get(name, units), units)
+    return limit
+
+
+def compared(request: Amounts) -> Iterable[tuple[str, int]]:
+    """Return the resources of *request* that limits of queues apply to."""
+    return ((name, units) for name, units in request.items() if units > 0 and name != "pods")
+
+
+def count_within(request: Amounts, used: Mapping[str, int], limit: Mapping[str, int]) -> int:
+    """Return how many times *request* fits between *used* and *limit*."""
+    counts = (
+        (limit.get(name, 0) - used.get(name, 0)) // units for name, units in compared(request)
+    )
+    return max(min(counts, default=MAX_AMOUNT), 0)
+
+
+def is_within(request: Amounts, used: Mapping[str, int], limit: Mapping[str, int]) -> bool:
+    """Return whether *request* fits between *used* and *limit*."""
+    return all(used.get(name, 0) + units <= limit.get(name, 0) for name, units in compared(request))
+
+
+def over_limit(
+    request: Amounts, used: Mapping[str, int], limit: Mapping[str, int], *, of: str = ""
+) -> Rejection | None:
+    """Return why *request* does not fit between *used* and *limit*, or ``None`` if it does.
+
+    *of* names what has the limit, unless it is the gang's own queue.
+    """
+    shortages = tuple(
+        Shortage(name, units, limit.get(name, 0), used.get(name, 0))
+        for name, units in sorted(compared(request))
+        if used.get(name, 0) + units > limit.get(name, 0)
+    )
+    if not shortages:
+        return None
+    insufficient = [
+        f"insufficient {each.resource} "
+        f"(requested {format_amount(each.resource, each.requested)}, "
+        f"free {format_amount(each.resource, max(each.limit - each.used, 0))} "
+        f"of {format_amount(each.resource, each.limit)})"
+        for each in shortages
+    ]
+    message = f"{of or 'queue'} resource quota insufficient: {', '.join(insufficient)}"
+    return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
+
+
+def share(allocated: Mapping[str, int], deserved: Mapping[str, int]) -> float:
+    """Return the largest allocated fraction of what is deserved."""
+    return max(
+        (
+            allocated.get(name, 0) / units if units else float(allocated.get(name, 0) > 0)
+            for name, units in deserved.items()
+        ),
+        default=1.0,
+    )

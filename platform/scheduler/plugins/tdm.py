@@ -1,0 +1,118 @@
+"""``tdm``: nodes that are lent at certain times of day, for pods that may be evicted.
+
+A node with the label of a revocable zone takes only preemptable pods, and only while its zone is
+active. Times are local times of the scheduler.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+
+import numpy as np
+
+from ..state.cache import SchedulerCache
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang
+from ..state.node_matrix import NodeInfo
+from ..state.pod_traits import is_preemptable_gang
+from .arguments import ArgumentError, with_prefix
+from .extension_points import Scores
+
+ZONE_LABEL = "volcano.sh/revocable-zone"
+ZONE_INACTIVE = "node(s) were in a revocable zone that is not active"
+NOT_REVOCABLE = "node(s) were in a revocable zone, and the pod is not preemptable"
+
+_PREFIX = "tdm.revocable-zone."
+_PERIOD = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
+_SCORE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time of day, from *start* to *end*; on the next day if that is not later."""
+
+    start: time
+    end: time
+
+    @classmethod
+    def parse(cls, text: object) -> "Period":
+        """Parse ``HH:MM-HH:MM``.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        match = _PERIOD.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(f'must be a time of day such as "22:00-06:00", not {text!r}')
+        start_hour, start_minute, end_hour, end_minute = map(int, match.groups())
+        return cls(time(start_hour, start_minute), time(end_hour, end_minute))
+
+    def contains(self, now: time) -> bool:
+        """Return whether *now* is within the period."""
+        if self.end > self.start:
+            return self.start <= now < self.end
+        return now >= self.start or now < self.end
+
+    def next_change(self, now: datetime) -> datetime:
+        """Return when it next begins or ends."""
+        days = (now.date() + timedelta(days=days) for days in range(2))
+        changes = (datetime.combine(day, at) for day in days for at in (self.start, self.end))
+        return min(change for change in changes if change > now)
+
+
+class TdmPlugin:
+    """Excludes nodes of revocable zones, and prefers them for pods that may run there."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse the times of the zones."""
+        self._zones: dict[str, Period] = {}
+        for zone, period in with_prefix(arguments, _PREFIX).items():
+            try:
+                self._zones[zone] = Period.parse(period)
+            except ValueError as error:
+                raise ArgumentError(f"{_PREFIX}{zone}", str(error)) from error
+        self._active: frozenset[str] = frozenset()
+        self._next_change: float | None = None
+        self.generation = 0
+        """Grows when a zone opens or closes."""
+
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Compute which zones are active."""
+        now = datetime.fromtimestamp(cache.cycle_time)
+        active = frozenset(z for z, period in self._zones.items() if period.contains(now.time()))
+        self.generation += active != self._active
+        self._active = active
+        changes = [period.next_change(now) for period in self._zones.values()]
+        self._next_change = min(changes).timestamp() if changes else None
+
+    def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
+        """Exclude nodes of zones that are not active, and of all zones for other pods."""
+        zone = node.labels.get(ZONE_LABEL)
+        if not zone:
+            return None
+        if zone not in self._active:
+            return ZONE_INACTIVE
+        return None if eq_class.traits.revocable else NOT_REVOCABLE
+
+    def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
+        """Prefer nodes of revocable zones for preemptable pods."""
+        if not eq_class.traits.revocable:
+            return None
+        return np.array([_SCORE if ZONE_LABEL in node.labels else 0.0 for node in nodes])
+
+    def job_order(self, gang: Gang) -> float:
+        """Gangs that are not preemptable first."""
+        return float(is_preemptable_gang(gang.podgroup))
+
+    def job_pipelined(self, gang: Gang) -> bool | None:
+        """Permit a gang that has its minimum once its tasks need not wait any more."""
+        return gang.is_pipelined()
+
+    def job_starving(self, gang: Gang) -> bool:
+        """Return whether a gang that is not preemptable has pending tasks."""
+        return bool(gang.pending_tasks) and not is_preemptable_gang(gang.podgroup)
+
+    def retry_at(self, gang: Gang) -> float | None:
+        """Return when a zone opens or closes."""
+        return self._next_change

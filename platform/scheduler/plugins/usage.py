@@ -1,0 +1,125 @@
+"""``usage``: prefers nodes with little measured utilization, and excludes those above a threshold.
+
+Measurements are read outside of cycles. Those older than five minutes are not used: such a node is
+neither excluded nor preferred. Pods that arrived after a measurement count by an estimate.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..state.cache import SchedulerCache
+from ..state.equivalence import EquivalenceClass
+from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.node_usage import NodeUsage
+from ..state.resources import CPU, MEMORY, FloatMatrix, FloatVector, IntVector, Matrix
+from .arguments import ArgumentError, integer, mapping, number, require_read
+from .extension_points import Scores
+
+MAX_AGE = 300.0
+"""Seconds after which a measurement is not used any more."""
+
+CPU_TOO_HIGH = "node(s) had a CPU utilization above the threshold"
+MEMORY_TOO_HIGH = "node(s) had a memory utilization above the threshold"
+
+_ROWS = slice(CPU, MEMORY + 1)
+
+
+class UsagePlugin:
+    """Filters and scores nodes by measured utilization."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse weights, thresholds and the parameters of the estimate."""
+        self._weight = integer(arguments, "usage.weight", default=5, minimum=0)
+        cpu = integer(arguments, "cpu.weight", default=1, minimum=0)
+        memory = integer(arguments, "memory.weight", default=1, minimum=0)
+        self._weights = np.array((cpu, memory)) / max(cpu + memory, 1)
+        thresholds = mapping(arguments, "thresholds")
+        self._cpu_threshold = number(thresholds, "cpu", default=80)
+        self._memory_threshold = number(thresholds, "mem", default=80)
+        require_read(thresholds, "thresholds")
+        estimator = mapping(arguments, "estimator")
+        self._request_ratio = number(estimator, "request_ratio", default=0.7)
+        self._risk_threshold = number(estimator, "risk_threshold", default=0.6)
+        self._risk_factor = number(estimator, "risk_factor", default=1.2)
+        for name in ("burst_ratio", "be_cpu", "be_mem"):
+            if name in estimator:
+                raise ArgumentError("estimator", f"{name} is not implemented")
+        require_read(estimator, "estimator")
+        self.generation = 0
+        """Grows with each change of the measurements in use."""
+        self._recent: dict[str, NodeUsage] = {}
+        self._expires = -math.inf
+        self._seen = (-1, -1)
+        self._requested_at: dict[str, tuple[int, int]] = {}
+        """What the pods on a node requested when it was measured."""
+        self._measured: FloatMatrix = np.zeros((2, 0))
+        self._before: Matrix = np.zeros((2, 0), np.int64)
+        self._nodes = NodeMatrix()
+
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Select the measurements that are recent."""
+        self._nodes, usages = cache.node_matrix, cache.node_usage
+        is_new = usages.version != self._seen[0]
+        if is_new:
+            self._requested_at = {
+                name: self._requested(node_index)
+                for name in usages.by_node
+                if (node_index := self._nodes.index_of(name)) is not None
+            }
+        seen = (usages.version, self._nodes.node_changes.position)
+        if seen == self._seen and cache.cycle_time <= self._expires:
+            return
+        self._seen = seen
+        recent = {
+            name: usage
+            for name, usage in usages.by_node.items()
+            if cache.cycle_time - usage.measured_at <= MAX_AGE
+        }
+        oldest = min((usage.measured_at for usage in recent.values()), default=math.inf)
+        self._expires = oldest + MAX_AGE
+        self.generation += recent != self._recent
+        self._recent = recent
+        self._fill_columns()
+
+    def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
+        """Exclude nodes above a threshold."""
+        usage = self._recent.get(node.name)
+        if usage is None:
+            return None
+        if usage.cpu > self._cpu_threshold:
+            return CPU_TOO_HIGH
+        return MEMORY_TOO_HIGH if usage.memory > self._memory_threshold else None
+
+    def node_score(
+        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
+    ) -> Scores:
+        """Score by what is left of CPU and memory; 0 without a recent measurement."""
+        if not self._recent or self._measured.shape[1] < self._nodes.columns:
+            return np.zeros(len(node_indexes))
+        measured = self._measured[:, node_indexes]
+        capacity = np.maximum(self._nodes.allocatable[_ROWS, node_indexes], 1)
+        arrived = np.maximum(used[_ROWS] - self._before[:, node_indexes], 0)
+        risk = np.where(self._weights @ measured >= self._risk_threshold, self._risk_factor, 1.0)
+        expected = measured + arrived * self._request_ratio * risk / capacity
+        left = self._weights @ (1 - np.clip(expected, 0, 1))
+        scores: FloatVector = np.where(np.isnan(left), 0.0, left * 100 * self._weight)
+        return scores
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _requested(self, node_index: int) -> tuple[int, int]:
+        used = self._nodes.allocatable[_ROWS, node_index] - self._nodes.idle[_ROWS, node_index]
+        return int(used[0]), int(used[1])
+
+    def _fill_columns(self) -> None:
+        """Arrange the measurements by the columns of the node matrix."""
+        self._measured = np.full((2, self._nodes.columns), np.nan)
+        self._before = np.zeros((2, self._nodes.columns), np.int64)
+        for name, usage in self._recent.items():
+            node_index = self._nodes.index_of(name)
+            if node_index is not None:
+                self._measured[:, node_index] = usage.cpu / 100, usage.memory / 100
+                before = self._requested_at.get(name) or self._requested(node_index)
+                self._before[:, node_index] = before

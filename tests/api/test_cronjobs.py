@@ -1,0 +1,178 @@
+"""CronJobs over REST: list, suspend and resume, and a job now."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support.admission import cronjob
+from support.controller_api import ControllerApi
+from support.rest import RestClient, cluster, rest_at, running_api, sqlite
+
+from batholith.cron_ctrl.core_types import KIND, Job
+from batholith.machinery.cronjobs.objects import CronJob
+from batholith.model.names import COMMANDS, CRONJOBS, JOBS
+from batholith.testing import RequestMatcher
+
+PATH = "/v1/namespaces/default/cronjobs"
+ONE = f"{PATH}/report"
+
+
+@pytest.fixture
+async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
+    async with (
+        cluster(tmp_path) as (server, client),
+        running_api(client, sqlite(tmp_path)) as url,
+        rest_at(url, server, client) as found,
+    ):
+        spec = cronjob("0 9 * * 1-5", timeZone="Europe/Berlin")["spec"]
+        template = spec["jobTemplate"] | {"metadata": {"annotations": {"note": "a"}}}
+        body = {"metadata": {"name": "report"}, "spec": spec | {"jobTemplate": template}}
+        await client.create(CRONJOBS, body, namespace="default")
+        yield found
+
+
+async def stored(rest: RestClient) -> CronJob:
+    return await rest.client.get(CRONJOBS, "report", namespace="default", view=CronJob)
+
+
+async def jobs(rest: RestClient) -> dict[str, Job]:
+    """Jobs of the CronJob by name."""
+    found = (await rest.client.list(JOBS, namespace="default", view=Job)).items
+    return {each.metadata.name: each for each in found if KIND.owner(each)}
+
+
+async def test_cronjobs_are_listed_as_summaries(rest: RestClient) -> None:
+    status, body = await rest.call("GET", ONE)
+    assert status == 200
+    found = (body["name"], body["schedule"], body["time_zone"], body["suspend"], body["active"])
+    assert found == ("report", "0 9 * * 1-5", "Europe/Berlin", False, [])
+    assert (await rest.call("GET", PATH))[1]["items"] == [body]
+    assert (await rest.call("GET", "/v1/cronjobs"))[1]["items"] == [body]
+    assert (await rest.call("GET", "/v1/namespaces/other/cronjobs"))[1]["items"] == []
+
+
+async def test_a_cronjob_is_suspended_and_resumed(rest: RestClient) -> None:
+    for suspend in (True, True, False):
+        status, body = await rest.call("PATCH", ONE, json={"suspend": suspend})
+        assert (status, body["suspend"]) == (200, suspend)
+        assert (await stored(rest)).spec.suspend is suspend
+
+
+async def test_a_job_is_created_now_from_the_template(rest: RestClient) -> None:
+    await rest.call("PATCH", ONE, json={"suspend": True})
+    status, body = await rest.call("POST", f"{ONE}/jobs")
+    assert (status, body["replicas"]) == (201, 1)
+    [(name, job)] = (await jobs(rest)).items()
+    assert name == body["name"]
+    assert name.startswith("report-")
+    assert job.metadata.annotations == {"note": "a", "cronjob.kubernetes.io/instantiate": "manual"}
+    assert KIND.is_controlled_by(job, await stored(rest))
+    assert (await rest.call("POST", f"{ONE}/jobs"))[1]["name"] != name
+
+
+async def test_a_request_with_a_name_can_be_repeated(rest: RestClient) -> None:
+    first = await rest.call("POST", f"{ONE}/jobs", json={"name": "report-now"})
+    assert await rest.call("POST", f"{ONE}/jobs", json={"name": "report-now"}) == first
+    assert [*await jobs(rest)] == ["report-now"]
+    status, body = await rest.call("POST", f"{ONE}/jobs", json={"name": "train"})
+    assert (status, body["detail"]) == (
+        409,
+        "job 'train' exists, and was not created by such a request",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", f"{PATH}/none", None),
+        ("PATCH", f"{PATH}/none", {"suspend": True}),
+        ("POST", f"{PATH}/none/jobs", None),
+    ],
+)
+async def test_an_unknown_cronjob_is_not_found(
+    rest: RestClient, method: str, path: str, body: Any
+) -> None:
+    status, problem = await rest.call(method, path, json=body)
+    assert status == 404
+    assert problem["detail"] == "CronJob 'none' not found in namespace 'default'"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PATCH", ONE, {}),
+        ("PATCH", ONE, {"suspend": None}),
+        ("PATCH", ONE, {"suspend": True, "schedule": "* * * * *"}),
+        ("POST", f"{ONE}/jobs", {"name": "No"}),
+        ("POST", f"{ONE}/jobs", {"name": "n" * 64}),
+    ],
+)
+async def test_invalid_bodies_are_rejected(
+    rest: RestClient, method: str, path: str, body: Any
+) -> None:
+    status, _ = await rest.call(method, path, json=body)
+    assert status == 422
+    assert await jobs(rest) == {}
+    assert not (await stored(rest)).spec.suspend
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+async def test_requests_without_a_valid_token_are_rejected(rest: RestClient, token: str) -> None:
+    for method, path in (("GET", ONE), ("GET", PATH), ("PATCH", ONE), ("POST", f"{ONE}/jobs")):
+        body = {"suspend": True} if method == "PATCH" else None
+        assert (await rest.call(method, path, json=body, token=token))[0] == 401
+    assert await jobs(rest) == {}
+
+
+async def test_callers_need_the_rights_that_kubectl_needs(tmp_path: Path) -> None:
+    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api, api.client() as client:
+        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
+        token = api.credentials_of("admin").token
+        async with (
+            running_api(client, sqlite(tmp_path)) as url,
+            aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as session,
+        ):
+            for method, path, body in (
+                ("GET", PATH, None),
+                ("GET", ONE, None),
+                ("PATCH", ONE, {"suspend": True}),
+                ("POST", f"{ONE}/jobs", None),
+            ):
+                async with session.request(method, path, json=body) as response:
+                    assert response.status < 300, await response.text()
+        reviews = [
+            json.loads(each.body)["spec"]["resourceAttributes"]
+            for each in api.faults.requests
+            if each.resource == "subjectaccessreviews"
+        ]
+    assert [(each["verb"], each["resource"], each.get("name", "")) for each in reviews] == [
+        ("list", "cronjobs", ""),
+        ("get", "cronjobs", "report"),
+        ("patch", "cronjobs", "report"),
+        ("get", "cronjobs", "report"),
+        ("create", "jobs", ""),
+    ]
+    assert {(each["group"], each["namespace"]) for each in reviews} == {
+        ("batch.volcano.sh", "default")
+    }
+
+
+async def test_a_caller_without_rights_changes_nothing(tmp_path: Path) -> None:
+    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api, api.client() as client:
+        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
+        token = api.credentials_of("admin").token
+        matcher = RequestMatcher("create", "subjectaccessreviews", count=None)
+        api.faults.error(matcher, 403, message="not you")
+        async with (
+            running_api(client, sqlite(tmp_path)) as url,
+            aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as session,
+        ):
+            for method, path in (("GET", ONE), ("PATCH", ONE), ("POST", f"{ONE}/jobs")):
+                body = {"suspend": True} if method == "PATCH" else None
+                async with session.request(method, path, json=body) as response:
+                    assert response.status == 403
+        assert api.created(JOBS) == 0
+        assert api.count("patch", CRONJOBS) == 0

@@ -1,0 +1,206 @@
+"""Outcomes of commands are never wrong, however late the watch of Jobs is."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.controller_api import NAMESPACE, ControllerApi
+from support.polling import wait_until_true
+from support.rest import JOB, sqlite
+
+from batholith.api.commands import CommandService
+from batholith.kube.client.client import Client
+from batholith.model.command import Command
+from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
+from batholith.model.job import Action, Job
+from batholith.model.names import COMMANDS, JOBS
+from batholith.store.commands import OPEN_STATES, CommandRecord, CommandStore
+from batholith.store.database import Database
+from batholith.store.migrations import MIGRATIONS
+
+
+@dataclass(slots=True)
+class Commands:
+    """The command service of the REST API, and what the job controller does behind it."""
+
+    api: ControllerApi
+    client: Client
+    service: CommandService
+
+    async def issue(self, job: str, action: Action) -> tuple[CommandRecord, Command]:
+        """Create *job* and send a command."""
+        await self.create(job)
+        created = await self.client.get(JOBS, job, namespace=NAMESPACE, view=Job)
+        record = await self.service.issue(created, action, who="tester")
+        command = await self.client.get(COMMANDS, record.command, namespace=NAMESPACE, view=Command)
+        return record, command
+
+    async def create(self, job: str) -> None:
+        await self.client.create(JOBS, JOB | {"metadata": {"name": job}}, namespace=NAMESPACE)
+
+    async def delete(self, job: str) -> None:
+        await self.client.delete(JOBS, job, namespace=NAMESPACE)
+
+    async def execute(self, job: str, command_uid: str, phase: str) -> None:
+        """Write the status as the job controller does."""
+        marks = {COMMAND_UID: command_uid, COMMAND_PHASE: phase}
+        status = {"state": {"phase": phase}, "controlledResources": marks}
+        await self.client.patch(
+            JOBS, job, {"status": status}, namespace=NAMESPACE, subresource="status"
+        )
+
+    async def drop(self, command: Command) -> None:
+        await self.client.delete(COMMANDS, command.metadata.name, namespace=NAMESPACE)
+
+    async def outcome(self, record: CommandRecord) -> str:
+        """The outcome that the API reports."""
+        latest = record
+
+        async def is_settled() -> bool:
+            nonlocal latest
+            latest = await self.service.refresh(latest)
+            return latest.state not in OPEN_STATES
+
+        await wait_until_true(is_settled)
+        return latest.state
+
+
+@pytest.fixture
+async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
+    database = Database(sqlite(tmp_path))
+    await database.migrate(MIGRATIONS)
+    async with ControllerApi(JOBS, COMMANDS) as api, api.client() as client:
+        service = CommandService(client, CommandStore(database))
+        ready = asyncio.Event()
+        running = asyncio.create_task(service.run(ready=ready))
+        await ready.wait()
+        yield Commands(api, client, service)
+        running.cancel()
+        await asyncio.wait([running])
+    await database.close()
+
+
+@contextlib.asynccontextmanager
+async def delayed_watch(api: ControllerApi, seconds: float) -> AsyncIterator[None]:
+    """Let the watch of Jobs deliver what it has every *seconds* only."""
+
+    async def delay() -> None:
+        while True:
+            for watch in api.watches(JOBS):
+                watch.stall()
+            await asyncio.sleep(seconds)
+            for watch in api.watches(JOBS):
+                watch.resume()
+            await asyncio.sleep(0.01)
+
+    delaying = asyncio.create_task(delay())
+    try:
+        yield
+    finally:
+        delaying.cancel()
+        await asyncio.wait([delaying])
+        for watch in api.watches(JOBS):
+            watch.resume()
+
+
+Sent = tuple[CommandRecord, str]
+"""A command and its outcome."""
+
+
+async def executed(commands: Commands, job: str) -> Sent:
+    record, command = await commands.issue(job, Action.ABORT_JOB)
+    await commands.execute(job, command.metadata.uid, "Aborting")
+    await commands.drop(command)
+    return record, "Executed"
+
+
+async def executed_before_another(commands: Commands, job: str) -> Sent:
+    """The status names the later Command only."""
+    record, command = await commands.issue(job, Action.ABORT_JOB)
+    await commands.execute(job, command.metadata.uid, "Aborting")
+    await commands.execute(job, "later", "Restarting")
+    await commands.drop(command)
+    return record, "Executed"
+
+
+async def completed_with_ttl_zero(commands: Commands, job: str) -> Sent:
+    record, command = await commands.issue(job, Action.COMPLETE_JOB)
+    await commands.execute(job, command.metadata.uid, "Completing")
+    await commands.delete(job)
+    await commands.drop(command)
+    return record, "Executed"
+
+
+async def deleted(commands: Commands, job: str) -> Sent:
+    record, command = await commands.issue(job, Action.RESTART_JOB)
+    await commands.delete(job)
+    await commands.drop(command)
+    return record, "Failed"
+
+
+async def executed_and_created_again(commands: Commands, job: str) -> Sent:
+    record, command = await commands.issue(job, Action.TERMINATE_JOB)
+    await commands.execute(job, command.metadata.uid, "Terminating")
+    await commands.delete(job)
+    await commands.create(job)
+    await commands.drop(command)
+    return record, "Executed"
+
+
+async def created_again(commands: Commands, job: str) -> Sent:
+    record, command = await commands.issue(job, Action.TERMINATE_JOB)
+    await commands.delete(job)
+    await commands.create(job)
+    await commands.drop(command)
+    return record, "Failed"
+
+
+async def without_effect(commands: Commands, job: str) -> Sent:
+    record, command = await commands.issue(job, Action.RESUME_JOB)
+    await commands.drop(command)
+    return record, "Ignored"
+
+
+KINDS: tuple[Callable[[Commands, str], Awaitable[Sent]], ...] = (
+    executed,
+    executed_before_another,
+    completed_with_ttl_zero,
+    deleted,
+    executed_and_created_again,
+    created_again,
+    without_effect,
+)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.5])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
+async def test_outcome_is_right_with_a_delayed_watch(
+    commands: Commands, delay: float, count: int
+) -> None:
+    async with delayed_watch(commands.api, delay):
+        cases = await asyncio.gather(
+            *(
+                kind(commands, f"{kind.__name__.replace('_', '-')}-{n}")
+                for kind in KINDS
+                for n in range(count)
+            )
+        )
+        found = await asyncio.gather(*(commands.outcome(record) for record, _ in cases))
+    assert found == [expected for _, expected in cases]
+
+
+async def test_outcome_is_unknown_if_the_watch_has_a_gap(commands: Commands) -> None:
+    """The Command was executed and another one since, while no watch showed it."""
+    watches = commands.api.watches(JOBS)
+    for watch in watches:
+        watch.stall()
+    record, command = await commands.issue("gap", Action.ABORT_JOB)
+    await commands.execute("gap", command.metadata.uid, "Aborting")
+    await commands.execute("gap", "later", "Restarting")
+    for watch in watches:
+        watch.expire()
+    await commands.drop(command)
+    assert await commands.outcome(record) == "Unknown"

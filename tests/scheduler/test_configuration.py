@@ -1,0 +1,277 @@
+"""The scheduler configuration: what is read, and that nothing is ignored silently."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.packages import install
+from support.scheduler import SchedulerWorld, node, pod, podgroup
+
+from batholith.scheduler import conf
+from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.plugins.entry_points import ACTIONS_GROUP, PLUGINS_GROUP
+from batholith.scheduler.plugins.registry import PluginOption
+
+HELM = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: overcommit
+  - name: drf
+    enablePreemptable: false
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+  - name: binpack
+"""
+"""The configuration that Volcano's Helm chart installs."""
+
+
+def plugin(entry: str) -> str:
+    """A configuration with one plugin."""
+    return f'actions: "allocate"\ntiers:\n- plugins: [{{{entry}}}]'
+
+
+def test_the_configuration_of_volcanos_chart_is_read() -> None:
+    loaded = conf.load(HELM)
+    assert [name for name, _ in loaded.actions] == ["enqueue", "allocate", "backfill"]
+    assert [[option.name for option in tier] for tier in loaded.tiers] == [
+        ["priority", "gang", "conformance"],
+        ["overcommit", "drf", "predicates", "proportion", "nodeorder", "binpack"],
+    ]
+    assert loaded.tiers[0][1].disabled == {"enablePreemptable"}
+
+
+INVALID = {
+    'actions: "enqueue, dance"': "actions: unknown action 'dance'; known: enqueue, allocate",
+    'actions: "enqueue,"': "actions: unknown action ''",
+    'actions: "shuffle"': "actions: unimplemented action 'shuffle'",
+    "tiers: []": "actions: must be text",
+    "actions: [": "no YAML",
+    'actions: "allocate"\nactions: "enqueue"': "duplicate key 'actions'",
+    'actions: "allocate"\ntiers: {}': "tiers: must be a list",
+    'actions: "allocate"\ntier: []': "tier: unknown key; did you mean 'tiers'?",
+    'actions: "allocate"\ntiers: [{plugin: []}]': (
+        r"tiers\[0\].plugin: unknown key; did you mean 'plugins'?"
+    ),
+    plugin("name: voodoo"): r"tiers\[0\].plugins\[0\].name: unknown plugin 'voodoo'; known:",
+    plugin("name: extender"): r"tiers\[0\].plugins\[0\].name: unimplemented plugin 'extender'",
+    plugin("name: gang}, {name: gang"): r"plugins\[1\]: plugin 'gang' is already at tiers\[0\]",
+    plugin("name: gang, enableOverused: false"): (
+        r"tiers\[0\].plugins\[0\].enableOverused: unknown key; did you mean 'enabledOverused'?"
+    ),
+    plugin("name: gang, enablePreemptable: 'false'"): (
+        "enablePreemptable: must be true or false, not 'false'"
+    ),
+    plugin("name: gang, enableHierarchy: true"): "enableHierarchy: plugin 'gang' has no hierarchy",
+    plugin("name: gang, arguments: {a: 1}"): r"arguments.a: unknown argument; known: none",
+    plugin("name: gang, arguments: [a]"): r"plugins\[0\].arguments: must be a mapping",
+    plugin("name: overcommit, arguments: {overcommit-faktor: 2}"): (
+        "overcommit-faktor: unknown argument; did you mean 'overcommit-factor'?"
+    ),
+    plugin("name: overcommit, arguments: {overcommit-factor: '2'}"): (
+        r"plugins\[0\].arguments.overcommit-factor: must be a number, not '2'"
+    ),
+    plugin("name: nodeorder, arguments: {leastrequested.weight: 1.5}"): (
+        "leastrequested.weight: must be an integer, not 1.5"
+    ),
+    plugin("name: predicates, arguments: {predicate.NodePortsEnable: maybe}"): (
+        "predicate.NodePortsEnable: must be true or false, not 'maybe'"
+    ),
+    HELM + "configurations: [{name: dance}]": r"configurations\[0\].name: unknown action 'dance'",
+    HELM + "configurations: [{name: allocate, arguments: {predicateErrorCacheEnable: true}}]": (
+        r"configurations\[0\].arguments.predicateErrorCacheEnable: has no effect here: "
+    ),
+    HELM + "configurations: [{name: allocate, arguments: {a: 1}}]": (
+        r"configurations\[0\].arguments.a: unknown argument"
+    ),
+    HELM + "configurations: [{name: allocate}, {name: allocate}]": "is configured twice",
+    HELM + "metrics: {type: elasticsearch}": "metrics.type: 'elasticsearch' is not implemented",
+    HELM + "metrics: {type: prometheus}": "metrics.address: prometheus requires a URL",
+    HELM + "metrics: {interval: 30}": "metrics.interval: must be a positive duration",
+    HELM + "metrics: {adress: x}": "metrics.adress: unknown key; did you mean 'address'?",
+}
+
+
+@pytest.mark.parametrize("text", INVALID, ids=range(len(INVALID)))
+def test_an_invalid_configuration_is_rejected_with_path_and_reason(text: str) -> None:
+    with pytest.raises(conf.ConfError, match=INVALID[text]):
+        conf.load(text)
+
+
+def test_arguments_in_shipped_configurations_without_effect_are_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Quirk 29: Volcano's CI configuration sets an argument that nothing reads."""
+    caplog.set_level(logging.WARNING)
+    conf.load(plugin("name: predicates, arguments: {predicate.CacheEnable: true}"))
+    (record,) = caplog.records
+    assert vars(record)["argument"] == "tiers[0].plugins[0].arguments.predicate.CacheEnable"
+
+
+def test_extension_point_of_a_plugin_can_be_disabled() -> None:
+    text = "\n- plugins:\n  - {name: gang}\n  - {name: predicates, enablePredicate: false}"
+    world = SchedulerWorld('actions: "allocate"\ntiers:' + text)
+    world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("g-0", "g"))
+    assert world.schedule() == {"g-0": "a"}
+
+
+class Everything:
+    """A plugin with all extension points."""
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *arguments: None
+
+
+POINTS = {
+    "queue_order": "enableQueueOrder",
+    "job_order": "enableJobOrder",
+    "task_order": "enableTaskOrder",
+    "job_enqueueable": "enableJobEnqueued",
+    "allocatable": "enabledAllocatable",
+    "overused": "enabledOverused",
+    "filters": "enablePredicate",
+    "node_limits": "enablePredicate",
+    "scorers": "enableNodeOrder",
+    "static_scorers": "enableNodeOrder",
+}
+"""The extension points of a framework, and the flag that guards each."""
+
+
+@pytest.mark.parametrize("flag", sorted(conf.FLAGS))
+def test_a_flag_guards_its_extension_points_only(flag: str) -> None:
+    option = PluginOption("any", lambda arguments: Everything(), {}, frozenset({flag}))
+    framework = Framework(((option,),))
+    for point, guard in POINTS.items():
+        plugins = getattr(framework, point)
+        nested = plugins[0] if plugins and isinstance(plugins[0], list) else plugins
+        assert bool(nested) == (guard != flag), point
+    assert framework.session_open and framework.job_valid
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["actions", "tiers", "plugins", "name", "arguments", "metrics"])
+                | st.text(max_size=3),
+                inner,
+                max_size=3,
+            )
+        ),
+    )
+)
+def test_any_document_is_read_or_rejected(document: object) -> None:
+    try:
+        conf.load(yaml.safe_dump(document))
+    except conf.ConfError as error:
+        assert str(error)
+
+
+# -- plugins and actions of other packages -----------------------------------------------------
+
+MODULE = """
+class Fixed:
+    def __init__(self, arguments):
+        self.node = arguments.get("node", "")
+
+    def filter_node(self, eq_class, node):
+        return None if node.name == self.node else "node(s) were another one"
+
+
+def broken(arguments):
+    raise ValueError("no")
+
+
+def count(arguments):
+    limit = arguments.get("limit")
+
+    def action(session):
+        counted.append((limit, len(session.cache.gangs)))
+
+    return action
+
+counted = []
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with a plugin, and one with an action."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "acme_scheduling", raising=False)
+    install(
+        tmp_path,
+        "acme-scheduling",
+        modules={"acme_scheduling": MODULE},
+        entry_points={
+            "fixed": "acme_scheduling:Fixed",
+            "broken": "acme_scheduling:broken",
+            "missing": "acme_scheduling:Missing",
+        },
+        group=PLUGINS_GROUP,
+    )
+    install(
+        tmp_path,
+        "acme-actions",
+        modules={},
+        entry_points={"count": "acme_scheduling:count"},
+        group=ACTIONS_GROUP,
+    )
+    return tmp_path
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_plugin_of_another_package_is_used_with_its_arguments() -> None:
+    world = SchedulerWorld(plugin("name: gang}, {name: fixed, arguments: {node: b}"))
+    world.upsert(node("a"), node("b"), podgroup("g", 1), pod("g-0", "g"))
+    assert world.schedule() == {"g-0": "b"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_action_of_another_package_is_run_with_its_arguments() -> None:
+    text = 'actions: "count"\nconfigurations: [{name: count, arguments: {limit: 3}}]'
+    SchedulerWorld(text).schedule()
+    assert sys.modules["acme_scheduling"].counted == [(3, 0)]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (plugin("name: fixed, arguments: {nod: b}"), "nod: unknown argument; did you mean 'node'?"),
+        (plugin("name: broken"), "arguments: rejected: ValueError: no"),
+        (plugin("name: missing"), "of acme-scheduling 1.0: cannot be loaded: AttributeError"),
+        (plugin("name: absent"), "unknown plugin 'absent'; known: .* broken, fixed, missing"),
+        (
+            'actions: "count"\nconfigurations: [{name: count, arguments: {limits: 3}}]',
+            "arguments of count.limits: unknown argument; did you mean 'limit'?",
+        ),
+    ],
+)
+def test_an_unusable_plugin_of_another_package_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(conf.ConfError, match=message):
+        conf.load(text)
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(PLUGINS_GROUP, "gang"), (ACTIONS_GROUP, "allocate"), (PLUGINS_GROUP, "fixed")],
+)
+def test_a_name_that_is_taken_is_an_error(installed: Path, group: str, name: str) -> None:
+    install(
+        installed, "clash", modules={}, entry_points={name: "acme_scheduling:count"}, group=group
+    )
+    with pytest.raises(conf.ConfError, match=rf"entry point '{name}' .* of \S+ 1.0: "):
+        conf.load()

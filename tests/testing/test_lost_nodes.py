@@ -1,0 +1,124 @@
+"""Gangs recover from a lost node of the embedded cluster, by their own policies."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from batholith.agent.settings import SimulationSettings
+from batholith.apiserver.controllers.node_health import NodeLifecycleSettings
+from batholith.model.names import JOBS, NODES, PODS
+from batholith.testing import Cluster
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+STOP = "simulate.batholith.io/stop"
+
+
+def fast_cluster(nodes: int = 3) -> Cluster:
+    """A cluster in which nodes are lost, and their pods deleted, within seconds."""
+    simulation = SimulationSettings(nodes=nodes, cpus=4, lease_seconds=1)
+    lifecycle = NodeLifecycleSettings(
+        node_monitor_period=0.2,
+        node_monitor_grace_period=1.5,
+        node_eviction_rate=10,
+        pod_gc_period=0.2,
+        pod_gc_quarantine=0.4,
+    )
+    return Cluster(nodes=simulation, node_lifecycle=lifecycle)
+
+
+def gang(replicas: int, policies: Sequence[Json] = ()) -> Json:
+    tolerations = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "tolerationSeconds": 0,
+         "effect": "NoExecute"}
+        for key in ("not-ready", "unreachable")
+    ]  # fmt: skip
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sleep", "600"],
+        "resources": {"requests": {"cpu": "3"}},
+    }
+    spec = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "tolerations": tolerations,
+        "terminationGracePeriodSeconds": 1,
+    }
+    return {
+        "metadata": {"name": "j"},
+        "spec": {
+            "schedulerName": "volcano",
+            "minAvailable": replicas,
+            "policies": list(policies),
+            "tasks": [{"name": "t", "replicas": replicas, "template": {"spec": spec}}],
+        },
+    }
+
+
+def nodes_of(cluster: Cluster) -> set[str]:
+    return {pod["spec"].get("nodeName", "") for pod in cluster.pods_of("j")}
+
+
+def ready(node: Json) -> str:
+    (condition,) = [each for each in node["status"]["conditions"] if each["type"] == "Ready"]
+    return str(condition["status"])
+
+
+@pytest.mark.parametrize(
+    ("policies", "retries"),
+    [([], 0), ([{"event": "PodEvicted", "action": "RestartJob"}], 1)],
+    ids=["no policy", "restart"],
+)
+async def test_a_gang_restarts_on_other_nodes(policies: list[Json], retries: int) -> None:
+    async with fast_cluster() as cluster:
+        await cluster.create(JOBS, gang(2, policies))
+        await cluster.wait_for_phase(JOBS, "j", "Running")
+        before = {pod["metadata"]["uid"] for pod in cluster.pods_of("j")}
+        lost = min(nodes_of(cluster))
+        await cluster.patch(NODES, lost, {"metadata": {"annotations": {STOP: "true"}}})
+        await cluster.wait_for(NODES, lost, lambda node: ready(node) == "Unknown")
+        await cluster.wait_until(
+            lambda: any(
+                "deletionTimestamp" in pod["metadata"]
+                for pod in cluster.pods_of("j")
+                if pod["spec"]["nodeName"] == lost
+            )
+        )
+        # Its kubelet does not confirm the deletion; an administrator removes the node.
+        await cluster.delete(NODES, lost)
+        await cluster.wait_until(
+            lambda: (
+                lost not in nodes_of(cluster)
+                and len(cluster.pods_of("j")) == 2
+                and all(
+                    (pod.get("status") or {}).get("phase") == "Running"
+                    for pod in cluster.pods_of("j")
+                )
+            )
+        )
+        after = {pod["metadata"]["uid"] for pod in cluster.pods_of("j")}
+        assert len(before & after) == (0 if policies else 1)
+        job = await cluster.wait_for_phase(JOBS, "j", "Running")
+        assert job["status"].get("retryCount", 0) == retries
+
+
+async def test_a_node_that_reports_again_keeps_its_pods() -> None:
+    async with fast_cluster() as cluster:
+        job = gang(2)
+        for toleration in job["spec"]["tasks"][0]["template"]["spec"]["tolerations"]:
+            toleration["tolerationSeconds"] = 600
+        await cluster.create(JOBS, job)
+        await cluster.wait_for_phase(JOBS, "j", "Running")
+        lost = min(nodes_of(cluster))
+        await cluster.patch(NODES, lost, {"metadata": {"annotations": {STOP: "true"}}})
+        await cluster.wait_for(NODES, lost, lambda node: node["spec"]["taints"])
+        await cluster.patch(NODES, lost, {"metadata": {"annotations": {STOP: None}}})
+        await cluster.wait_for(
+            NODES, lost, lambda node: ready(node) == "True" and not node["spec"].get("taints")
+        )
+        assert not any(
+            "deletionTimestamp" in pod["metadata"] for pod in cluster.objects(PODS).values()
+        )
