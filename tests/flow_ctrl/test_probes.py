@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.flow_stateful import TASKS, FlowWorld
+from support.flow_stateful import SETTINGS, TASKS, FlowWorld
 
 from batholith.model.names import JOB_NAME, JOBS, PODS, TASK_SPEC
 
@@ -33,7 +33,7 @@ def put_flow(world: FlowWorld, probe: Json, *, targets: str = "a") -> None:
 
 
 def settle(world: FlowWorld) -> None:
-    world.run(world.pass_time(11))
+    world.run(world.pass_time(2 * SETTINGS.probe_interval + 1))
     world.run(world.run_until_quiet())
 
 

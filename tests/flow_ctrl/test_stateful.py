@@ -124,7 +124,7 @@ class FlowMachine(ControllerMachine[FlowWorld]):
         (self.world.network.listening.add if listens else self.world.network.listening.discard)(
             address
         )
-        self.world.run(self.world.pass_time(6))  # the interval of probes
+        self.world.run(self.world.pass_time(21))  # the interval of probes
         self._settle_or_advance(pace)
 
     # Faults.

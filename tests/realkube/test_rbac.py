@@ -374,7 +374,7 @@ class RbacScenario:
 
     async def run_without_lookup_rights(self) -> None:
         """Each of these permissions is required: owned objects cannot be created without it."""
-        for component, kinds in (("controllers", 7), ("api", 1)):
+        for component, kinds in (("controllers", 8), ("api", 1)):
             path = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "", namespaced=False)
             role = await self.server.get(path.path(name=f"batholith-{component}"))
             left = [

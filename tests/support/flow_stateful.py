@@ -14,7 +14,8 @@ from batholith.model.names import JOB_NAME, JOBFLOWS, JOBS, JOBTEMPLATES, PODS, 
 
 Object = dict[str, Any]
 
-SETTINGS = FlowSettings(workers=2)
+SETTINGS = FlowSettings(workers=2, probe_interval=20.0)
+"""So that probes of two flows leave a quiet period between them."""
 TASKS = [{"name": "t", "replicas": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}]
 FINAL = ("Completed", "Failed", "Terminated")
 FAILED = ("Failed", "Terminated", "Aborted", "deleted")
