@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from ..flow_ctrl.settings import FlowSettings
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
+    from ..kube.informer.informer import Informer
+    from ..model.flow import JobTemplate
     from ..queue_ctrl.controller import QueueController
     from ..training_ctrl.settings import TrainingSettings
 
@@ -404,14 +407,12 @@ class _Builder:
         from ..kube.informer.informer import Informer
         from ..machinery.clock import SystemClock
         from ..machinery.metrics import WorkQueueMetrics
-        from ..model.flow import JobTemplate
-        from ..model.names import JOBTEMPLATES, PODGROUPS
+        from ..model.names import PODGROUPS
         from ..model.podgroup import PodGroup
 
         self._clock = SystemClock()
         self._work_metrics = WorkQueueMetrics(self.registry)
         self._podgroups = Informer(self.client, PODGROUPS, PodGroup)
-        self._templates = Informer(self.client, JOBTEMPLATES, JobTemplate)
         self._timeout = _reconcile_timeout(self.flags)
 
     def build(self, enabled: Collection[str]) -> list[LeaderElectionRunnable]:
@@ -486,6 +487,15 @@ class _Builder:
             clock=self._clock,
             templates=self._templates,
         )
+
+    @cached_property
+    def _templates(self) -> "Informer[JobTemplate]":
+        """Informer of both controllers, created only for them: readiness waits for each one."""
+        from ..kube.informer.informer import Informer
+        from ..model.flow import JobTemplate
+        from ..model.names import JOBTEMPLATES
+
+        return Informer(self.client, JOBTEMPLATES, JobTemplate)
 
     def _flow_settings(self) -> "FlowSettings":
         from ..flow_ctrl.settings import FlowSettings
