@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
-from ..model.names import CRONJOBS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from ..model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from . import (
     cronjobs,
     job_defaults,
+    jobflows,
     namespaces,
     podgroups,
     pods,
@@ -85,6 +86,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(QUEUES, _CREATE, mutate_queue),
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
+        _validating(JOBFLOWS, _WRITE, jobflows.validate),
         _validating(JOBS, _WRITE, validate_job),
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate),

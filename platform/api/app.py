@@ -8,15 +8,26 @@ from fastapi import APIRouter, FastAPI, Path, Query, Response
 from fastapi.responses import HTMLResponse
 
 from ..kube.errors import NotFoundError
+from ..model.flow import JobFlow
 from ..model.job import Job
-from ..model.names import COMMANDS, JOBS
+from ..model.names import COMMANDS, JOBFLOWS, JOBS
 from ..store.commands import CommandRecord
 from . import cronjobs, problems
 from .auth import AccessAttributes
 from .dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
 from .limits import BodyLimitMiddleware
 from .problems import ProblemError
-from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOut, Problem
+from .schemas import (
+    ACTIONS,
+    CommandIn,
+    CommandList,
+    CommandOut,
+    JobFlowList,
+    JobFlowOut,
+    JobList,
+    JobOut,
+    Problem,
+)
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
@@ -56,6 +67,39 @@ async def get_job(namespace: Namespace, name: Name, state: State, caller: Caller
     act = AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
     await state.reviewer.authorize(caller, act)
     return JobOut.of(await _job(state, namespace, name))
+
+
+@router.get("/jobflows", summary="Job flows of all namespaces")
+async def list_all_jobflows(state: State, caller: Caller) -> JobFlowList:
+    """List the job flows of all namespaces."""
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="list", resource=JOBFLOWS, namespace="")
+    )
+    found = await state.client.list(JOBFLOWS, view=JobFlow)
+    return JobFlowList(items=[JobFlowOut.of(jobflow) for jobflow in found.items])
+
+
+@router.get("/namespaces/{namespace}/jobflows", summary="Job flows of one namespace")
+async def list_jobflows(namespace: Namespace, state: State, caller: Caller) -> JobFlowList:
+    """List the job flows of a namespace in key order; an unknown namespace has none."""
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="list", resource=JOBFLOWS, namespace=namespace)
+    )
+    found = await state.client.list(JOBFLOWS, namespace=namespace, view=JobFlow)
+    return JobFlowList(items=[JobFlowOut.of(jobflow) for jobflow in found.items])
+
+
+@router.get("/namespaces/{namespace}/jobflows/{name}", summary="One job flow")
+async def get_jobflow(namespace: Namespace, name: Name, state: State, caller: Caller) -> JobFlowOut:
+    """Return the phase of a job flow and of its jobs."""
+    act = AccessAttributes(verb="get", resource=JOBFLOWS, namespace=namespace, name=name)
+    await state.reviewer.authorize(caller, act)
+    try:
+        found = await state.client.get(JOBFLOWS, name, namespace=namespace, view=JobFlow)
+    except NotFoundError:
+        text = f"job flow {name!r} not found in namespace {namespace!r}"
+        raise ProblemError(404, text) from None
+    return JobFlowOut.of(found)
 
 
 @router.post(

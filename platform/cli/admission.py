@@ -41,12 +41,12 @@ COMPONENT = "admission"
 METRICS_PORT = 8081
 
 ENABLED = (
-    "/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
+    "/jobflows/validate,/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
     "/queues/mutate,/queues/validate,/cronjobs/validate"
 )
 """Without the paths of pods, so that creating pods does not depend on the webhooks."""
 
-UNSUPPORTED_PATHS = frozenset(("/jobflows/validate", "/hypernodes/validate"))
+UNSUPPORTED_PATHS = frozenset(("/hypernodes/validate",))
 """Paths of Volcano's chart for kinds that are not supported."""
 
 

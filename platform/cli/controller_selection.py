@@ -12,6 +12,8 @@ controller for them already."""
 
 CONTROLLERS = (
     "job-controller",
+    "jobflow-controller",
+    "jobtemplate-controller",
     "queue-controller",
     "pg-controller",
     "cronjob-controller",
@@ -21,8 +23,6 @@ CONTROLLERS = (
 
 UNSUPPORTED_CONTROLLERS = (
     "gc-controller",
-    "jobflow-controller",
-    "jobtemplate-controller",
     "hyperNode-controller",
     "colocation-config-controller",
     "sharding-controller",

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,8 +40,11 @@ from .process import run
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from ..flow_ctrl.settings import FlowSettings
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
+    from ..kube.informer.informer import Informer
+    from ..model.flow import JobTemplate
     from ..queue_ctrl.controller import QueueController
     from ..training_ctrl.settings import TrainingSettings
 
@@ -77,6 +81,9 @@ class ControllerFlags:
     worker_threads_for_cronjob: Annotated[
         int, typer.Option(min=1, help="Workers of the controller of Volcano's CronJobs.")
     ] = 64
+    worker_threads_for_jobflow: Annotated[
+        int, typer.Option(min=1, help="Workers each of the JobFlow and JobTemplate controllers.")
+    ] = 5
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="Workers of the PodGroup controller.")
     ] = 5
@@ -414,6 +421,8 @@ class _Builder:
             "cronjob-controller": self._cron_job_controller,
             "queue-controller": self._queue_controller,
             "job-controller": self._job_controller,
+            "jobflow-controller": self._jobflow_controller,
+            "jobtemplate-controller": self._jobtemplate_controller,
             "pg-controller": self._podgroup_controller,
             controller_selection.BATCH_JOB: self._batch_job_controller,
             controller_selection.BATCH_CRON_JOB: self._batch_cron_job_controller,
@@ -456,6 +465,46 @@ class _Builder:
             clock=self._clock,
             recorder=self.recorder,
             podgroups=self._podgroups,
+        )
+
+    def _jobflow_controller(self) -> LeaderElectionRunnable:
+        from ..flow_ctrl.controller import JobFlowController
+
+        return JobFlowController(
+            self.client,
+            settings=self._flow_settings(),
+            clock=self._clock,
+            recorder=self.recorder,
+            templates=self._templates,
+        )
+
+    def _jobtemplate_controller(self) -> LeaderElectionRunnable:
+        from ..flow_ctrl.template_controller import JobTemplateController
+
+        return JobTemplateController(
+            self.client,
+            settings=self._flow_settings(),
+            clock=self._clock,
+            templates=self._templates,
+        )
+
+    @cached_property
+    def _templates(self) -> "Informer[JobTemplate]":
+        """Informer of both controllers, created only for them: readiness waits for each one."""
+        from ..kube.informer.informer import Informer
+        from ..model.flow import JobTemplate
+        from ..model.names import JOBTEMPLATES
+
+        return Informer(self.client, JOBTEMPLATES, JobTemplate)
+
+    def _flow_settings(self) -> "FlowSettings":
+        from ..flow_ctrl.settings import FlowSettings
+
+        return FlowSettings(
+            workers=self.flags.worker_threads_for_jobflow,
+            reconcile_timeout=self._timeout,
+            registry=self.registry,
+            work_metrics=self._work_metrics,
         )
 
     def _podgroup_controller(self) -> LeaderElectionRunnable:

@@ -31,11 +31,14 @@ class Resource:
 
 BATCH_GROUP = "batch.volcano.sh"
 BUS_GROUP = "bus.volcano.sh"
+FLOW_GROUP = "flow.volcano.sh"
 SCHEDULING_GROUP = "scheduling.volcano.sh"
 
 JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
 CRONJOBS = Resource(BATCH_GROUP, "v1alpha1", "cronjobs", "CronJob")
 COMMANDS = Resource(BUS_GROUP, "v1alpha1", "commands", "Command")
+JOBFLOWS = Resource(FLOW_GROUP, "v1alpha1", "jobflows", "JobFlow")
+JOBTEMPLATES = Resource(FLOW_GROUP, "v1alpha1", "jobtemplates", "JobTemplate")
 PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
 
@@ -104,6 +107,10 @@ TASK_SPEC = "volcano.sh/task-spec"
 TASK_INDEX = "volcano.sh/task-index"
 PARTITION_ID = "volcano.sh/partition-id"
 TEMPLATE_UID = "volcano.sh/template-uid"
+CREATED_BY_JOB_FLOW = "volcano.sh/createdByJobFlow"
+"""Label and annotation of a Job: ``<namespace>.<name>`` of its JobFlow."""
+CREATED_BY_JOB_TEMPLATE = "volcano.sh/createdByJobTemplate"
+"""Label and annotation of a Job: ``<namespace>.<name>`` of its JobTemplate."""
 GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
 INSTANTIATE = "cronjob.kubernetes.io/instantiate"

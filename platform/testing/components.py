@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from ..agent.service import Agent
 from ..agent.settings import AgentSettings, SimulationSettings
 from ..cron_ctrl.controller import CronJobController
+from ..flow_ctrl.controller import JobFlowController
+from ..flow_ctrl.template_controller import JobTemplateController
 from ..job_ctrl.controller import JobController
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
@@ -111,7 +113,7 @@ def agent(
 
 
 def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
-    """Return the queue, job, podgroup and CronJob controllers."""
+    """Return Volcano's controllers."""
     podgroups = Informer(client, PODGROUPS, PodGroup)
     clock = SystemClock()
     return {
@@ -121,6 +123,8 @@ def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Compone
         "job controller": JobController(
             client, clock=clock, recorder=recorder, podgroups=podgroups
         ),
+        "jobflow controller": JobFlowController(client, clock=clock, recorder=recorder),
+        "jobtemplate controller": JobTemplateController(client, clock=clock),
         "podgroup controller": PodGroupController(
             client, clock=clock, recorder=recorder, podgroups=podgroups
         ),

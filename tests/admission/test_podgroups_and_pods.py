@@ -143,6 +143,7 @@ def test_names_and_paths_are_volcanos() -> None:
         "/queues/mutate": "mutatequeue.volcano.sh",
         "/podgroups/mutate": "mutatepodgroup.volcano.sh",
         "/pods/mutate": "mutatepod.volcano.sh",
+        "/jobflows/validate": "validatejobflow.volcano.sh",
         "/jobs/validate": "validatejob.volcano.sh",
         "/queues/validate": "validatequeue.volcano.sh",
         "/podgroups/validate": "validatepodgroup.volcano.sh",

@@ -12,7 +12,7 @@ from support.polling import wait_until_true
 from support.rest import JOB, PATH, RestClient, cluster, rest_at, running_api, sqlite, starting_api
 from yarl import URL
 
-from batholith.model.names import COMMANDS, JOBS
+from batholith.model.names import COMMANDS, JOBFLOWS, JOBS
 from batholith.testing import RequestMatcher
 
 
@@ -114,6 +114,44 @@ async def test_jobs_are_listed_as_summaries(rest: RestClient) -> None:
     assert listed["items"] == [body]
     assert (await rest.call("GET", "/v1/jobs"))[1]["items"] == [body]
     assert (await rest.call("GET", "/v1/namespaces/other/jobs"))[1]["items"] == []
+
+
+async def test_job_flows_are_listed_with_their_jobs(rest: RestClient) -> None:
+    flows = [{"name": "a"}, {"name": "b", "dependsOn": {"targets": ["a"]}}]
+    body = {"metadata": {"name": "steps"}, "spec": {"flows": flows}}
+    await rest.client.create(JOBFLOWS, body, namespace="default")
+    failed = {"phase": "Failed", "reason": "JobFailed", "message": "job steps-a is Failed"}
+    status = {
+        "state": {"phase": "Failed"},
+        "jobStatusList": [{"name": "steps-a", "state": "Failed"}],
+        "conditions": {"steps-a": failed},
+    }
+    await rest.client.patch(
+        JOBFLOWS, "steps", {"status": status}, namespace="default", subresource="status"
+    )
+    path = "/v1/namespaces/default/jobflows"
+    code, found = await rest.call("GET", f"{path}/steps")
+    assert (code, found["phase"], found["retain_policy"]) == (200, "Failed", "retain")
+    assert found["jobs"] == [
+        {"flow": "a", "job": "steps-a", "targets": [], **failed},
+        {
+            "flow": "b",
+            "job": "steps-b",
+            "targets": ["a"],
+            "phase": "",
+            "reason": "",
+            "message": "",
+        },
+    ]
+    assert (await rest.call("GET", path))[1]["items"] == [found]
+    assert (await rest.call("GET", "/v1/jobflows"))[1]["items"] == [found]
+    assert (await rest.call("GET", "/v1/namespaces/other/jobflows"))[1]["items"] == []
+    code, problem = await rest.call("GET", f"{path}/absent")
+    assert (code, problem["detail"]) == (
+        404,
+        "job flow 'absent' not found in namespace 'default'",
+    )
+    assert (await rest.call("GET", path, token="wrong"))[0] == 401
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "ünîcode"])

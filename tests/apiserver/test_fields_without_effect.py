@@ -79,6 +79,9 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     )),
     (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
+    (names.JOBTEMPLATES, {"spec": {"networkTopology": {"mode": "hard"}}}, (
+        "spec.networkTopology",
+    )),
     (BATCH_JOBS, {"spec": {"template": {"spec": {"hostIPC": True}}}}, (
         "spec.template.spec.hostIPC",
     )),

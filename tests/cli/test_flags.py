@@ -348,7 +348,10 @@ def test_invalid_addresses_are_reported_in_one_line(address: str) -> None:
     assert outcome.output.strip() == f"batholith: {address!r} is not [HOST]:PORT"
 
 
-ON_BY_DEFAULT = ("job-controller", "queue-controller", "pg-controller", "cronjob-controller")
+ON_BY_DEFAULT = (
+    "job-controller", "jobflow-controller", "jobtemplate-controller", "queue-controller",
+    "pg-controller", "cronjob-controller",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -363,10 +366,11 @@ ON_BY_DEFAULT = ("job-controller", "queue-controller", "pg-controller", "cronjob
         ("job-controller", ["job-controller"]),
         ("cronjob-controller", ["cronjob-controller"]),
         ("+job-controller,queue-controller", ["job-controller", "queue-controller"]),
-        ("*,-pg-controller,-cronjob-controller", ["job-controller", "queue-controller"]),
-        ("-pg-controller,*,-cronjob-controller", ["job-controller", "queue-controller"]),
+        ("*,-pg-controller,-cronjob-controller", ON_BY_DEFAULT[:-2]),
+        ("-pg-controller,*,-cronjob-controller", ON_BY_DEFAULT[:-2]),
         ("*,-hyperNode-controller,-sharding-controller", ON_BY_DEFAULT),
-        ("job-controller,jobflow-controller", ["job-controller"]),
+        ("job-controller,hyperNode-controller", ["job-controller"]),
+        ("jobflow-controller", ["jobflow-controller"]),
     ],
 )
 def test_controllers_are_selected(text: str, wanted: Sequence[str]) -> None:
@@ -376,11 +380,11 @@ def test_controllers_are_selected(text: str, wanted: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("jobs-controller", "known: job-controller, queue-controller, pg-controller"),
+        ("jobs-controller", "known: job-controller, jobflow-controller, jobtemplate-controller"),
         ("*,-hypernode-controller", "unknown controller 'hypernode-controller'"),
         ("job-controller,-job-controller", "more than once"),
         ("-pg-controller", "enables no controller"),
-        ("jobflow-controller", "enables no controller"),
+        ("hyperNode-controller", "enables no controller"),
     ],
 )
 def test_invalid_controller_lists_are_rejected(text: str, expected: str) -> None:
@@ -420,8 +424,8 @@ def test_malformed_templates_of_init_containers_are_rejected(text: str, tmp_path
 
 
 def test_unsupported_controllers_are_listed() -> None:
-    assert list(unsupported("*,+jobflow-controller,-hyperNode-controller,gc-controller")) == [
-        "jobflow-controller"
+    assert list(unsupported("*,+hyperNode-controller,-sharding-controller,gc-controller")) == [
+        "hyperNode-controller"
     ]
 
 

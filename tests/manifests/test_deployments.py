@@ -8,6 +8,7 @@ from support.manifests import MANIFESTS, OVERLAYS, Json, Objects, kustomized, of
 
 from batholith.admission.webhooks import WEBHOOKS
 from batholith.cli.main import app
+from batholith.model.names import JOBFLOWS
 from batholith.podgroup_ctrl.controller import OWNERS
 
 OVERLAY_DIRS = ("base", *(f"overlays/{overlay}" for overlay in OVERLAYS))
@@ -248,7 +249,7 @@ def test_base_has_no_webhook_for_pods() -> None:
             assert "pods" not in configuration["webhooks"][0]["rules"][0]["resources"]
 
 
-def test_quirk_p11_controllers_may_block_the_deletion_of_owners(
+def test_quirks_p11_and_f14_controllers_may_block_the_deletion_of_owners(
     found: Objects,
 ) -> None:
     rules = of_kind(found, "ClusterRole")["batholith-controllers"]["rules"]
@@ -259,7 +260,8 @@ def test_quirk_p11_controllers_may_block_the_deletion_of_owners(
         for resource in rule["resources"]
         if "update" in rule["verbs"]
     }
-    required = {(owner.group, f"{owner.plural}/finalizers") for owner in OWNERS.values()}
+    owners = (*OWNERS.values(), JOBFLOWS)
+    required = {(owner.group, f"{owner.plural}/finalizers") for owner in owners}
     assert required | {("", "pods/finalizers")} <= updatable
 
 

@@ -13,14 +13,8 @@ from batholith.model import crds, names
 KINDS: dict[str, Facts] = json.loads((DIR / "kinds.json").read_text())
 BY_NAME = {crd["metadata"]["name"]: crd for crd in crds.load()}
 
-TEMPLATES = {
-    "cronjobs.batch.volcano.sh": ".spec.jobTemplate.spec",
-    "jobs.batch.volcano.sh": ".spec",
-}
-"""Where a kind has the spec of a Job."""
-
-LOOSE = {
-    f".tasks[].template.spec.{field}"
+LOOSE = [
+    f"tasks[].template.spec.{field}"
     for field in (
         "containers[].envFrom[].configMapRef",
         "containers[].envFrom[].secretRef",
@@ -32,11 +26,26 @@ LOOSE = {
         "volumes[].projected.sources[].configMap",
         "volumes[].projected.sources[].secret",
     )
-}
+]
 """Maps that Volcano calls atomic and Kubernetes does not: in a pod several appliers may own fields.
 
 The same applies to pod templates in a job.
 """
+PATCH = ".spec.flows[].patch.jobSpec"
+JOB_SPECS = {
+    "cronjobs.batch.volcano.sh": ".spec.jobTemplate.spec",
+    "jobs.batch.volcano.sh": ".spec",
+    "jobflows.flow.volcano.sh": PATCH,
+    "jobtemplates.flow.volcano.sh": ".spec",
+}
+"""Where a definition has the spec of a job."""
+
+OWN_CONDITION_FIELDS: dict[str, Facts] = {
+    "message": {"type": "string"},
+    "passedProbes": {"type": "array"},
+    "passedProbes[]": {"type": "string"},
+    "reason": {"type": "string"},
+}
 
 
 def test_there_is_one_definition_for_each_kind() -> None:
@@ -44,7 +53,9 @@ def test_there_is_one_definition_for_each_kind() -> None:
     for resource in (
         names.COMMANDS,
         names.CRONJOBS,
+        names.JOBFLOWS,
         names.JOBS,
+        names.JOBTEMPLATES,
         names.PODGROUPS,
         names.QUEUES,
     ):
@@ -57,11 +68,21 @@ def test_there_is_one_definition_for_each_kind() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_each_field_is_as_in_volcano(name: str) -> None:
     theirs = read_table(name)
-    if (spec := TEMPLATES.get(name)) is not None:
-        theirs[f"{spec}.suspend"] = {"type": "boolean"}
+    if root := JOB_SPECS.get(name):
+        theirs[f"{root}.suspend"] = {"type": "boolean"}
         for path in LOOSE:
-            assert theirs[f"{spec}{path}"].pop("x-kubernetes-map-type") == "atomic"
+            assert theirs[f"{root}.{path}"].pop("x-kubernetes-map-type") == "atomic"
+    if root == PATCH:
+        own = {f".status.conditions{{}}.{key}": each for key, each in OWN_CONDITION_FIELDS.items()}
+        theirs = {path: _of_patch(path, each) for path, each in theirs.items()} | own
     assert dict(fields(schema(BY_NAME[name]))) == theirs
+
+
+def _of_patch(path: str, limits: Facts) -> Facts:
+    """Volcano has the defaults and required fields of a job in patches, which then set them."""
+    left_out = ("default", "required", "x-kubernetes-list-map-keys", "x-kubernetes-list-type")
+    kept = {keyword: value for keyword, value in limits.items() if keyword not in left_out}
+    return kept if path.startswith(PATCH) else limits
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -86,6 +107,14 @@ def test_definitions_equal_the_yaml_files_with_kubernetes_types_inserted() -> No
         [],
         [
             ("metadata", "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+            ("volumeClaim", "PersistentVolumeClaimSpec"),
+            ("template", "PodTemplateSpec"),
+        ],
+        [
+            ("volumeClaim", "PersistentVolumeClaimSpec.patch"),
+            ("template", "PodTemplateSpec.patch"),
+        ],
+        [
             ("volumeClaim", "PersistentVolumeClaimSpec"),
             ("template", "PodTemplateSpec"),
         ],

@@ -165,6 +165,18 @@ def mounting(name: str) -> Json:
     return {"containers": [container], "volumes": [{"name": "here", "emptyDir": {}}]}
 
 
+def flow(**targets: list[str]) -> Json:
+    flows = [{"name": name, "dependsOn": {"targets": its}} for name, its in targets.items()]
+    return {"kind": "JobFlow", "metadata": {"name": "f"}, "spec": {"flows": flows}}
+
+
+def probed(**probe: Any) -> Json:
+    """A flow whose second Job waits for a probe of the first."""
+    body = flow(a=[], b=["a"])
+    body["spec"]["flows"][1]["dependsOn"]["probe"] = probe
+    return body
+
+
 REFUSED: dict[str, tuple[Json, str]] = {
     "C2": (
         whole(task("m"), plugins={"mpi": ["--master", "boss"]}),
@@ -299,6 +311,32 @@ REFUSED: dict[str, tuple[Json, str]] = {
         {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "root"}},
         "spec.queue: can not submit PodGroup to root queue",
     ),
+    "flow undefined": (flow(a=["z"]), "jobflow Flow is not DAG: vertex is not defined: z"),
+    "flow itself": (flow(a=["a"]), "jobflow Flow is not DAG"),
+    "flow circle": (
+        flow(a=["b"], b=["c"], c=["a"], d=["a"]),
+        "jobflow Flow is not DAG: it has a cycle",
+    ),
+    "flow twice": (
+        flow(a=[]) | {"spec": {"flows": [{"name": "a"}, {"name": "a"}]}},
+        'duplicate value "a"',
+    ),
+    "flow port": (
+        probed(tcpSocketList=[{"port": 0}]),
+        "spec.flows[1].dependsOn.probe: a port must be between 1 and 65535",
+    ),
+    "flow header": (
+        probed(httpGetList=[{"port": 1, "httpHeader": {"name": "a b", "value": ""}}]),
+        "spec.flows[1].dependsOn.probe: a header is invalid",
+    ),
+    "flow path": (
+        probed(httpGetList=[{"port": 1, "path": "/a b"}]),
+        "spec.flows[1].dependsOn.probe: a path must consist of visible ASCII characters",
+    ),
+    "flow phase": (
+        probed(taskStatusList=[{"phase": "Done"}]),
+        "spec.flows[1].dependsOn.probe: the phase of a task is unsupported",
+    ),
     "podgroup inside": (
         {
             "kind": "PodGroup",
@@ -365,6 +403,21 @@ ACCEPTED: dict[str, Json] = {
         *(task(f"t{n}", dependsOn={"name": [f"t{n + 1}"]}) for n in range(30)), task("t30")
     ),
     "estimate": whole(runningEstimate="1h30m"),
+    "flow": flow(a=[], b=["a"], c=["a"], d=["b", "c"]),
+    "flow chain": flow(a=[], **{b: [a] for a, b in zip("abcdefgh", "bcdefghi", strict=True)}),
+    "flow without flows": flow(),
+    "flow probe": probed(
+        httpGetList=[
+            {
+                "taskName": "t",
+                "port": 80,
+                "path": "/a?b=c",
+                "httpHeader": {"name": "X", "value": ""},
+            }
+        ],
+        tcpSocketList=[{"port": 65535}],
+        taskStatusList=[{"phase": "Running"}, {"taskName": "t", "phase": "Completed"}],
+    ),
     "long": whole(name="j" * 59),
     "queue": named(
         "q",

@@ -47,7 +47,9 @@ from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
     CRONJOBS,
+    JOBFLOWS,
     JOBS,
+    JOBTEMPLATES,
     LEASES,
     NAMESPACES,
     NETWORKPOLICIES,
@@ -113,6 +115,7 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
     ):
         await life.run_job()
         await life.run_failing_jobs()
+        await life.run_flow()
         await life.run_queues()
         await life.run_workloads()
         await life.run_batch_job()
@@ -287,6 +290,20 @@ class RbacScenario:
         assert refused_job.status == 403 or "queue" in str(refused_job.body), refused_job
         assert refused_job.status != 201
 
+    async def run_flow(self) -> None:
+        """Two Jobs, the second one after the first, which are deleted at the end."""
+        for name in ("first", "second"):
+            await self._create(JOBTEMPLATES, name, _job(name)["spec"])
+        flows = [{"name": "first"}, {"name": "second", "dependsOn": {"targets": ["first"]}}]
+        spec = {"flows": flows, "jobRetainPolicy": "delete"}
+        await self._create(JOBFLOWS, "flow", spec)
+        await self._wait_until(JOBFLOWS.path(TEST_NAMESPACE, "flow"), _has_message("Succeed"))
+        at = f"/v1/namespaces/{TEST_NAMESPACE}/jobflows"
+        assert [it["name"] for it in (await self._get(at))["items"]] == ["flow"]
+        assert (await self._get(f"{at}/flow"))["phase"] == "Succeed"
+        for name in ("first", "second"):
+            await self._wait_deleted(JOBS.path(TEST_NAMESPACE, f"flow-{name}"))
+
     async def run_queues(self) -> None:
         """A parent that is closed closes its child; a Command for no queue is forgotten."""
         for name, parent in (("parent", "root"), ("child", "parent")):
@@ -360,7 +377,7 @@ class RbacScenario:
 
     async def run_without_lookup_rights(self) -> None:
         """Each of these permissions is required: owned objects cannot be created without it."""
-        for component, kinds in (("controllers", 7), ("api", 1)):
+        for component, kinds in (("controllers", 8), ("api", 1)):
             path = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "", namespaced=False)
             role = await self.server.get(path.path(name=f"batholith-{component}"))
             left = [
@@ -383,6 +400,8 @@ class RbacScenario:
         missed = {("podgroups", name) for name in await self._owners("minus")}
         uid = (await self.server.get(JOBS.path(TEST_NAMESPACE, "minus")))["metadata"]["uid"]
         missed.add(("podgroups", f"minus-{uid}"))
+        await self._create(JOBFLOWS, "minus", {"flows": [{"name": "first"}]})
+        missed.add(("jobs", "minus-first"))
 
         async def all_missed() -> bool:
             lines = [line for line in self.server.kube.audit() if _was_forbidden(line)]

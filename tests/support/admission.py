@@ -8,9 +8,19 @@ import pytest
 
 from batholith.admission import AdmissionSettings, webhooks
 from batholith.model.admission import AdmissionRequest, DeniedError, Json
-from batholith.model.names import CRONJOBS, JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
+from batholith.model.names import (
+    CRONJOBS,
+    JOBFLOWS,
+    JOBS,
+    NAMESPACES,
+    PODGROUPS,
+    QUEUES,
+    Resource,
+)
 
-RESOURCES = {"CronJob": CRONJOBS, "Job": JOBS, "Queue": QUEUES, "PodGroup": PODGROUPS}
+RESOURCES = {
+    "CronJob": CRONJOBS, "Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS,
+}  # fmt: skip
 
 
 class ObjectReaderStub:

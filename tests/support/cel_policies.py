@@ -7,7 +7,7 @@ import yaml
 from support.manifests import MANIFESTS
 from support.realkube import RealKube
 
-from batholith.model.names import CRONJOBS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 
 Json = dict[str, Any]
 
@@ -18,7 +18,8 @@ PLURALS = {
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 RESOURCES: dict[str, Resource] = {
-    "CronJob": CRONJOBS, "Job": JOBS, "Queue": QUEUES, "PodGroup": PODGROUPS, "Pod": PODS,
+    "CronJob": CRONJOBS, "Job": JOBS, "JobFlow": JOBFLOWS, "Queue": QUEUES, "PodGroup": PODGROUPS,
+    "Pod": PODS,
 }  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def _probes() -> Iterator[tuple[Resource, Json]]:
     annotations = {"volcano.sh/jdb-min-available": "0"}
     container = {"name": "main", "image": "busybox"}
     yield CRONJOBS, _object(CRONJOBS, {"schedule": "x", "jobTemplate": {}})
+    yield JOBFLOWS, _object(JOBFLOWS, {"flows": [{"name": "a"}, {"name": "a"}]})
     yield JOBS, _object(JOBS, {})
     yield QUEUES, _object(QUEUES, {"parent": "probe"})
     yield PODGROUPS, _object(PODGROUPS, {"networkTopology": both})

@@ -26,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
 TRAINING = ROOT / "manifests" / "training-crds"
-NAMES = ("jobs", "queues", "podgroups", "commands", "cronjobs")
+NAMES = ("jobs", "queues", "podgroups", "commands", "cronjobs", "jobflows", "jobtemplates")
 
 JOB_SPEC_PLACEHOLDER = "x-batholith-job-spec"
 """Keyword of a schema to be replaced by that of a Job's spec: the ``whole``, or as a ``patch``."""
 PATCH_SUFFIX = ".patch"
-"""Ending of the name of a type of which a patch has a part."""
+"""Ending of the name of a type as it is in patches."""
 _NOT_IN_PATCHES = (
     "default",
     "required",
@@ -150,7 +150,7 @@ def _with_job_specs(node: Any, specs: Mapping[str, Json]) -> Any:
 
 
 def _as_patch(schema: Json) -> Json:
-    """Return a schema for parts of what *schema* describes."""
+    """Return *schema* for patches."""
     created = {key: value for key, value in schema.items() if key not in _NOT_IN_PATCHES}
     if TYPE_PLACEHOLDER in created:
         created[TYPE_PLACEHOLDER] += PATCH_SUFFIX

@@ -17,7 +17,7 @@ from batholith.admission import AdmissionSettings
 Json = dict[str, Any]
 
 DATA = Path(__file__).parents[1] / "data" / "denial-phrases.jsonl"
-UNIMPLEMENTED = ("jobflows/validate", "hypernodes/validate")
+UNIMPLEMENTED = ("hypernodes/validate",)
 """Webhooks of kinds without a controller so far."""
 
 SETTINGS = AdmissionSettings(queue_allocated_pods_check=True)
@@ -91,6 +91,13 @@ def _group(**spec: Any) -> Json:
     meta = {"name": "g", "namespace": "ns"}
     api = "scheduling.volcano.sh/v1beta1"
     return {"apiVersion": api, "kind": "PodGroup", "metadata": meta, "spec": spec}
+
+
+def _flow(**targets: list[str]) -> Json:
+    flows = [{"name": name, "dependsOn": {"targets": its}} for name, its in targets.items()]
+    meta = {"name": "f", "namespace": "ns"}
+    api = "flow.volcano.sh/v1alpha1"
+    return {"apiVersion": api, "kind": "JobFlow", "metadata": meta, "spec": {"flows": flows}}
 
 
 def _pod(**annotations: str) -> Json:
@@ -320,6 +327,8 @@ QUEUES: dict[str, DenialCase] = {
     ),
 }
 OTHERS: dict[str, DenialCase] = {
+    "jobflow Flow is not DAG": DenialCase(new=_flow(a=["b"], b=["a"])),
+    "vertex is not defined": DenialCase(new=_flow(a=["z"])),
     "unable to find queue: %s": DenialCase(
         values=('queue.scheduling.volcano.sh "nosuch" not found',),
         new=_group(queue="nosuch"),

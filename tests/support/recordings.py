@@ -21,6 +21,8 @@ from batholith.admission import WEBHOOKS
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings, SimulationSettings
 from batholith.cron_ctrl.controller import CronJobController
+from batholith.flow_ctrl.controller import JobFlowController
+from batholith.flow_ctrl.template_controller import JobTemplateController
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.events import EventRecorder
@@ -60,7 +62,8 @@ RESOURCES = {
     for one in (
         names.JOBS, names.CRONJOBS, names.PODGROUPS, names.QUEUES, names.PODS,
         names.PRIORITYCLASSES, names.CONFIGMAPS, names.SERVICES, names.SECRETS,
-        names.NETWORKPOLICIES, names.PERSISTENTVOLUMECLAIMS, names.NODES,
+        names.NETWORKPOLICIES, names.PERSISTENTVOLUMECLAIMS, names.NODES, names.JOBFLOWS,
+        names.JOBTEMPLATES,
     )
 }  # fmt: skip
 WORKLOADS = {
@@ -275,6 +278,8 @@ async def recorded_cluster(
             QueueController(manager, clock=clock, recorder=recorder),
             PodGroupController(manager, clock=clock, recorder=recorder),
             JobController(manager, settings=soon, clock=clock, recorder=recorder),
+            JobFlowController(manager, clock=clock, recorder=recorder),
+            JobTemplateController(manager, clock=clock),
             CronJobController(
                 manager,
                 settings=CronJobSettings(time_zone=UTC),

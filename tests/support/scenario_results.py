@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from support.flow_results import flow_results
 
 Json = dict[str, Any]
 
@@ -87,13 +88,15 @@ def _scenario_result(plain: NamespaceRecord, queues: frozenset[str]) -> Json:
             },
         },
         "events": _events(plain.events),
+        **flow_results(plain.timeline, plain.final),
     }
 
 
 def final_result(result: Json) -> Json:
     """The part of a life that is compared for manifests: fates, phases of jobs, pods left."""
     pods = {name: pod["phase"] for name, pod in result["final"]["pods"].items()}
-    return {"applied": result["applied"], "jobs": result["jobs"], "pods": pods}
+    flows = {key: result[key] for key in ("flows",) if key in result}
+    return {"applied": result["applied"], "jobs": result["jobs"], "pods": pods, **flows}
 
 
 def differences(expected: object, got: object, at: str = "") -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from batholith.admission.serving.server import ReviewServer, serve_until_exit
 from batholith.machinery.serving_certificate import ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from batholith.model.admission import Webhook
-from batholith.model.names import CRONJOBS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from batholith.training_ctrl.frameworks import FRAMEWORKS
 
 
@@ -110,6 +110,7 @@ async def _unregister(server: Server, webhooks: Sequence[Webhook], counts: Revie
 
 _PROBES: dict[Resource, Json] = {
     CRONJOBS: {"spec": {"schedule": "@daily", "jobTemplate": {}}},
+    JOBFLOWS: {"spec": {"flows": []}},
     JOBS: job(name="probe"),
     QUEUES: queue("probe"),
     PODGROUPS: {"metadata": {"name": "probe"}, "spec": {"minMember": 1}},

@@ -23,7 +23,16 @@ SOURCES = (
     "components/scheduling-gates/scheduling-gates.yaml",
     *(
         f"components/policies/{subject}-policies.yaml"
-        for subject in ("cronjob", "job", "job-update", "queue", "podgroup", "pod", "relation")
+        for subject in (
+            "cronjob",
+            "job",
+            "job-update",
+            "jobflow",
+            "queue",
+            "podgroup",
+            "pod",
+            "relation",
+        )
     ),
 )
 """Sources of the chart. Helm creates the namespace."""

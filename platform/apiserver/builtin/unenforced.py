@@ -262,6 +262,7 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
+    ("flow.volcano.sh", "JobTemplate"): _volcano_job,
     ("scheduling.volcano.sh", "PodGroup"): _pod_group,
     ("scheduling.volcano.sh", "Queue"): _queue,
 }

@@ -1,6 +1,7 @@
-"""Custom resource definitions: Job, Queue, PodGroup, Command, and Kubeflow's training jobs.
+"""Custom resource definitions: Volcano's kinds and Kubeflow's training jobs.
 
-Fields, defaults and limits of the former are Volcano's, plus ``spec.suspend`` of Job. The YAML
+Fields, defaults and limits of the former are Volcano's, plus ``spec.suspend`` of Job; patches in a
+JobFlow have no defaults. The YAML
 files and the modules of ``training_ctrl.frameworks`` are the source; `make crds` writes the JSON
 file loaded here. It contains each type of Kubernetes, such as the pod template, only once.
 """

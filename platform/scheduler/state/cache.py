@@ -688,7 +688,6 @@ class SchedulerCache:
             pod.gang.version += 1
             self._dirty_gangs[pod.gang.key] = pod.gang
 
-
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)
         other = self._foreign_pods.pop(uid, None)

@@ -1,0 +1,1 @@
+"""JobFlow and JobTemplate controllers: Jobs in the order of their dependencies."""

@@ -1,0 +1,82 @@
+"""The phases of a JobFlow. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..model.flow import FlowPhase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowProgress:
+    """Number of the Jobs that the spec of a flow declares, by their progress."""
+
+    total: int
+    completed: int
+    failed: int
+    running: int
+
+
+class PhaseRules:
+    """The rules of one phase."""
+
+    phase: FlowPhase
+    creates_jobs: bool = False
+    """Whether Jobs are created in this phase."""
+    deletes_jobs: bool = False
+    """Whether the Jobs are deleted if the retain policy is ``delete``."""
+
+    def next_phase(self, progress: FlowProgress) -> FlowPhase | None:
+        """Return the phase that the Jobs require; ``None`` if the flow stays in this one."""
+        return None
+
+
+class Pending(PhaseRules):
+    """No Job runs yet."""
+
+    phase = FlowPhase.PENDING
+    creates_jobs = True
+
+    def next_phase(self, progress: FlowProgress) -> FlowPhase | None:
+        """Failed with its first Job that fails; Running once a Job runs or has completed."""
+        if progress.failed:
+            return FlowPhase.FAILED
+        if not progress.total:
+            return FlowPhase.SUCCEED
+        return FlowPhase.RUNNING if progress.running or progress.completed else None
+
+
+class Running(PhaseRules):
+    """A Job runs or has completed."""
+
+    phase = FlowPhase.RUNNING
+    creates_jobs = True
+
+    def next_phase(self, progress: FlowProgress) -> FlowPhase | None:
+        """Failed with its first Job that fails; Succeed once all Jobs have completed."""
+        if progress.failed:
+            return FlowPhase.FAILED
+        return FlowPhase.SUCCEED if progress.completed == progress.total else None
+
+
+class Succeed(PhaseRules):
+    """All Jobs have completed."""
+
+    phase = FlowPhase.SUCCEED
+    deletes_jobs = True
+
+
+class Failed(PhaseRules):
+    """A Job has failed; the others go on, and no more are created."""
+
+    phase = FlowPhase.FAILED
+
+
+class Terminating(PhaseRules):
+    """Not entered by any controller; treated as final."""
+
+    phase = FlowPhase.TERMINATING
+
+
+RULES: Mapping[FlowPhase, PhaseRules] = {
+    rules.phase: rules for rules in (Pending(), Running(), Succeed(), Failed(), Terminating())
+}
