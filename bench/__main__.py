@@ -217,4 +217,5 @@ def main() -> None:
         asyncio.run(BENCHES[name]())  # type: ignore[arg-type]  # each is a coroutine function
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -39,6 +39,11 @@ def test_quirks_are_read_from_names_of_tests() -> None:
     assert sorted(quirks_in("test_plugins.py", text)) == ["a2", "g1", "g3"]
 
 
+def test_plain_numbers_of_the_scheduler_are_on_another_page() -> None:
+    text = "def test_quirk_3_waits(): pass\ndef test_quirk_p18_is_in_conditions(): pass"
+    assert list(quirks_in("scheduler/test_quirks.py", text)) == ["p18"]
+
+
 def test_new_id_gets_a_row_without_statement() -> None:
     page = "| INV-WQ-1 | One. | |\n"
     found = {"INV-WQ-1": ["a.py"], "q2": ["b.py", "c.py"]}

@@ -23,7 +23,7 @@ _MAX_JOB_NAME = 63
 _SUFFIX = "-12345678"
 """As long as a time in the name of a Job."""
 _MAX_NAME = _MAX_JOB_NAME - 11
-"""Volcano's limit, which leaves room for one more digit than it needs."""
+"""Volcano's limit, one or two characters below what the suffix requires."""
 
 _ZONE_PROBLEMS = {
     TimeZoneProblem.EMPTY: "timeZone must be nil or non-empty string, got empty string",

@@ -136,7 +136,7 @@ async def create_job(
     caller: Caller,
     body: ManualJobIn | None = None,
 ) -> JobOut:
-    """Create a job from the template, whatever the schedule, ``suspend`` and the policy are."""
+    """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(state, caller, namespace=namespace, name=name)
     access = AccessAttributes(verb="create", resource=JOBS, namespace=namespace)
     await state.reviewer.authorize(caller, access)

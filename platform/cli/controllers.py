@@ -76,7 +76,7 @@ class ControllerFlags:
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
     worker_threads_for_cronjob: Annotated[
         int, typer.Option(min=1, help="Workers of the controller of Volcano's CronJobs.")
-    ] = 3
+    ] = 64
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="Workers of the PodGroup controller.")
     ] = 5
@@ -479,15 +479,22 @@ class _Builder:
     def _cron_job_controller(self) -> LeaderElectionRunnable:
         from ..cron_ctrl.controller import CronJobController
         from ..machinery.cronjobs.controller import CronJobSettings
+        from ..machinery.served import ServedController
+        from ..model.names import CRONJOBS
 
         settings = CronJobSettings(
             workers=self.flags.worker_threads_for_cronjob,
             reconcile_timeout=self._timeout,
             work_metrics=self._work_metrics,
         )
-        return CronJobController(
-            self.client, settings=settings, clock=self._clock, recorder=self.recorder
-        )
+
+        def create() -> CronJobController:
+            return CronJobController(
+                self.client, settings=settings, clock=self._clock, recorder=self.recorder
+            )
+
+        # Helm installs no definitions when a release is upgraded.
+        return ServedController(create, CRONJOBS, client=self.client, clock=self._clock)
 
     def _batch_job_controller(self) -> LeaderElectionRunnable:
         from ..batch_ctrl.controller import BatchJobController

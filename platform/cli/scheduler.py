@@ -68,6 +68,12 @@ class SchedulingFlags:
         bool, typer.Option("--default-scheduler", help="Also schedule pods of default-scheduler.")
     ] = False
     default_queue: Annotated[str, typer.Option(help="Queue of gangs without one.")] = "default"
+    stranded_gang_timeout: Annotated[
+        str,
+        typer.Option(
+            help="Time after which the bound pods of a gang that was never complete are evicted."
+        ),
+    ] = "60s"
     feature_gates: Annotated[
         str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
@@ -116,9 +122,28 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
         pod_scheduler_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
         queue_gates=featuregate.is_enabled(flags.feature_gates, featuregate.QUEUE_GATES),
+        stranded_gang_timeout=_stranded_gang_timeout(flags),
         registry=registry,
         work_metrics=WorkQueueMetrics(registry),
     )
+
+
+def _stranded_gang_timeout(flags: SchedulingFlags) -> float:
+    """Return the timeout in seconds.
+
+    Raises:
+        DurationError: it is not a positive duration.
+    """
+    from ..model.durations import DurationError, parse
+
+    try:
+        timeout = parse(flags.stranded_gang_timeout).total_seconds()
+    except DurationError as error:
+        raise DurationError(f"--stranded-gang-timeout: {error}") from None
+    if timeout <= 0:
+        value = flags.stranded_gang_timeout
+        raise DurationError(f"--stranded-gang-timeout={value}: must be more than 0")
+    return timeout
 
 
 def _scheduler(

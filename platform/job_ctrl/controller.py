@@ -187,6 +187,8 @@ class JobController:
             first = self._expectations.observe(key, pod.name) == pod.uid
             tracker = self._job_info(key).pod_tracker
             if tracker.update(pod, now=self._event_time(pod), first_observed=first):
+                if pod.rejection and not (before is not None and before.rejection):
+                    self._metrics.pod_rejected(pod.rejection)
                 self._enqueue(key)
 
     def _pod_deleted(self, key: str, pod: PodInfo) -> None:

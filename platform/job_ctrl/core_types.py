@@ -1,7 +1,7 @@
 """Fields that the job controller reads of objects of Kubernetes."""
 
 from ..model.base import ApiStruct
-from ..model.meta import ObjectMeta
+from ..model.meta import Condition, ObjectMeta
 
 
 class Terminated(ApiStruct, frozen=True):
@@ -30,6 +30,8 @@ class PodStatus(ApiStruct, frozen=True):
     """``status`` of a Pod."""
 
     phase: str = ""
+    reason: str = ""
+    conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 

@@ -226,8 +226,10 @@ def _fail_if_retries_exhausted(view: JobView) -> list[Effect]:
 
 def _sync(view: JobView) -> Iterator[Effect]:
     """Pending and Running: create and update all objects of the job."""
-    # First, because an error in the rest ends this sync and delays the next one.
-    yield from _update_counts(view, immediate=bool(view.last_errors))
+    rejected = [pod for pod in view.pod_tracker.excess() if pod.rejection]
+    # First, because an error in the rest ends this sync and delays the next one. A new leader would
+    # take a rejected pod that is deleted without this write for an evicted one.
+    yield from _update_counts(view, immediate=bool(view.last_errors or rejected))
     if view.pvcs_stale and view.phase is JobPhase.PENDING:
         yield EnsureVolumeClaims()
         return
@@ -240,11 +242,29 @@ def _sync(view: JobView) -> Iterator[Effect]:
         if changes:
             yield UpdatePodGroup(changes, view.podgroup.metadata)
         yield from _warn_unschedulable(view)
-    obsolete = (*view.pod_tracker.outdated(view.job.status.version), *view.pod_tracker.excess())
+    due_at = {pod.uid: view.pod_tracker.replace_at(pod) for pod in rejected}
+    later = [until for until in due_at.values() if until > view.monotonic_now]
+    yield from _requeue_at(view, *later)
+    obsolete = tuple(
+        pod
+        for pod in (
+            *view.pod_tracker.outdated(view.job.status.version),
+            *view.pod_tracker.excess(),
+        )
+        if due_at.get(pod.uid, view.monotonic_now) <= view.monotonic_now
+    )
     if obsolete:
+        yield from _warn_rejected(obsolete)
         yield DeletePods(obsolete)
     if view.admitted:
         yield from _create_missing_pods(view)
+
+
+def _warn_rejected(pods: tuple[PodInfo, ...]) -> Iterator[Effect]:
+    for pod in pods:
+        if pod.rejection:
+            message = f"pod {pod.name} was rejected by its node ({pod.rejection}), and is replaced"
+            yield RecordEvent(Reason.POD_REJECTED, message, warning=True)
 
 
 def _create_missing_pods(view: JobView) -> Iterator[Effect]:

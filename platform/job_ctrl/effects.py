@@ -26,6 +26,7 @@ class Reason(StrEnum):
     PODGROUP_ERROR = "PodGroupError"
     GANG_UNSATISFIABLE = "NotEnoughPods"
     POLICY_NEVER_FIRES = "PolicyCannotFire"
+    POD_REJECTED = "PodRejected"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import Metric, UnknownMetricFamily
 
 from ..model.job import Job, JobPhase
@@ -37,8 +38,18 @@ class JobMetrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._rejected = CounterMetric(
+            "batholith_job_rejected_pods_total",
+            "Pods that a kubelet rejected before a container started; they are created again.",
+            labelnames=("reason",),
+            registry=registry,
+        )
         if registry is not None:
             registry.register(self)
+
+    def pod_rejected(self, reason: str) -> None:
+        """Count a pod that a kubelet rejected for *reason*."""
+        self._rejected.labels(reason).inc()
 
     def phase_entered(self, job: Job, phase: str) -> None:
         """Count the transition of *job* to *phase*."""

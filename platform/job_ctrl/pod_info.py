@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ..model import names
 from ..model.job import JobEvent
-from ..model.pod import FINISHED, PodPhase
+from ..model.pod import FINISHED, PodPhase, is_rejection
 from .core_types import ContainerStatus, Pod
 
 
@@ -35,6 +35,10 @@ class PodInfo:
     """Exit code of the first failed container; 0 if none has failed."""
     restarts: int = 0
     """Sum of the restart counts of all containers."""
+    rejection: str = ""
+    """Reason why the kubelet rejected the pod before a container started, if it did."""
+    replaced: bool = False
+    """The scheduler evicts the pod so that it is created again."""
     resource_version: str = field(default="", compare=False)
     """``resourceVersion`` of the pod that this was parsed from."""
     event_time: str | None = field(default=None, compare=False)
@@ -170,7 +174,11 @@ class PodReader(Protocol):
         ...
 
     def excess(self) -> Iterator[PodInfo]:
-        """Return the pods beyond the replicas of their task."""
+        """Return the pods beyond the replicas of their task, and those that a kubelet rejected."""
+        ...
+
+    def replace_at(self, pod: PodInfo) -> float:
+        """Return when a rejected pod is to be replaced, by the monotonic clock."""
         ...
 
     def outdated(self, version: int) -> Iterator[PodInfo]:
@@ -201,6 +209,11 @@ def parse_pod(pod: Pod) -> PodInfo | None:
     retries = annotations.get(names.JOB_RETRY_COUNT, "")
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
     containers = pod.status.container_statuses
+    is_rejected = is_rejection(phase, pod.status.reason) and not any(
+        state.terminated
+        for one in all_container_statuses(pod)
+        for state in (one.state, one.last_state)
+    )
     codes = (one.state.terminated.exit_code for one in containers if one.state.terminated)
     return PodInfo(
         uid=pod.metadata.uid,
@@ -215,6 +228,11 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         terminating=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
         exit_code=next(filter(None, codes), 0),
+        rejection=pod.status.reason if is_rejected else "",
+        replaced=any(
+            (one.type, one.status) == (names.REPLACED_BY_SCHEDULER, "True")
+            for one in pod.status.conditions
+        ),
         restarts=sum([one.restart_count for one in all_container_statuses(pod)]),
         resource_version=pod.metadata.resource_version,
         event_time=_event_time(pod, phase),

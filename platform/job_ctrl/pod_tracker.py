@@ -7,7 +7,8 @@ A pod is in exactly one *state*:
 * active: not finished, and within the replicas of its task (of any version of the job),
 * finished: succeeded or failed,
 * terminating: being deleted, or its deletion was requested,
-* excess: beyond the replicas of its task, or of a task that the job does not have,
+* excess: beyond the replicas of its task, of a task that the job does not have, or rejected by the
+  kubelet before a container started: it is deleted and created again as if it had not existed,
 * foreign: controlled by an earlier job of the same name; it only occupies its index.
 
 *Lifecycle events* are what policies may react to. The tracker keeps them until the controller has
@@ -27,6 +28,9 @@ from .deferred import DeferredItems
 from .pod_info import LifecycleEvent, PodCounts, PodInfo
 
 Key = TypeVar("Key")
+
+_REJECTION_BACKOFF, _MAX_REJECTION_BACKOFF = 10.0, 360.0
+"""Seconds after which a pod is replaced whose predecessor was rejected, too: doubled each time."""
 
 
 class PodState(Enum):
@@ -53,6 +57,9 @@ class PodTracker:
         # Pods whose deletion was requested without a response: the resourceVersion in the request,
         # and until when the request may explain the deletion of the pod.
         self._unconfirmed_deletions: dict[str, tuple[str, float]] = {}
+        # For each index whose pods were rejected in a row: how many, the last one, and when that is
+        # to be replaced.
+        self._rejections: dict[tuple[str, int], tuple[int, str, float]] = {}
         self._counts: Counter[tuple[PodState, int, str, PodPhase]] = Counter()
         self._ready: Counter[tuple[int, str]] = Counter()
         self._restarts: Counter[tuple[int, str]] = Counter()
@@ -88,7 +95,17 @@ class PodTracker:
             return False
         self._derive_events(None if first_observed else old, pod, now)
         self._store(pod)
+        self._count_rejection(pod, now)
         return True
+
+    def _count_rejection(self, pod: PodInfo, now: float) -> None:
+        index = (pod.task, pod.index)
+        count, uid, _ = self._rejections.get(index, (0, "", 0.0))
+        if pod.phase is PodPhase.RUNNING:
+            self._rejections.pop(index, None)
+        elif pod.rejection and pod.uid != uid:
+            delay = min(_REJECTION_BACKOFF * 2.0 ** (count - 1), _MAX_REJECTION_BACKOFF)
+            self._rejections[index] = (count + 1, pod.uid, now + delay if count else now)
 
     def remove(self, uid: str, *, now: float = 0.0) -> None:
         """Remove a deleted pod: evicted, unless this controller requested the deletion."""
@@ -256,8 +273,13 @@ class PodTracker:
         return iter(self._pods_by_state[PodState.TERMINATING].values())
 
     def excess(self) -> Iterator[PodInfo]:
-        """Return the pods beyond the replicas of their task."""
+        """Return the pods beyond the replicas of their task, and those that a kubelet rejected."""
         return iter(self._pods_by_state[PodState.EXCESS].values())
+
+    def replace_at(self, pod: PodInfo) -> float:
+        """Return when a rejected pod is to be replaced, by the monotonic clock."""
+        _, uid, until = self._rejections.get((pod.task, pod.index), (0, "", -math.inf))
+        return until if uid == pod.uid else -math.inf
 
     def outdated(self, version: int) -> Iterator[PodInfo]:
         """Return the active pods of versions before *version*; visits no pod if there are none."""
@@ -325,7 +347,7 @@ class PodTracker:
             return PodState.FOREIGN
         if pod.terminating or pod.uid in self._deleting:
             return PodState.TERMINATING
-        if pod.index >= self._replicas.get(pod.task, 0):
+        if pod.rejection or pod.index >= self._replicas.get(pod.task, 0):
             return PodState.EXCESS
         return PodState.FINISHED if pod.phase in FINISHED else PodState.ACTIVE
 
@@ -396,8 +418,11 @@ _EVENT_ON_ENTERING = {
 def _pod_events(old: PodInfo | None, new: PodInfo | None) -> Iterator[JobEvent]:
     """Yield the events of a pod that changed from *old* to *new*."""
     if new is None:
-        yield JobEvent.POD_EVICTED
+        if old is None or not (old.replaced or old.rejection):
+            yield JobEvent.POD_EVICTED
         return
+    if new.rejection:
+        return  # it never ran, and is replaced
     if new.terminating and (old is None or new.phase is PodPhase.FAILED):
         return  # fails because it is being deleted; its removal is an eviction
     if (old is None or old.phase is not new.phase) and new.phase in _EVENT_ON_ENTERING:

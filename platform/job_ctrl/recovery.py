@@ -30,6 +30,7 @@ def restore(job: Job, tracker: PodTracker, *, now: float) -> None:
             pod.uid
             for pod in tracker.terminating()
             if pod.index >= replicas.get(pod.task, 0)
+            or pod.rejection
             or _was_deleting(job, pod, JobPhase.RESTARTING, JobPhase.PENDING)
         ]
     )

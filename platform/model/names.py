@@ -59,6 +59,7 @@ EVENTS = Resource("", "v1", "events", "Event")
 BATCH_CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+RESOURCEQUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 PRIORITYCLASSES = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
@@ -114,6 +115,12 @@ QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 removes it once the queue has capacity for the pod."""
 
 # Batholith's own.
+WHY = "batholith.io/why"
+"""Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
+
+REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
+"""Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
+again. The job controller then counts no retry and applies no policy."""
 SIMULATE_PREFIX = "simulate.batholith.io/"
 DIR_PROVISIONER = "folders.batholith.io"
 """Provisioner of the embedded cluster's volumes: one directory per PVC, managed by the agent."""

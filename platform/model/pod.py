@@ -19,6 +19,35 @@ FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 """Final phases."""
 
 
+_REJECTION_REASONS = frozenset(
+    {
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "NodeShutdown",
+        "NodeUnschedulable",
+        "SMTAlignmentError",
+        "TaintToleration",
+        "TopologyAffinityError",
+        "UnexpectedAdmissionError",
+    }
+)
+_OUT_OF_RESOURCE = "OutOf"
+"""Prefix of the reasons for a lack of resources, such as ``OutOfcpu``."""
+
+
+def is_rejection(phase: str, reason: str) -> bool:
+    """Return whether a pod with this phase and ``status.reason`` was rejected by the kubelet.
+
+    The kubelet rejects a pod before it starts a container, mostly because two schedulers have used
+    the same resources. On another node, or later, the same pod may run. Reasons that depend on the
+    pod alone, such as a forbidden sysctl, are not included.
+    """
+    if phase != PodPhase.FAILED:
+        return False
+    return reason in _REJECTION_REASONS or reason.startswith(_OUT_OF_RESOURCE)
+
+
 # Values that Kubernetes supports, in the order of its error messages.
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 IMAGE_PULL_POLICIES = ("Always", "IfNotPresent", "Never")

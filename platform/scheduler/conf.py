@@ -271,7 +271,7 @@ def _create(
 
 
 def _require_compatible(tiers: Tiers) -> None:
-    """Reject drf with a hierarchy beside proportion, in whatever tiers they are."""
+    """Reject drf with a hierarchy together with proportion, even in different tiers."""
     options = {option.name: option for tier in tiers for option in tier}
     drf = options.get("drf")
     if drf is not None and drf.hierarchical and "proportion" in options:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from .actions.registry import ENQUEUE, NamedAction
 from .framework.decision import (
@@ -14,8 +15,16 @@ from .framework.decision import (
 )
 from .framework.derived import Derived
 from .framework.framework import Framework
+from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
+from .framework.preemption import (
+    clear_nominations,
+    drop_unbacked_reservations,
+    update_reservations,
+)
+from .framework.queue_positions import QueuePositions
 from .framework.session import Session
+from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
 from .state.waiting import ANY
@@ -36,14 +45,25 @@ class CycleRunner:
     """Runs cycles on one scheduler cache, keeping what is derived from it between them."""
 
     def __init__(
-        self, cache: SchedulerCache, framework: Framework, actions: Iterable[NamedAction]
+        self,
+        cache: SchedulerCache,
+        framework: Framework,
+        actions: Iterable[NamedAction],
+        *,
+        stranded_timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        """Run *actions* in order in each cycle, with the plugins of *framework*."""
+        """Run *actions* in order in each cycle, with the plugins of *framework*.
+
+        Members of a gang that was never complete are evicted after *stranded_timeout* seconds.
+        """
+        self._stranded = StrandedGangs(timeout=stranded_timeout)
+        self._overcommitted = OvercommittedNodes()
         self.action_timer: ActionTimer = _no_timer
         self._cache = cache
         self._framework = framework
         self._derived = Derived(cache, framework)
         self._actions = list(actions)
+        self._positions = QueuePositions(cache)
         self._unschedulable: dict[str, GangStats] = {}
         self._queue_stats: dict[str, QueueStats] = {}
         self._queue_position = 0
@@ -73,26 +93,40 @@ class CycleRunner:
     ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
-        *now* is a reading of a monotonic clock, *time* the Unix time. *busy* is true if the cluster
-        changes at a high rate, so that members of a new gang may arrive slowly. If *interrupted*
-        returns true, the rest is left to the next cycle.
+        *now* is a reading of a monotonic clock, *time* the Unix time, by default that of the last
+        cycle or *now*. *busy* is true if the cluster changes at a high rate, so that members of
+        a new gang may arrive slowly. If *interrupted* returns true, the rest is left to the next
+        cycle.
         """
         with self._cache.cycle():
-            self._prepare(now if time is None else time)
-            session = self._run_actions(interrupted)
+            self._prepare(max(now, self._cache.cycle_time) if time is None else time)
+            session = self._run_actions(now, interrupted)
             changed_gangs = self._cache.pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
             return Decision(
                 placements=tuple(session.placements),
+                evictions=tuple(session.evictions),
+                nominations=tuple(session.nominations.values()),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
-                reports=tuple(build_report(gang, now=now, busy=busy) for gang in changed_gangs),
+                reports=tuple(
+                    build_report(
+                        gang,
+                        now=now,
+                        busy=busy,
+                        queue=self._cache.queue_of(gang).name,
+                        position=partial(self._positions.position, session, now=now),
+                    )
+                    for gang in changed_gangs
+                ),
                 queue_allocations=tuple(self._queue_allocations()),
                 scheduled=session.scheduled,
                 rejected=session.rejected,
                 plugin_failures=session.calls.failures(),
                 retries=self._pop_retries(),
+                incomplete=tuple(self._stranded.evicted),
+                rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
 
@@ -100,6 +134,7 @@ class CycleRunner:
         """Find the gangs to be tried."""
         self._cache.cycle_time = time
         self._cache.refresh()
+        update_reservations(self._cache)
         self._cache.waiting.wake_due(time)
         self._derived.wake()
         self._cache.waiting.wake_published()
@@ -121,13 +156,17 @@ class CycleRunner:
             interrupted=interrupted or _never,
         )
 
-    def _run_actions(self, interrupted: Callable[[], bool] | None) -> Session:
+    def _run_actions(self, now: float, interrupted: Callable[[], bool] | None) -> Session:
         session = self.open_session(interrupted)
+        clear_nominations(session)
+        self._overcommitted.run(session, now=now)
+        self._stranded.run(session, now=now)
         for name, action in self._actions:
             if session.is_stopped:
                 break
             with self.action_timer(name):
                 action(session)
+        drop_unbacked_reservations(session)
         session.close()
         self._cache.refresh()
         return session
@@ -148,6 +187,7 @@ class CycleRunner:
         return SchedulerStats(
             queues=tuple(self._queue_stats.values()),
             unschedulable=tuple(self._unschedulable.values()),
+            stranded=self._stranded.count,
         )
 
     def _update_queue_stats(self) -> None:

@@ -45,6 +45,18 @@ class SchedulerMetrics:
             ("result",),
             registry=registry,
         )
+        self._stale_placements = Counter(
+            "batholith_scheduler_stale_placements_total",
+            "Placements that did not hold any more when they were about to be bound.",
+            labelnames=("reason",),
+            registry=registry,
+        )
+        self._replaced_pods = Counter(
+            "batholith_scheduler_replaced_pods_total",
+            "Pods that the scheduler evicted so that they are created again.",
+            labelnames=("reason",),
+            registry=registry,
+        )
         self._plugin_errors = Counter(
             "batholith_scheduler_plugin_errors",
             "Calls of scheduler plugins that raised, by plugin and extension point.",
@@ -76,6 +88,10 @@ class SchedulerMetrics:
         yield
         histogram.observe((self._clock.monotonic() - started) * 1000)
 
+    def count_stale_placements(self, reason: str, count: int) -> None:
+        """Count placements that were forgotten for *reason* before they were bound."""
+        self._stale_placements.labels(reason).inc(count)
+
     def record_decision(self, decision: Decision) -> None:
         """Count the attempts of *decision*, and expose its stats."""
         if decision.scheduled:
@@ -84,6 +100,9 @@ class SchedulerMetrics:
             self._attempts.labels("unschedulable").inc(decision.rejected)
         for reason, count in decision.retries:
             self._retries.labels(reason).inc(count)
+        for eviction in decision.evictions:
+            if eviction.replaced:
+                self._replaced_pods.labels(eviction.reason).inc()
         for failure in decision.plugin_failures:
             labels = (failure.plugin, failure.extension_point)
             self._plugin_errors.labels(*labels).inc(failure.count)
@@ -93,6 +112,11 @@ class SchedulerMetrics:
         """Yield the gauges, all from one decision."""
         stats = self._stats
         yield from _unschedulable(stats.unschedulable)
+        yield GaugeMetricFamily(
+            "batholith_scheduler_stranded_gangs",
+            "Gangs that were never complete and of which pods are bound.",
+            value=stats.stranded,
+        )
         yield from _queue_metrics(stats.queues)
 
 

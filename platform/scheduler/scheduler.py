@@ -36,9 +36,11 @@ from ..model.queue import Queue
 from . import conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
-from .framework.decision import Decision
+from .framework.decision import Decision, IncompleteEviction
 from .framework.framework import Framework
+from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
 from .metrics import ReloadMetrics, SchedulerMetrics
+from .node_metrics import NodeMetricsReader
 from .state.cache import SchedulerCache
 from .state.core_types import (
     CSINode,
@@ -50,12 +52,15 @@ from .state.core_types import (
     PriorityClass,
     StorageClass,
 )
+from .state.disruption_budgets import PodDisruptionBudget
 from .state.events import (
     CacheEvent,
     CSINodeEvent,
+    EvictionForgotten,
     NamespaceEvent,
     NodeEvent,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -63,9 +68,14 @@ from .state.events import (
     PVEvent,
     QueueEvent,
     Recheck,
+    ResourceQuotaEvent,
     StorageClassEvent,
 )
+from .state.resource_quotas import ResourceQuota
 from .writers.binder import Binder
+from .writers.evictor import Evictor
+from .writers.nominator import Nominator
+from .writers.placement_check import PlacementCheck
 from .writers.pod_versions import PodVersions
 from .writers.scheduling_gates import SchedulingGateManager
 from .writers.status_updater import StatusUpdater, WriteIntervals
@@ -77,6 +87,9 @@ T = TypeVar("T", bound=HasMeta)
 _BATCH_DELAY = 0.02
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
+
+_EVICTION_RETRY_DELAY = 300.0
+"""Seconds for which a pod whose eviction was refused is not chosen again."""
 
 _MIN_RETRY_DELAY = 0.01
 """Seconds until a cycle for gangs that are due, so that several are tried in one."""
@@ -112,6 +125,9 @@ class SchedulerSettings:
 
     max_status_writes_in_flight: int = 16
     """Concurrent status writes."""
+
+    stranded_gang_timeout: float = DEFAULT_TIMEOUT
+    """Seconds after which the bound members of a gang that was never complete are evicted."""
 
     inline_cycle_max_tasks: int = 200
     """Pending tasks up to which a cycle runs on the event loop: it takes a few milliseconds at most
@@ -155,11 +171,18 @@ class Scheduler:
         self._scheduler_cache = _new_cache(self._settings)
         self._metrics = SchedulerMetrics(self._settings.registry, clock=self._clock)
         self._cycle_runner = CycleRunner(
-            self._scheduler_cache, Framework(loaded.tiers), loaded.actions
+            self._scheduler_cache,
+            Framework(loaded.tiers),
+            loaded.actions,
+            stranded_timeout=self._settings.stranded_gang_timeout,
         )
         self._cycle_runner.action_timer = self._metrics.action
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
+        self._node_metrics = NodeMetricsReader(
+            client, clock=self._clock, deliver=self._enqueue_event
+        )
+        self._node_metrics.set_source(_metrics_source(loaded))
         self._retry_timer: Timer | None = None
         self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
@@ -167,14 +190,22 @@ class Scheduler:
             self._clock, lambda key: self._enqueue_event(Recheck(key))
         )
         self._pod_informer = Informer(client, names.PODS, Pod)
+        self._node_informer = Informer(client, names.NODES, Node)
+        self._podgroup_informer = Informer(client, names.PODGROUPS, PodGroup)
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
-        self._binder = Binder(
+        self._binder = self._new_binder(client, recorder)
+        self._evictor = Evictor(
             client,
             recorder=recorder,
             clock=self._clock,
             max_in_flight=self._settings.max_bindings_in_flight,
-            forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
+            forget=self._forget_eviction,
+        )
+        self._nominator = Nominator(
+            client,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
             pod_versions=self._pod_versions,
         )
         self._gate_manager = SchedulingGateManager(
@@ -193,8 +224,30 @@ class Scheduler:
             change_rate=self._change_rate,
         )
         if self._settings.work_metrics is not None:
-            for queue in (self._binder.queue, self._status_updater.queue, self._gate_manager.queue):
-                self._settings.work_metrics.register(queue)
+            for writer in (
+                self._binder,
+                self._status_updater,
+                self._gate_manager,
+                self._evictor,
+                self._nominator,
+            ):
+                self._settings.work_metrics.register(writer.queue)
+
+    def _new_binder(self, client: Client, recorder: Recorder | None) -> Binder:
+        return Binder(
+            client,
+            recorder=recorder,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
+            forget=lambda uid: self._enqueue_event(PlacementForgotten(uid)),
+            pod_versions=self._pod_versions,
+            check=PlacementCheck(
+                nodes=self._node_informer.get,
+                pods=self._pod_informer.get,
+                podgroups=self._podgroup_informer.get,
+            ),
+            count_stale=self._metrics.count_stale_placements,
+        )
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -205,16 +258,20 @@ class Scheduler:
         """
         sources = (
             self._source(self._informer(names.PRIORITYCLASSES, PriorityClass), PriorityClassEvent),
-            self._optional(self._informer(names.NAMESPACES, Namespace), NamespaceEvent),
-            self._optional(self._informer(names.STORAGECLASSES, StorageClass), StorageClassEvent),
-            self._optional(self._informer(names.CSINODES, CSINode), CSINodeEvent),
-            self._optional(self._informer(names.PERSISTENTVOLUMES, PersistentVolume), PVEvent),
+            self._optional_source(names.NAMESPACES, Namespace, NamespaceEvent),
+            self._optional_source(names.STORAGECLASSES, StorageClass, StorageClassEvent),
+            self._optional_source(names.CSINODES, CSINode, CSINodeEvent),
+            self._optional_source(names.PERSISTENTVOLUMES, PersistentVolume, PVEvent),
             self._source(self._informer(names.QUEUES, Queue), QueueEvent),
-            self._source(self._informer(names.NODES, Node), NodeEvent),
+            self._source(self._node_informer, NodeEvent),
             self._source(
                 self._informer(names.PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim), PVCEvent
             ),
-            self._source(self._informer(names.PODGROUPS, PodGroup), PodGroupEvent),
+            self._optional_source(
+                names.POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetEvent
+            ),
+            self._optional_source(names.RESOURCEQUOTAS, ResourceQuota, ResourceQuotaEvent),
+            self._source(self._podgroup_informer, PodGroupEvent),
             self._source(self._pod_informer, PodEvent),
         )
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
@@ -225,9 +282,12 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             if self._reloader is not None:
                 tasks.create_task(supervise("configuration reload", self._reloader.run))
+            tasks.create_task(supervise("measurement of nodes", self._node_metrics.run))
             tasks.create_task(self._binder.run())
             tasks.create_task(self._status_updater.run())
             tasks.create_task(self._gate_manager.run())
+            tasks.create_task(self._evictor.run())
+            tasks.create_task(self._nominator.run())
             # A failed cycle ends the process: it may leave the scheduler cache half changed.
             await supervise("scheduling cycle", self._run_cycles, fatal=(Exception,))
 
@@ -270,6 +330,7 @@ class Scheduler:
         if self._new_conf is not None:
             loaded, self._new_conf = self._new_conf, None
             self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
+            self._node_metrics.set_source(_metrics_source(loaded))
             self._scheduler_cache.capacity_generation += 1
 
     # -- events --------------------------------------------------------------------------------
@@ -282,10 +343,19 @@ class Scheduler:
     ) -> KindSource[T]:
         return KindSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
 
-    def _optional(
-        self, informer: Informer[T], event: Callable[[T | None, T | None], CacheEvent]
+    def _optional_source(
+        self,
+        resource: Resource,
+        view: type[T],
+        event: Callable[[T | None, T | None], CacheEvent],
     ) -> OptionalSource[T]:
+        """Return the source of a kind without which the scheduler works, too."""
+        informer = self._informer(resource, view)
         return OptionalSource(informer, lambda old, new: self._enqueue_event(event(old, new)))
+
+    def _forget_eviction(self, uid: str) -> None:
+        until = self._clock.now().timestamp() + _EVICTION_RETRY_DELAY
+        self._enqueue_event(EvictionForgotten(uid, until))
 
     def _enqueue_event(self, event: CacheEvent) -> None:
         self._events.append(event)
@@ -311,6 +381,10 @@ class Scheduler:
             case PodEvent(old, new):
                 self._change_rate.observe()
                 pod = new or old
+                if new is not None and self._scheduler_cache.task(new.metadata.uid):
+                    self._evictor.observe(new)
+                elif pod is not None:
+                    self._evictor.discard(pod.metadata.uid)
                 if pod is not None and (new is None or new.spec.node_name):
                     self._status_updater.forget_pod(pod.metadata.uid)
                     self._binder.forget_backoff(pod.metadata.uid)
@@ -383,6 +457,9 @@ class Scheduler:
         for placement in decision.placements:
             self._status_updater.forget_pod(placement.uid)
         self._binder.bind(decision.placements)
+        self._nominator.nominate(
+            decision.nominations, partial(self._evictor.evict, decision.evictions)
+        )
         self._gate_manager.remove_gates(decision.ungated)
         for report in decision.reports:
             self._status_updater.submit(report)
@@ -390,8 +467,28 @@ class Scheduler:
                 self._enqueue_event(Recheck(report.key))
             elif report.requeue_after is not None:
                 self._delayed_rechecks.add(report.key, report.requeue_after)
+        for key, delay in decision.rechecks.items():
+            self._delayed_rechecks.add(key, delay)
+        for eviction in decision.incomplete:
+            self._record_incomplete(eviction)
         for allocation in decision.queue_allocations:
             self._status_updater.set_allocated(allocation.queue, allocation.allocated)
+
+    def _record_incomplete(self, eviction: IncompleteEviction) -> None:
+        podgroup = eviction.gang.podgroup
+        log.info("stranded gang evicted", extra=eviction.gang.log_fields())
+        if self._recorder is not None and podgroup is not None:
+            self._recorder.record(
+                object_reference(names.PODGROUPS, podgroup.metadata),
+                type="Warning",
+                reason=GANG_INCOMPLETE,
+                message=eviction.message,
+            )
+
+
+def _metrics_source(loaded: conf.Conf) -> conf.MetricsSource | None:
+    """Return where nodes are measured, if a plugin uses that."""
+    return loaded.metrics if "usage" in loaded.plugin_names else None
 
 
 def _new_cache(settings: SchedulerSettings) -> SchedulerCache:

@@ -6,7 +6,7 @@ again when it is deleted.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..kube.client.client import Client
@@ -15,6 +15,7 @@ from ..kube.supervision import supervise
 from ..kube.timing import Timing
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.event_recorder import SharedRecorder
+from ..machinery.served import ServedResources, run_while
 from ..model import names
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
@@ -24,7 +25,6 @@ from .frameworks.base import Framework
 from .gangs import Gang, VolcanoGang, gang_of
 from .kind_controller import BY_JOB, KindController, SharedParts, index_by_job
 from .metrics import TrainingMetrics
-from .served import ServedResources
 from .settings import TrainingSettings, UnknownKindError
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class TrainingController:
             log.info("kind served", extra={"kind": name})
             watched = self._watched(framework)
             controller = KindController(framework, self._shared, watched=watched)
-            await _run_while(
+            await run_while(
                 controller.run(ready=ready, elected=elected),
                 self._wait_until_changed(framework, watched),
             )
@@ -154,19 +154,6 @@ class TrainingController:
     def _watched(self, framework: Framework[Any]) -> tuple[Resource, ...]:
         """Return the other resources of the framework that the API server has."""
         return tuple(each for each in framework.watched if self._served.has(each))
-
-
-async def _run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:
-    """Run *work* until *end* returns, then cancel it and wait for it."""
-    working, ending = asyncio.create_task(work), asyncio.create_task(end)
-    try:
-        await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ending.cancel()
-        working.cancel()
-        await asyncio.wait((working, ending))
-    if not working.cancelled():
-        await working  # raises its error
 
 
 def select_frameworks(

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..model.base import ApiStruct
 from ..model.meta import Condition, ObjectMeta
-from ..model.pod import FINISHED, PodPhase
+from ..model.pod import FINISHED, PodPhase, is_rejection
 
 
 class Terminated(ApiStruct, frozen=True):
@@ -72,6 +72,14 @@ class Pod(ApiStruct, frozen=True):
     def phase(self) -> str:
         """The pod's phase; a new pod is Pending."""
         return self.status.phase or PodPhase.PENDING
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the kubelet has rejected the pod before a container started."""
+        statuses = (*self.status.container_statuses, *self.status.init_container_statuses)
+        return is_rejection(self.phase, self.status.reason) and not any(
+            each.state.terminated for each in statuses
+        )
 
     @property
     def is_terminating(self) -> bool:

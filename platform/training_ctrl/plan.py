@@ -53,6 +53,9 @@ from .view import View
 GANG_RECHECK = 10.0
 """Seconds after which a job that waits for its PodGroup is reconciled again."""
 
+REJECTION_DELAY = 5
+"""Minimum age of a pod that a kubelet rejected when it is deleted and created again."""
+
 OTHER_SCHEDULER = (
     "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
 )
@@ -193,8 +196,16 @@ def _unfinished(view: View, draft: StatusDraft) -> Plan:
         effects=(*gang_effects, *_effects(view, replicas)),
         status=draft.status(),
         transitions=tuple(draft.transitions),
-        requeue_after=_deadline(view, draft),
+        requeue_after=_requeue_after(view, draft, replicas),
     )
+
+
+def _requeue_after(view: View, draft: StatusDraft, replicas: _Replicas) -> float | None:
+    """Return the seconds until the job's deadline, or until a rejected pod is replaced."""
+    delays = [_replacement_delay(view, pod) for group in replicas.groups for pod in group.rejected]
+    deadline = _deadline(view, draft)
+    times_left = [*(each for each in delays if each > 0), *([] if deadline is None else [deadline])]
+    return min(times_left, default=None)
 
 
 def _deadline(view: View, draft: StatusDraft) -> float | None:
@@ -375,8 +386,8 @@ def _pod_effects(view: View, replicas: _Replicas) -> Iterator[Effect]:
     deleted = [
         pod
         for group in replicas.groups
-        for pod in (*group.pods.excess, *group.restarting)
-        if not pod.is_terminating
+        for pod in (*group.pods.excess, *group.restarting, *group.rejected)
+        if not pod.is_terminating and _replacement_delay(view, pod) <= 0
     ]
     if deleted:
         yield DeletePods(tuple(deleted))
@@ -389,6 +400,15 @@ def _pod_effects(view: View, replicas: _Replicas) -> Iterator[Effect]:
             if sets_restart_policy(view.job, replica_type):
                 yield Warn(Reason.SET_RESTART_POLICY, RESTART_POLICY_IGNORED)
             yield CreatePods(replica_type, tuple(missing))
+
+
+def _replacement_delay(view: View, pod: Pod) -> float:
+    """Return the seconds until *pod* is deleted: one that its node rejects again and again must not
+    be created again and again without a delay."""
+    if not pod.is_rejected:
+        return 0.0
+    left = restarts.remaining(pod.metadata.creation_timestamp, REJECTION_DELAY, view.now)
+    return max(left or 0.0, 0.0)
 
 
 def _service_effects(replicas: _Replicas) -> Iterator[Effect]:

@@ -7,6 +7,7 @@ from ..machinery.pod_ranking import deletion_order
 from ..model import names
 from ..model.meta import HasMeta
 from ..model.pod import PodPhase
+from ..model.training.types import RestartPolicy
 from .core_types import Pod, Service
 from .observation import ReplicaCounts
 from .replica_pods import Reaction, deletion_requested_by, exit_code, reaction
@@ -24,9 +25,12 @@ class ReplicaGroup:
     pods: Slots[Pod]
     services: Slots[Service]
     current: Mapping[int, Pod]
-    """Pods by index, without those of an earlier run of the job."""
+    """Pods by index, without those of an earlier run of the job, and without *rejected* ones."""
     restarting: tuple[Pod, ...]
     """Failed pods that are created again."""
+    rejected: tuple[Pod, ...]
+    """Pods that a kubelet rejected before a container started: they are created again, too, and
+    count neither as failed nor as restarted."""
     fails_job: bool
     """Whether a program has failed with an exit code that is not retried."""
 
@@ -63,11 +67,17 @@ def _group(
     number = spec.replicas or 0
     index_of = _index if view.framework.has_index(replica_type) else _only_index
     pod_slots = arrange(pods, number, index_of=index_of, rank=deletion_order)
-    current = {
+    of_this_run = {
         index: pod
         for index, pod in pod_slots.by_index.items()
         if not deletion_requested_by(pod, started)
     }
+    rejected = {
+        index: pod
+        for index, pod in of_this_run.items()
+        if pod.is_rejected and spec.restart_policy != RestartPolicy.NEVER
+    }
+    current = {index: pod for index, pod in of_this_run.items() if index not in rejected}
     reactions = {
         pod.metadata.uid: reaction(
             spec.restart_policy, exit_code(pod, view.framework.kind.main_container)
@@ -85,6 +95,7 @@ def _group(
         restarting=tuple(
             pod for pod in current.values() if reactions.get(pod.metadata.uid) is Reaction.RESTART
         ),
+        rejected=tuple(rejected.values()),
         fails_job=Reaction.FAIL in reactions.values(),
     )
 

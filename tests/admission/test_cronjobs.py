@@ -92,7 +92,7 @@ def test_an_update_is_denied_only_for_what_it_changes() -> None:
 
 
 def test_a_template_from_which_no_job_can_be_created_causes_a_warning() -> None:
-    """Volcano says nothing, and each creation fails."""
+    """Volcano reports nothing, and each creation fails."""
     twice = {"spec": job(task("t"), task("t"))["spec"]}
     new = cronjob(jobTemplate=twice)
     admit(new)

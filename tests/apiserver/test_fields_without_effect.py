@@ -63,9 +63,7 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.NAMESPACES, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "b"}}}, (
         "metadata.labels[pod-security.kubernetes.io/enforce]",
     )),
-    (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, (
-        "spec.taints[0].effect",
-    )),
+    (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, ()),
     (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, ()),
     (names.SERVICES, {"spec": {"type": "NodePort"}}, ("spec.type",)),
     (names.SERVICES, {"spec": {"type": "LoadBalancer"}}, ("spec.type",)),
@@ -90,6 +88,12 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (BATCH_CRONJOBS, {"spec": {"jobTemplate": {"spec": {
         "managedBy": "ex.io/mine", "template": {"spec": {"hostPID": True}}}}}}, (
         "spec.jobTemplate.spec.managedBy", "spec.jobTemplate.spec.template.spec.hostPID",
+    )),
+    (names.CRONJOBS, {"spec": {"jobTemplate": {"spec": {
+        "networkTopology": {"mode": "soft"},
+        "tasks": [{"topologyPolicy": "restricted", "template": {"spec": {"hostPID": True}}}]}}}}, (
+        "spec.jobTemplate.spec.tasks[0].template.spec.hostPID",
+        "spec.jobTemplate.spec.networkTopology", "spec.jobTemplate.spec.tasks[0].topologyPolicy",
     )),
     (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
     (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),

@@ -90,7 +90,7 @@ ROWS: Mapping[str, EnforcementRow] = {
         {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
     ),
     "batch/v1/cronjobs": enforced(
-        "batch_ctrl/cronjobs/controller.py",
+        "batch_ctrl/cronjobs/core_types.py",
         {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": _ONCE}}}},
     ),
     "batch/v1/jobs": enforced("batch_ctrl/controller.py", {"spec": {"template": _ONCE}}),
@@ -138,6 +138,10 @@ ROWS: Mapping[str, EnforcementRow] = {
     "resource.k8s.io/v1/resourceslices": warned(
         {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}}
     ),
+    "batch.volcano.sh/v1alpha1/cronjobs": enforced(
+        "machinery/cronjobs/controller.py",
+        {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {}}}},
+    ),
     "batch.volcano.sh/v1alpha1/jobs": enforced("job_ctrl/pods.py"),
     "scheduling.volcano.sh/v1beta1/podgroups": enforced(
         f"{SCHEDULER}/state/gangs.py", {"spec": {}}
@@ -160,7 +164,8 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
-        "batch.volcano.sh/v1alpha1/jobs", "scheduling.volcano.sh/v1beta1/queues",
+        "batch.volcano.sh/v1alpha1/cronjobs", "batch.volcano.sh/v1alpha1/jobs",
+        "scheduling.volcano.sh/v1beta1/queues",
     )},
     **{f"{path}/scale": _STATUS for path in (
         "v1/replicationcontrollers", "apps/v1/deployments", "apps/v1/replicasets",
@@ -242,7 +247,9 @@ async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> N
         if "list" not in kind.entry["verbs"] or kind.path in _MADE_ELSEWHERE:
             continue
         body = {"metadata": {"name": "row"}, **row.body}
-        if kind.path.endswith(("volcano.sh/v1alpha1/commands", "queues", "podgroups")):
+        if kind.path.endswith(
+            ("volcano.sh/v1alpha1/commands", "v1alpha1/cronjobs", "queues", "podgroups")
+        ):
             body |= _head(kind)
         response = await server.request("POST", f"{kind.url()}?dryRun=All", body)
         assert response.status == 201, (kind.path, response.body)

@@ -129,7 +129,7 @@ def test_the_arguments_of_volcanos_chart_for_its_controllers(
     cluster, work, serving = ParsedCommand().controllers(*CHART_CONTROLLERS)
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
-    assert work.worker_threads_for_cronjob == 3
+    assert work.worker_threads_for_cronjob == 64
     assert set(select(work.selection)) == set(ON_BY_DEFAULT)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
@@ -267,6 +267,18 @@ def test_an_invalid_master_url_and_missing_files_are_named() -> None:
 )
 def test_a_reconcile_timeout_must_be_positive(given: str, expected: str) -> None:
     outcome = CliRunner().invoke(app, ["controllers", f"--reconcile-timeout={given}"])
+    assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("soon", '--stranded-gang-timeout: time: invalid duration "soon"'),
+        ("0s", "--stranded-gang-timeout=0s: must be more than 0"),
+    ],
+)
+def test_the_timeout_of_stranded_gangs_must_be_positive(given: str, expected: str) -> None:
+    outcome = CliRunner().invoke(app, ["scheduler", f"--stranded-gang-timeout={given}"])
     assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {expected}")
 
 

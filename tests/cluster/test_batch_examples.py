@@ -53,6 +53,7 @@ async def test_kubectl_runs_jobs_and_cronjobs(tmp_path: Path) -> None:
             indexed_job(user),
             gang(user),
             cronjob(user),
+            volcano_cronjob(user),
             suspended_job(user),
             failing_job(user),
         ]
@@ -96,6 +97,17 @@ async def cronjob(user: User) -> None:
     assert owner.split() == ["report"]
     await user.kubectl("create", "job", "now", "--from=cronjob/report")
     await user.wait("--for=condition=complete", "job/now")
+
+
+async def volcano_cronjob(user: User) -> None:
+    """A CronJob of Volcano: its short names, and a job that completes."""
+    example = (EXAMPLES / "volcano-cronjob.yaml").read_text()
+    await user.apply(example.replace('"*/5 * * * *"', '"@every 2s"'))
+    await user.wait("--for=jsonpath={.status.lastSuccessfulTime}", "cronvj/nightly")
+    assert await user.get("{.items[*].metadata.name}", "cronvcjob") == "nightly"
+    assert await user.get("{.items[0].metadata.labels.app}", "vcjob") == "nightly"
+    suspended = '{"spec": {"suspend": true}}'
+    await user.kubectl("patch", "cronvj/nightly", "--type=merge", f"-p={suspended}")
 
 
 SUSPENDED = """

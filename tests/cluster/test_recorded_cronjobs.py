@@ -3,7 +3,6 @@
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from support.api_servers import ServerFactory
 from support.recordings import RecordedCluster, Replay, load_recordings, recorded_cluster
 from support.replay_runner import differences_when_settled
@@ -34,8 +33,3 @@ async def test_they_live_as_recorded(servers: ServerFactory, tmp_path: Path) -> 
         for name, recording in RECORDINGS.items():
             found = await replay_a_minute(cluster, recording)
             assert not found, "\n".join((name, *found))
-
-
-@pytest.mark.parametrize("name", RECORDINGS)
-def test_each_recording_has_a_cronjob(name: str) -> None:
-    assert RECORDINGS[name]["life"]["made"]["CronJob"]

@@ -12,6 +12,8 @@ from support.recordings import load_recordings
 from support.replay_runner import DifferencesByScenario, replay_concurrently, replay_sequentially
 from support.scenario_results import Json
 
+from batholith.scheduler import conf
+
 pytestmark = pytest.mark.timeout(900)  # one set-up runs all of them
 
 SCENARIOS: dict[str, Json] = {each["name"]: each for each in load_recordings("scenarios.jsonl")}
@@ -20,6 +22,12 @@ EXCLUSIVE_SCENARIOS = frozenset({
     "policy-pending-timeout", "policy-unknown", "unknown-no-policy",
 })  # fmt: skip
 """Scenarios that need the nodes for themselves."""
+
+EVICTING_SCENARIOS = frozenset({"preempt", "reclaim"})
+"""Scenarios in which pods are evicted for others."""
+
+EVICTING = conf.DEFAULT.replace("backfill", "backfill, reclaim, preempt")
+"""The configuration of the recordings, as far as it matters."""
 
 
 def called(names: Iterable[str]) -> list[Json]:
@@ -43,14 +51,22 @@ def results(
 
     async def all_of_them() -> DifferencesByScenario:
         crowd = replay_concurrently(
-            servers, directory / "crowd", called(asked - EXCLUSIVE_SCENARIOS)
+            servers,
+            directory / "crowd",
+            called(asked - EXCLUSIVE_SCENARIOS - EVICTING_SCENARIOS),
+        )
+        evicting = replay_sequentially(
+            servers,
+            directory / "evicting",
+            called(asked & EVICTING_SCENARIOS),
+            scheduler_conf=EVICTING,
         )
         single = replay_sequentially(
             servers, directory / "single", called(asked & EXCLUSIVE_SCENARIOS)
         )
         if servers.concurrent:
-            return dict(ChainMap(*await asyncio.gather(crowd, single)))
-        return await crowd | await single
+            return dict(ChainMap(*await asyncio.gather(crowd, single, evicting)))
+        return await crowd | await single | await evicting
 
     return asyncio.run(all_of_them())
 
@@ -62,8 +78,9 @@ def test_it_lives_as_recorded(results: DifferencesByScenario, scenario: str) -> 
 
 def test_each_recorded_scenario_is_replayed_or_left_out_for_a_reason() -> None:
     assert not SCENARIOS.keys() & LEFT_OUT.keys()
-    others = [load_recordings(f"{name}.jsonl") for name in ("cronjobs", "workloads")]
-    assert len(SCENARIOS) + sum(map(len, others)) + len(LEFT_OUT) == 99
+    others = [*load_recordings("cronjobs.jsonl"), *load_recordings("workloads.jsonl")]
+    scenarios = [each for each in others if "--" not in each["name"]]  # the rest are manifests
+    assert len(SCENARIOS) + len(scenarios) + len(LEFT_OUT) == 99
 
 
 def test_users_are_told_of_each_difference() -> None:

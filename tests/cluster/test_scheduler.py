@@ -1,6 +1,7 @@
 """The scheduler on an API server: what it writes, and how often."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from batholith.model.names import (
     PODS,
     QUEUE_GATE,
     QUEUES,
+    WHY,
 )
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 from batholith.scheduler.writers.status_updater import WriteIntervals
@@ -182,8 +184,7 @@ async def test_gang_that_does_not_fit_has_a_fit_error_and_starts_on_a_new_node(
         await wait_group_message(
             server,
             "g",
-            "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable; "
-            "Pending: 2 Schedulable, 2 Unschedulable. Origin reason is g-t-2: "
+            "2 of 4 pods cannot be scheduled: g-t-2: "
             "0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, free 4).",
         )
         condition = (await group(server, "g"))["status"]["conditions"][0]
@@ -218,9 +219,49 @@ async def test_podgroup_rejected_by_enqueue_is_unschedulable_without_pods(
         await wait_group_message(
             server,
             "g",
-            "3/3 tasks in gang unschedulable: resource in cluster is overused: "
-            "overused cpu (requested 180, free 9.6)",
+            "3 of 3 pods cannot be scheduled: resource in cluster is overused: "
+            "insufficient cpu (requested 180, free 9.6, overcommit factor 1.2)",
         )
+
+
+async def test_waiting_gang_is_explained_in_an_annotation_until_it_starts(server: Server) -> None:
+    async def explanation(name: str = "g") -> Any:
+        annotations = (await group(server, name))["metadata"].get("annotations", {})
+        return json.loads(annotations.get(WHY, "null"))
+
+    async with scheduling(server):
+        await add_node(server, "a", cpu="3")
+        await add_group(server, "g", 2)
+        for i in range(2):
+            await add_pod(server, f"g-t-{i}", "g", cpu="2")
+
+        async def is_explained() -> bool:
+            return bool(((await explanation()) or {}).get("stage") == "nodes")
+
+        await wait_until_true(is_explained)
+        found = await explanation()
+        conditions = (await group(server, "g"))["status"]["conditions"]
+        assert found["message"] == conditions[0]["message"]
+        lacks = {"cpu": {"requested": "2", "free": "1"}}
+        assert found["nodes"]["nearest"] == {"name": "a", "lacks": lacks}
+        assert found["queue"] == {"name": "default", "position": 1, "waiting": 1}
+        version = (await group(server, "g"))["metadata"]["resourceVersion"]
+    async with scheduling(server):  # again, with a gang behind it
+        await add_group(server, "h", 1)
+        await add_pod(server, "h-t-0", "h", cpu="4")
+
+        async def is_second() -> bool:
+            return bool(((await explanation("h")) or {}).get("queue", {}).get("position") == 2)
+
+        await wait_until_true(is_second)
+        assert (await group(server, "g"))["metadata"]["resourceVersion"] == version
+        await add_node(server, "b", cpu="3")
+        await wait_bound(server, "g-t-0", "g-t-1")
+
+        async def is_removed() -> bool:
+            return await explanation() is None
+
+        await wait_until_true(is_removed)
 
 
 async def test_starting_gang_needs_few_writes_of_its_podgroup(server: Server) -> None:

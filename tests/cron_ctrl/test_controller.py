@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.admission import job
+import yaml
+from support.admission import admit, job
 from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
@@ -163,3 +165,20 @@ async def test_jobs_of_batch_cronjobs_of_the_same_name_are_others(world: Harness
         await wait_for(lambda: world.active == [name])
         world.finish(name)
         await wait_for(lambda: [*world.jobs] == ["theirs"])
+
+
+async def test_the_manifest_of_the_documentation_starts_a_job(world: Harness) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "volcano-cronjobs.md").read_text()
+    manifest = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    admit(manifest)
+    created = await world.api.create(CRONJOBS, manifest, namespace=NAMESPACE)
+    monday = datetime(2030, 1, 7, 1, 29, 30, tzinfo=UTC)  # half past two in Berlin
+    handled = {"lastScheduleTime": times.format(monday)}
+    world.api.put(CRONJOBS, "nightly", status=handled)
+    world.clock = FakeClock(monday)
+    async with running(world.controller()):
+        minute = int((await world.next_minute()).removeprefix("report-"))
+        await wait_for(lambda: f"nightly-{minute}" in world.jobs)
+    started = world.jobs[f"nightly-{minute}"]
+    assert started["spec"] == created["spec"]["jobTemplate"]["spec"]
+    assert started["metadata"]["labels"] == {"app": "nightly"}

@@ -82,8 +82,8 @@ def test_replace_deletes_all_active_jobs_at_once() -> None:
 
 
 def test_stale_references_are_all_removed_at_once() -> None:
-    gone = [job(at(f"14:0{minute}")) for minute in range(4)]
-    plan = decide(one("0 0 * * *", *gone, last="14:03"), [], NOW)
+    deleted = [job(at(f"14:0{minute}")) for minute in range(4)]
+    plan = decide(one("0 0 * * *", *deleted, last="14:03"), [], NOW)
     assert plan.status.active is None
     assert reasons(plan) == ["StaleReference"] * 4
 
@@ -99,7 +99,7 @@ def test_a_job_created_before_a_crash_is_added_to_the_status() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Allow", "Forbid", "Replace"])
-def test_a_job_by_hand_is_neither_reported_nor_replaced_nor_does_it_block(policy: str) -> None:
+def test_a_manual_job_is_neither_reported_nor_replaced_nor_does_it_block(policy: str) -> None:
     annotations = {"cronjob.kubernetes.io/instantiate": "manual"}
     manual = job(at("14:20"), name="now", uid="now", annotations=annotations)
     plan = decide(one(concurrencyPolicy=policy), [manual], NOW)

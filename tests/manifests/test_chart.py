@@ -24,6 +24,7 @@ from tools.chart import templates
 
 from batholith.cli.controller_selection import BATCH_CRON_JOB, CONTROLLERS, select
 from batholith.model import crds
+from batholith.scheduler import conf
 
 pytestmark = pytest.mark.process
 
@@ -173,6 +174,27 @@ def test_replicas_resources_and_arguments_are_set_per_component() -> None:
         assert deployment["spec"]["replicas"] == number
         assert container["resources"]["requests"]["cpu"] == number
         assert container["args"][-1] == "--log-level=DEBUG"
+
+
+def test_the_scheduler_configuration_is_mounted_as_a_whole_directory() -> None:
+    """A file mounted by its path would not follow the ConfigMap."""
+    text = "actions: allocate\\, backfill\ntiers: []\n"
+    found = chart(f"scheduler.config={text}")
+    (name,) = (each for each in of_kind(found, "ConfigMap") if each == "batholith-scheduler-config")
+    ((file, mounted),) = of_kind(found, "ConfigMap")[name]["data"].items()
+    assert [action for action, _ in conf.load(mounted).actions] == ["allocate", "backfill"]
+    spec = pod_spec(of_kind(found, "Deployment")["batholith-scheduler"])
+    assert spec["volumes"] == [{"name": "config", "configMap": {"name": name}}]
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    assert f"--scheduler-conf={mount['mountPath']}/{file}" in spec["containers"][0]["args"]
+
+
+@pytest.mark.parametrize("plugin", ["usage", "gang"])
+def test_the_right_to_read_node_metrics_is_granted_to_the_plugin_usage_only(plugin: str) -> None:
+    found = chart(f"scheduler.config=actions: allocate\ntiers: [plugins: [name: {plugin}]]")
+    rules = of_kind(found, "ClusterRole")["batholith-scheduler"]["rules"]
+    groups = {group for rule in rules for group in rule["apiGroups"]}
+    assert ("metrics.k8s.io" in groups) == (plugin == "usage")
 
 
 def test_sqlite_limits_the_api_to_one_replica() -> None:

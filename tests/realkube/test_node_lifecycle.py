@@ -118,7 +118,7 @@ async def prepare(client: Client) -> None:
 
 
 async def outcome(client: Client) -> Json:
-    """Return what the controllers made of it, without times, uids and names."""
+    """Return what the controllers have written, without times, uids and names."""
     nodes = (await client.list(NODES, view=dict)).items
     pods = (await client.list(PODS, namespace="default", view=dict)).items
     events = (await client.list(EVENTS, namespace="default", view=dict)).items
@@ -185,11 +185,11 @@ async def settled(client: Client) -> Json:
     async def is_done() -> bool:
         found = await outcome(client)
         lost, silent = (found["nodes"][name]["taints"] for name in (LOST, SILENT))
-        gone = {"at-once", "soon"} & found["pods"].keys()
+        existing = {"at-once", "soon"} & found["pods"].keys()
         done = sum(name.startswith("done") for name in found["pods"])
         # Events are written after what they report.
         recorded = len(found["events"]) >= len(("node", "pods", "at-once", "soon"))
-        return len(lost) == len(silent) == 2 and not gone and done <= 2 and recorded
+        return len(lost) == len(silent) == 2 and not existing and done <= 2 and recorded
 
     await wait_until_true(is_done)
     return await outcome(client)

@@ -11,6 +11,7 @@ from batholith.scheduler.framework.decision import (
     QueueAllocation,
     QueueStats,
 )
+from batholith.scheduler.state.node_matrix import NodeInfo
 
 
 def test_decision_does_not_change_with_the_cache() -> None:
@@ -32,7 +33,8 @@ def test_decision_has_placements_allocations_and_stats() -> None:
     world.upsert(*(pod(f"h-{i}", "h", cpu=9) for i in range(2)))
     decision = world.decision()
     gang = GangRef("ns/g", world.cluster.gangs["ns/g"].podgroup)
-    assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang),)
+    observed = NodeInfo("a", {}, (), unschedulable=False)
+    assert decision.placements == (Placement("ns", "g-0", "uid-g-0", "a", gang, observed),)
     assert (decision.scheduled, decision.rejected) == (1, 1)
     default = world.cluster.queues["default"].object
     assert default is not None
@@ -60,3 +62,12 @@ def test_gang_is_not_unschedulable_in_the_stats_once_it_is_placed_or_deleted() -
     world.remove(pod("h-0", "h", cpu=20))
     world.remove(podgroup("h", 1))
     assert world.decision().stats.unschedulable == ()
+
+
+def test_decision_has_the_allocation_of_a_queue_whose_pod_is_being_deleted() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", node_name="a"))
+    world.decision()
+    world.upsert(pod("g-0", "g", node_name="a", terminating=True))
+    (change,) = world.decision().queue_allocations
+    assert (change.queue.metadata.name, change.allocated) == ("default", {})

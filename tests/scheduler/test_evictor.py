@@ -12,7 +12,7 @@ from support.polling import wait_for
 from support.running_controller import FakeRecorder
 
 from batholith.machinery.testing import FakeClock
-from batholith.model.names import POD_DISRUPTION_BUDGETS, PODS
+from batholith.model.names import POD_DISRUPTION_BUDGETS, PODS, REPLACED_BY_SCHEDULER
 from batholith.scheduler.framework.decision import Eviction
 from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.writers.evictor import STALE_AFTER, Evictor
@@ -325,3 +325,41 @@ async def test_requests_in_flight_are_bounded(api: ControllerApi, world: World) 
     assert held.held == 4
     held.release()
     await world.settle()
+
+
+# Pods that are replaced.
+
+
+def replaced_condition(world: World) -> str:
+    """The status of the condition of pods that are replaced; empty without one."""
+    conditions = ((world.pod() or {}).get("status") or {}).get("conditions") or ()
+    found = (each["status"] for each in conditions if each["type"] == REPLACED_BY_SCHEDULER)
+    return next(found, "")
+
+
+async def test_pod_that_is_replaced_has_a_condition_of_its_own(
+    api: ControllerApi, world: World
+) -> None:
+    """API servers replace the reason of DisruptionTarget at the eviction."""
+    world.evict(replaced=True, reason="GangIncomplete")
+    await world.settle()
+    assert replaced_condition(world) == "True"
+    assert world.condition()["reason"] == "GangIncomplete"
+
+
+async def test_pod_that_is_preempted_is_not_marked_as_replaced(
+    api: ControllerApi, world: World
+) -> None:
+    world.evict()
+    await world.settle()
+    assert replaced_condition(world) == ""
+
+
+async def test_dropped_replacement_resets_both_conditions(api: ControllerApi, world: World) -> None:
+    await put_budget(api, min_available=1)
+    world.evict(replaced=True)
+    await wait_for(world.evictor.queue.delayed_count)
+    assert replaced_condition(world) == "True"
+    world.evictor.cancel(["uid"])
+    await wait_for(lambda: world.evictor.idle)
+    assert (replaced_condition(world), world.condition()["status"]) == ("False", "False")

@@ -119,7 +119,7 @@ def test_filter_limit_or_vote_that_raises_rejects_the_gang(
     (condition,) = report.status.conditions
     assert (condition.type, condition.reason) == ("Unschedulable", "PluginError")
     expected = f'plugin "acme" failed in {point}: RuntimeError: a bug'
-    assert condition.message == f"2/2 tasks in gang unschedulable: {expected}"
+    assert condition.message == f"2 of 2 pods cannot be scheduled: {expected}"
     assert {each.message for each in report.pod_conditions} == {expected}
     assert {(each.plugin, each.extension_point) for each in decision.plugin_failures} == {
         ("acme", point)

@@ -21,18 +21,24 @@ Queue = tuple[int, list[int], list[int], list[int]]
 
 
 def _one_by_one(queues: list[Queue], total: list[int]) -> list[list[int]]:
-    """Divide in rounds, queue by queue, as the reference does but with fractions rounded up."""
+    """Divide in rounds, queue by queue, as the reference does; of fractions that are no whole
+    numbers, the first that have room are rounded up, as many as the others leave units."""
     deserved = [[0] * _RESOURCES for _ in queues]
     unmet, remaining = list(range(len(queues))), list(total)
     while unmet and any(remaining):
         weights = sum(queues[each][0] for each in unmet)
         before, still = list(remaining), []
+        extra = [
+            units - sum(units * queues[each][0] // weights for each in unmet) for units in before
+        ]
         for each in unmet:
             weight, requested, guarantee, capability = queues[each]
             had = deserved[each]
             new = []
             for r in range(_RESOURCES):
-                fraction = -(-before[r] * weight // weights)
+                fraction, rest = divmod(before[r] * weight, weights)
+                if rest and extra[r] and had[r] + fraction < min(capability[r], requested[r]):
+                    fraction, extra[r] = fraction + 1, extra[r] - 1
                 units = had[r] + min(fraction, remaining[r])
                 units = max(min(units, capability[r], requested[r]), guarantee[r])
                 new.append(units)

@@ -144,8 +144,7 @@ def test_running_podgroup_whose_new_member_fits_no_node_is_unknown() -> None:
     condition = world.condition("Unschedulable")
     assert condition is not None
     assert condition.message == (
-        "1/2 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 Running, "
-        "2 minAvailable; Pending: 1 Unschedulable. Origin reason is j-a-0: "
+        "1 of 2 pods cannot be scheduled: j-a-0: "
         "0/1 nodes are unavailable: 1 node(s) were unschedulable."
     )
     world.upsert(node("a", cpu=64))
@@ -161,7 +160,7 @@ def test_failed_member_makes_a_gang_without_extra_members_unknown() -> None:
     report = world.report_after(MEMBER_GRACE_PERIOD)
     assert report.status.phase == "Unknown"
     message = (
-        "1/2 tasks in gang unschedulable: 1 of the 2 pods that the group needs exist, 1 failed"
+        "1 of 2 pods cannot be scheduled: 1 of the 2 pods that the group needs exist, 1 failed"
     )
     assert report.status.conditions[-1].message == message
 
@@ -226,8 +225,11 @@ def test_quirk_p18_rejection_by_enqueue_is_in_the_pod_conditions_too() -> None:
     world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}), pod("g-0", "g"))
     report = world.report("g")
     assert report.status.phase == "Pending"
-    assert "overused cpu (requested 1, free 0)" in report.pod_conditions[0].message
-    assert "overused cpu" in report.status.conditions[0].message
+    assert (
+        "insufficient cpu (requested 1, free 0, overcommit factor 1.2)"
+        in report.pod_conditions[0].message
+    )
+    assert "insufficient cpu" in report.status.conditions[0].message
 
 
 def test_unchanged_conditions_keep_their_transition_time() -> None:

@@ -25,7 +25,10 @@ def test_podgroup_that_needs_more_than_is_idle_is_rejected_with_the_amounts() ->
     world.upsert(podgroup("g", 3, phase="", resources={"cpu": 180, "memory": "192Mi", "pods": 3}))
     world.schedule()
     assert phase(world, "g") == "Pending"
-    message = "resource in cluster is overused: overused cpu (requested 180, free 153.6)"
+    message = (
+        "resource in cluster is overused: insufficient cpu "
+        "(requested 180, free 153.6, overcommit factor 1.2)"
+    )
     assert world.fit_message("g") == message
 
 

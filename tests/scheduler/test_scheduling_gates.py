@@ -38,7 +38,7 @@ def test_scheduling_gates_of_members_are_reported() -> None:
     assert not first.status.conditions, "the gates may be removed within the grace period"
     report = world.report("g", now=9.0)
     assert [each.reason for each in report.status.conditions] == ["SchedulingGated"]
-    assert report.status.conditions[0].message == f"3/3 tasks in gang unschedulable: {message}"
+    assert report.status.conditions[0].message == f"3 of 3 pods cannot be scheduled: {message}"
     assert [each.name for each in report.pod_conditions] == ["g-0"], (
         "the API server sets the condition of a gated pod"
     )

@@ -106,8 +106,8 @@ def test_quirk_51_a_complete_gang_is_not_pending_while_replacements_are_bound() 
     assert world.report_after().status.phase == "Running"
     world.remove(pod("x", "g", node_name="a", phase="Running"))
     world.upsert(pod("z", "g"))
-    placed = world.report_after()
-    assert placed.status.phase == "Running"
+    allocated = world.report_after()
+    assert allocated.status.phase == "Running"
     world.upsert(pod("z", "g", node_name="a"))
     assert world.report_after().status.phase == "Running"
 
@@ -144,7 +144,7 @@ async def test_quirk_53_condition_and_event_count_missing_members_of_the_minimum
     world.upsert(*(pod(f"j-t-{number}", "g", cpu=100) for number in range(4)))
     report = world.report_after()
     message = conditions(report)["Unschedulable"].message
-    assert message.startswith("2/3 tasks in gang unschedulable: ")
+    assert message.startswith("2 of 3 pods cannot be scheduled: ")
     async with updater() as (updating, recorded, api):
         await write(updating, api, report, phase=report.status.phase)
         await wait_for(lambda: recorded)
@@ -157,7 +157,7 @@ def test_quirk_53_a_missing_member_of_a_role_counts() -> None:
         world.upsert(pod(name, "g", role="worker", node_name="a", phase="Running"))
     world.upsert(pod("ps-0", "g", role="ps", cpu=100))
     message = conditions(world.report_after())["Unschedulable"].message
-    assert message.startswith("1/2 tasks in gang unschedulable: ")
+    assert message.startswith("1 of 2 pods cannot be scheduled: ")
 
 
 def test_quirk_54_missing_and_failed_members_are_not_missing_resources() -> None:
@@ -208,7 +208,7 @@ def test_quirk_56_the_origin_reason_is_that_of_the_first_unfit_pod() -> None:
             messages.add(conditions(world.report_after())["Unschedulable"].message)
             world.cluster.capacity_generation += 1
     (message,) = messages
-    assert "Origin reason is j-a-0: " in message
+    assert "j-a-0: " in message
 
 
 def test_quirk_56_a_pod_that_is_blocked_on_its_own_is_not_always_the_origin() -> None:
@@ -220,7 +220,7 @@ def test_quirk_56_a_pod_that_is_blocked_on_its_own_is_not_always_the_origin() ->
         pod("j-c-2", "g", role="c", cpu=300),
     )
     message = conditions(world.report_after())["Unschedulable"].message
-    assert "Origin reason is j-a-0: " in message
+    assert "j-a-0: " in message
 
 
 def test_quirk_57_a_best_effort_pod_that_fits_no_node_is_unschedulable() -> None:
@@ -231,8 +231,8 @@ def test_quirk_57_a_best_effort_pod_that_fits_no_node_is_unschedulable() -> None
     (condition,) = report.status.conditions
     assert (condition.type, report.status.phase) == ("Unschedulable", "Inqueue")
     assert "didn't match" in condition.message
-    (told,) = report.pod_conditions
-    assert told.reason == "Unschedulable" and "didn't match" in told.message
+    (reported,) = report.pod_conditions
+    assert reported.reason == "Unschedulable" and "didn't match" in reported.message
 
 
 async def test_quirk_58_a_refusal_at_enqueue_is_a_warning_with_its_text() -> None:
@@ -240,7 +240,7 @@ async def test_quirk_58_a_refusal_at_enqueue_is_a_warning_with_its_text() -> Non
     without_pods = world.report_after()
     world.upsert(pod("x", "g", cpu=100))
     with_pods = world.report_after(CONDITION_INTERVAL)
-    text = "overused cpu (requested 100, free 76.8)"
+    text = "insufficient cpu (requested 100, free 76.8, overcommit factor 1.2)"
     for report in (without_pods, with_pods):
         assert report.status.phase == "Pending"
         assert text in conditions(report)["Unschedulable"].message

@@ -13,7 +13,8 @@ from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODGROUPS, QUEUES
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
-from batholith.scheduler.framework.podgroup_status import READY, SCHEDULED, PodGroupReport
+from batholith.scheduler.framework.completeness import SCHEDULED
+from batholith.scheduler.framework.podgroup_status import READY, PodGroupReport
 from batholith.scheduler.writers.status_updater import StatusUpdater, WriteIntervals
 from batholith.testing import RequestMatcher
 

@@ -72,7 +72,7 @@ def test_unsupported_field_is_in_the_conditions_of_pod_and_podgroup(
     ]
     (condition,) = report.status.conditions
     assert (condition.type, condition.reason) == ("Unschedulable", "UnsupportedField")
-    assert condition.message.endswith(f"Origin reason is g-0: {expected}")
+    assert condition.message.endswith(f"g-0: {expected}")
     assert not world.cluster.queue_named("default").allocated
 
 

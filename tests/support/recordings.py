@@ -30,7 +30,8 @@ from batholith.model import crds, names
 from batholith.model.admission import Webhook
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
-from batholith.scheduler.scheduler import Scheduler
+from batholith.scheduler import conf
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
 
 DATA = Path(__file__).parents[1] / "data" / "recorded"
 COMPONENT_TIME_SCALE = 0.3
@@ -250,6 +251,7 @@ async def recorded_cluster(
     *,
     least_run: float = 0.0,
     webhooks: Sequence[Webhook] = WEBHOOKS,
+    scheduler_conf: str = conf.DEFAULT,
 ) -> AsyncIterator[RecordedCluster]:
     """A cluster for the length of the block, whose containers run at least so long."""
     async with AsyncExitStack() as stack:
@@ -279,7 +281,12 @@ async def recorded_cluster(
                 clock=it.time.schedule_clock,
                 recorder=recorder,
             ),
-            Scheduler(planner, clock=clock, recorder=events),
+            Scheduler(
+                planner,
+                settings=SchedulerSettings(conf=scheduler_conf),
+                clock=clock,
+                recorder=events,
+            ),
             Agent(kubelet, settings=nodes, clock=it.time.scenario_clock),
         )
         background = await _start_watches(it)

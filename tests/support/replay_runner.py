@@ -12,6 +12,7 @@ from support.scenario_results import Json, differences, final_result
 
 from batholith.admission import WEBHOOKS
 from batholith.model.admission import Webhook
+from batholith.scheduler import conf
 
 MAX_CONCURRENT = 12
 """Scenarios that run at the same time."""
@@ -81,11 +82,15 @@ async def replay_concurrently(
 
 
 async def replay_sequentially(
-    servers: ServerFactory, directory: Path, scenarios: Iterable[Json]
+    servers: ServerFactory,
+    directory: Path,
+    scenarios: Iterable[Json],
+    *,
+    scheduler_conf: str = conf.DEFAULT,
 ) -> DifferencesByScenario:
     """Replay scenarios each with an empty cluster."""
     found: DifferencesByScenario = {}
-    async with recorded_cluster(servers, directory) as it:
+    async with recorded_cluster(servers, directory, scheduler_conf=scheduler_conf) as it:
         for each in scenarios:
             found[each["name"]] = await replay_scenario(it, each)
             await Replay(it, each).delete_jobs()

@@ -156,6 +156,8 @@ class SchedulerWorld:
         self.core = CycleRunner(self.cluster, Framework(read.tiers), read.actions)
         self.cluster.update_queue(None, queue())
         self.pod_objects: dict[str, Pod] = {}
+        self.time: float | None = None
+        """Unix time of the next cycle; that of the monotonic clock by default."""
 
     def upsert(self, *objects: Node | Pod | PodGroup | Queue) -> None:
         """Add or update *objects*."""
@@ -190,7 +192,7 @@ class SchedulerWorld:
 
     def decision(self, *, now: float = 0.0, busy: bool = False) -> Decision:
         """Run a cycle and validate the node matrix."""
-        decision = self.core.run_once(now=now, busy=busy)
+        decision = self.core.run_once(now=now, time=self.time, busy=busy)
         self.validate()
         return decision
 

@@ -122,3 +122,31 @@ async def test_a_node_that_reports_again_keeps_its_pods() -> None:
         assert not any(
             "deletionTimestamp" in pod["metadata"] for pod in cluster.objects(PODS).values()
         )
+
+
+async def test_a_rejected_pod_is_created_again_without_a_retry() -> None:
+    async with fast_cluster() as cluster:
+        job = gang(2, [{"event": "*", "action": "RestartJob"}])
+        template = job["spec"]["tasks"][0]["template"]
+        template["metadata"] = {"annotations": {"simulate.batholith.io/start-delay": "600s"}}
+        await cluster.create(JOBS, job)
+        await cluster.wait_until(lambda: len(nodes_of(cluster) - {""}) == 2)
+        before = {pod["metadata"]["uid"] for pod in cluster.pods_of("j")}
+        name = cluster.pods_of("j")[0]["metadata"]["name"]
+        status = {
+            "phase": "Failed",
+            "reason": "OutOfcpu",
+            "message": "Node didn't have enough resource: cpu",
+            "containerStatuses": None,
+        }
+        await cluster.patch(PODS, name, {"status": status}, subresource="status")
+        await cluster.wait_until(
+            lambda: (
+                len({pod["metadata"]["uid"] for pod in cluster.pods_of("j")} & before) == 1
+                and len(nodes_of(cluster) - {""}) == 2
+                and len(cluster.pods_of("j")) == 2
+            )
+        )
+        stored = await cluster.get(JOBS, "j")
+        assert stored["status"].get("retryCount", 0) == stored["status"].get("version", 0) == 0
+        assert stored["status"]["state"]["phase"] == "Pending"

@@ -2,7 +2,8 @@
 
 A test names an invariant by ``INV-…`` in its text; ``INV-DQ-1 to INV-DQ-4`` names a range. It is
 named after a quirk of Volcano: ``test_quirk_7_…``, ``test_quirks_1_and_2_…``, ``test_quirk_a7_…``.
-A plain number is one of the job controller, in ``test_plugins.py`` one of the job plugins (``g``).
+A plain number is one of the job controller, in ``test_plugins.py`` one of the job plugins (``g``);
+those of the scheduler are in docs/scheduler-quirks.md.
 Statements are written manually: an id without a row is appended with an empty one.
 """
 
@@ -29,12 +30,14 @@ def invariants_in(text: str) -> Iterator[str]:
 
 def quirks_in(file: str, text: str) -> Iterator[str]:
     """Yield the quirks that tests in *text* are named after."""
-    plain = "g" if file == "test_plugins.py" else ""
+    plain = "g" if file.endswith("test_plugins.py") else ""
+    of_scheduler = file.startswith("scheduler/")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             name = re.match(r"test_quirks?_((?:(?:and|[a-z]?\d+)_)+)", node.name)
             for letter, number in re.findall(r"([a-z]?)(\d+)_", name[1] if name else ""):
-                yield f"{letter or plain}{number}"
+                if letter or not of_scheduler:
+                    yield f"{letter or plain}{number}"
 
 
 def named() -> dict[str, list[str]]:
@@ -44,7 +47,9 @@ def named() -> dict[str, list[str]]:
         if path in (Path(__file__), TESTS / "test_invariants.py"):
             continue
         text = path.read_text()
-        for each in sorted({*invariants_in(text), *quirks_in(path.name, text)}):
+        for each in sorted(
+            {*invariants_in(text), *quirks_in(path.relative_to(TESTS).as_posix(), text)}
+        ):
             found[each].append(path.relative_to(TESTS).as_posix())
     return found
 

@@ -468,3 +468,40 @@ def test_conditions_over_histories_of_pods(
 
 
 END = "2026-01-01T01:00:00Z"
+
+
+# Rejections by a kubelet.
+
+
+def rejected(given: Any, index: int, *, age: int, reason: str = "OutOfcpu") -> Pod:
+    """A worker that its node has rejected, *age* seconds after its creation."""
+    created = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = pod(given, "Worker", index, "Failed", creationTimestamp=created)
+    status = msgspec.structs.replace(found.status, reason=reason, container_statuses=())
+    return msgspec.structs.replace(found, status=status)
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "ExitCode"])
+def test_rejected_pod_is_created_again_and_counts_no_restart(policy: str) -> None:
+    job = pytorch(2, policy, backoffLimit=0)
+    members = [pod(job, "Master", 0), pod(job, "Worker", 0), rejected(job, 1, age=9)]
+    result = planned(job, *members)
+    assert deleted_pods(result) == [members[2].metadata.name]
+    assert result.record is None
+    assert result.restarts == ()
+    assert "Failed" not in conditions(result)
+    assert "Restarting" not in conditions(result)
+    assert created_pods(planned(job, *members[:2])) == [("Worker", 1)]
+
+
+def test_rejected_pod_is_replaced_after_a_delay() -> None:
+    job = pytorch(1)
+    result = planned(job, pod(job, "Master", 0), rejected(job, 0, age=2))
+    assert deleted_pods(result) == []
+    assert result.requeue_after == 3
+
+
+def test_rejected_pod_of_policy_never_stays() -> None:
+    """Section 2.2: the operator leaves the pod, and the rules of the framework decide."""
+    job = pytorch(1, "Never")
+    assert deleted_pods(planned(job, pod(job, "Master", 0), rejected(job, 0, age=9))) == []

@@ -143,16 +143,6 @@ def _namespace(obj: Json) -> Found:
             yield f"metadata.labels[{label}]", "pods are not held against the security standards"
 
 
-def _node(obj: Json) -> Found:
-    taints = _list(_dict(obj.get("spec")).get("taints"))
-    for index, taint in enumerate(taints):
-        # Kubernetes' own taints mark a lost node, where nothing is left to evict.
-        if taint.get("effect") == "NoExecute" and "kubernetes.io/" not in taint.get("key", ""):
-            path = f"spec.taints[{index}].effect"
-            yield path, "NoExecute keeps new pods away, but evicts none; use kubectl drain"
-            return
-
-
 def _pod(obj: Json) -> Found:
     return unenforced_pod_fields([("spec", obj.get("spec"))])
 
@@ -174,27 +164,36 @@ def _batch_job_spec(spec: Json, path: str) -> Found:
 
 
 def _volcano_job(obj: Json) -> Found:
-    spec = _dict(obj.get("spec"))
+    return _volcano_job_spec(_dict(obj.get("spec")), "spec")
+
+
+def _volcano_cron_job(obj: Json) -> Found:
+    template = _dict(_dict(obj.get("spec")).get("jobTemplate"))
+    return _volcano_job_spec(_dict(template.get("spec")), "spec.jobTemplate.spec")
+
+
+def _volcano_job_spec(spec: Json, path: str) -> Found:
     tasks = _list(spec.get("tasks"))
     templates = [_dict(_dict(task).get("template")).get("spec") for task in tasks]
     yield from unenforced_pod_fields(
-        (f"spec.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
+        (f"{path}.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
     )
-    yield from _topology(obj)
+    yield from _topology(spec, path)
     for index, task in enumerate(tasks):
         if _dict(task).get("topologyPolicy") not in (None, "", "none"):
-            yield f"spec.tasks[{index}].topologyPolicy", "processors are not assigned to pods"
+            yield f"{path}.tasks[{index}].topologyPolicy", "processors are not assigned to pods"
             return
 
 
-def _topology(obj: Json) -> Found:
-    if _dict(obj.get("spec")).get("networkTopology"):
-        yield "spec.networkTopology", "the scheduler does not know the network's topology"
+def _topology(spec: Json, path: str) -> Found:
+    if spec.get("networkTopology"):
+        yield f"{path}.networkTopology", "the scheduler does not know the network's topology"
 
 
 def _pod_group(obj: Json) -> Found:
-    yield from _topology(obj)
-    if _dict(obj.get("spec")).get("subGroupPolicy"):
+    spec = _dict(obj.get("spec"))
+    yield from _topology(spec, "spec")
+    if spec.get("subGroupPolicy"):
         yield "spec.subGroupPolicy", "the scheduler treats a PodGroup as a whole"
 
 
@@ -255,13 +254,13 @@ def _with_rules(schema: object) -> str | None:
 
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
-    ("", "Node"): _node,
     ("", "Pod"): _pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): _batch_job,
+    ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("scheduling.volcano.sh", "PodGroup"): _pod_group,
     ("scheduling.volcano.sh", "Queue"): _queue,

@@ -1,4 +1,4 @@
-"""The Jobs of a CronJob: for one scheduled time, or created by hand."""
+"""The Jobs of a CronJob: for one scheduled time, or created manually."""
 
 from datetime import UTC, datetime
 

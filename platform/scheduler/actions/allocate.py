@@ -62,8 +62,12 @@ def allocate(session: Session) -> None:
     queue_heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in pending]
     heapq.heapify(queue_heap)
     while queue_heap and not session.should_stop():
-        _, name = heapq.heappop(queue_heap)
+        key, name = heapq.heappop(queue_heap)
         queue, heap = session.cache.queue_named(name), pending[name]
+        if queue_heap and (now := session.queue_order(queue)) > key:
+            # Allocations in another queue have changed its key: they have an ancestor in common.
+            heapq.heappush(queue_heap, (now, name))
+            continue
         try:
             overused = bool(name) and session.overused(queue)
         except PluginError as error:
@@ -93,7 +97,7 @@ def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, Pe
             session.reject_for(gang, rejection)
         else:
             heap = pending.setdefault(session.cache.queue_of(gang).name, [])
-            _push(session, heap, PendingGang(candidate, session.tasks(gang)))
+            _push(session, heap, PendingGang(candidate, _tasks_to_try(session, gang)))
     return pending
 
 
@@ -117,10 +121,17 @@ def _push_next(
     while following is not None:
         rejection = session.job_valid(following.gang)
         if rejection is None:
-            _push(session, heap, PendingGang(following, session.tasks(following.gang)))
+            _push(session, heap, PendingGang(following, _tasks_to_try(session, following.gang)))
             return
         session.reject_for(following.gang, rejection)
         following = session.next_candidate(following)
+
+
+def _tasks_to_try(session: Session, gang: Gang) -> list[Task]:
+    """Return the pending tasks of *gang*: best-effort ones only if it may need them to be ready."""
+    tasks = session.tasks(gang)
+    is_ready = MissingMembers(gang).satisfied
+    return [task for task in tasks if not (is_ready and task.eq_class.best_effort)]
 
 
 def _reject_overused(session: Session, queue: QueueInfo, gangs: list[Gang]) -> None:
@@ -149,9 +160,10 @@ def _push(
 def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
     """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
     try:
-        if MissingMembers(pending_gang.gang).satisfied:
-            return _allocate_extra(session, pending_gang, is_last=is_last)
-        return _allocate_minimum(session, pending_gang)
+        with session.lend(pending_gang.gang):
+            if MissingMembers(pending_gang.gang).satisfied:
+                return _allocate_extra(session, pending_gang, is_last=is_last)
+            return _allocate_minimum(session, pending_gang)
     except PluginError as error:
         session.reject_failed(pending_gang.gang, error)
         return False

@@ -6,6 +6,8 @@ from ..framework.session import Session
 from .allocate import allocate
 from .backfill import backfill
 from .enqueue import enqueue
+from .preempt import preempt
+from .reclaim import reclaim
 
 Action = Callable[[Session], None]
 NamedAction = tuple[str, Action]
@@ -19,8 +21,8 @@ ACTIONS: Mapping[str, Action | None] = {
     "backfill": backfill,
     "gangpreempt": None,
     "gangreclaim": None,
-    "preempt": None,
-    "reclaim": None,
+    "preempt": preempt,
+    "reclaim": reclaim,
     "shuffle": None,
 }
 """All actions of Volcano by name; ``None`` if there is no implementation."""

@@ -5,11 +5,12 @@ scheduler cache, so the loop can read it while the next cycle changes the cache.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...model.log_fields import object_fields
 from ...model.podgroup import PodGroup
 from ...model.queue import Queue
+from ..state.node_matrix import NodeInfo
 from .plugin_calls import PluginFailure
 from .podgroup_status import PodGroupReport
 
@@ -42,6 +43,9 @@ class Placement:
     gang: GangRef | None = None
     """Its gang, if that has a PodGroup."""
 
+    node_info: NodeInfo | None = None
+    """The node as the cycle saw it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
@@ -59,6 +63,9 @@ class Eviction:
     gang: GangRef | None = None
     """The gang of the pod, if that has a PodGroup."""
 
+    replaced: bool = False
+    """Whether its controller is to create it again as if it had not existed."""
+
     grace: int | None = None
     """Grace period in seconds; ``None`` for that of the pod."""
 
@@ -69,6 +76,14 @@ class Eviction:
     def key(self) -> str:
         """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class IncompleteEviction:
+    """A gang that was never complete, and whose members are evicted."""
+
+    gang: GangRef
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +149,8 @@ class SchedulerStats:
 
     queues: tuple[QueueStats, ...] = ()
     unschedulable: tuple[GangStats, ...] = ()
+    stranded: int = 0
+    """Gangs that were never complete and of which members are bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,4 +180,10 @@ class Decision:
     """How often rejected gangs, or groups of them, were woken, by reason."""
 
     plugin_failures: tuple[PluginFailure, ...] = ()
+    incomplete: tuple[IncompleteEviction, ...] = ()
+    """Stranded gangs whose members are evicted."""
+
+    rechecks: Mapping[str, float] = field(default_factory=dict)
+    """Seconds after which gangs are due for another cycle, by key."""
+
     stats: SchedulerStats = SchedulerStats()

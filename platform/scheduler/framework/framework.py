@@ -10,6 +10,8 @@ from ..plugins.extension_points import (
     FilterPlugin,
     JobEnqueueablePlugin,
     JobOrderPlugin,
+    JobPipelinedPlugin,
+    JobStarvingPlugin,
     JobValidPlugin,
     NodeLimitPlugin,
     NodeScorePlugin,
@@ -17,12 +19,16 @@ from ..plugins.extension_points import (
     OverusedPlugin,
     PodFilterPlugin,
     PodScorePlugin,
+    PreemptablePlugin,
+    PreemptivePlugin,
     QueueOrderPlugin,
+    ReclaimablePlugin,
     RetryTimePlugin,
     ScorePlugin,
     SessionOpenPlugin,
     StaticScorePlugin,
     TaskOrderPlugin,
+    VictimQueueOrderPlugin,
 )
 from ..plugins.registry import PluginOption, Tiers
 
@@ -52,6 +58,20 @@ class Framework:
         self.job_enqueueable = [
             _having(JobEnqueueablePlugin, tier, "enableJobEnqueued") for tier in by_tier
         ]
+        self.job_pipelined = [
+            _having(JobPipelinedPlugin, tier, "enableJobPipelined") for tier in by_tier
+        ]
+        self.job_starving = [
+            _having(JobStarvingPlugin, tier, "enableJobStarving") for tier in by_tier
+        ]
+        self.preemptable = [
+            _having(PreemptablePlugin, tier, "enablePreemptable") for tier in by_tier
+        ]
+        self.reclaimable = [
+            _having(ReclaimablePlugin, tier, "enableReclaimable") for tier in by_tier
+        ]
+        self.preemptive = _having(PreemptivePlugin, every, "enablePreemptive")
+        self.victim_queue_order = _having(VictimQueueOrderPlugin, every)
         self.allocatable = _having(AllocatablePlugin, every, "enabledAllocatable")
         self.overused = _having(OverusedPlugin, every, "enabledOverused")
         self.filters = _having(FilterPlugin, every, "enablePredicate")

@@ -9,7 +9,7 @@ reported after a grace period only, since the job controller may still be creati
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,8 +17,10 @@ from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGro
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
 from ..state.diagnosis import Diagnosis, FitError
 from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
+from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
+from .explanations import Explanation
 
-SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
+UNSCHEDULABLE = "Unschedulable"
 SCHEDULABLE = "Schedulable"
 READY = "tasks in gang are ready to be scheduled"
 MEMBER_GRACE_PERIOD, MAX_MEMBER_GRACE_PERIOD = 1.0, 10.0
@@ -32,7 +34,6 @@ CONDITION_INTERVAL = 1.0
 """Seconds between two reports that include the conditions of a gang's pods."""
 
 _MISSING_MEMBER_REASONS = (NOT_ENOUGH_TASKS, NOT_ENOUGH_PODS_OF_TASK, SCHEDULING_GATED)
-_STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
 _PLACED_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
 
@@ -62,15 +63,26 @@ class PodGroupReport:
     requeue_after: float | None = None
     """Seconds until the next report, if one is due without an event; 0: in the next cycle."""
 
+    why: Explanation | None = None
+    """Why the gang waits, if it does."""
 
-def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupReport:
+
+def build_report(
+    gang: Gang,
+    *,
+    now: float,
+    busy: bool = False,
+    queue: str = "",
+    position: Callable[[Gang], tuple[int, int]] | None = None,
+) -> PodGroupReport:
     """Return the report on *gang*; updates its phase and what was last reported.
 
     *now* is a reading of a monotonic clock, to measure how long members have been missing. *busy*
     is true if the cluster changes at a high rate, so that members of a new gang may arrive slowly.
+    *queue* is its queue, and *position* returns where it waits there and how many gangs do.
     """
     was_pending = gang.is_pending
-    slow = busy and gang.phase not in _STARTED_PHASES
+    slow = busy and gang.phase not in STARTED_PHASES
     left = _remaining_grace_period(
         gang, now, MAX_MEMBER_GRACE_PERIOD if slow else MEMBER_GRACE_PERIOD
     )
@@ -93,9 +105,26 @@ def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupRepor
         if not left:
             gang.conditions_updated_at = now
             pod_conditions = tuple(_pod_conditions(gang, diagnosis))
-    # A gang that has lost all members is to be admitted again in the next cycle.
-    requeue_after = 0.0 if gang.is_pending and not was_pending else left or None
-    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after)
+    requeue_after = left or None
+    if gang.is_pending and not was_pending:
+        # It is to be admitted again in the next cycle, whatever its last attempt has come to.
+        gang.version += 1
+        requeue_after = 0.0
+    why = None
+    if diagnosis and gang.podgroup is not None:
+        rank, waiting = position(gang) if position else (None, None)
+        why = Explanation(
+            diagnosis,
+            None if diagnosis.message else _first_fit_error(gang, diagnosis),
+            unschedulable_message(gang, diagnosis),
+            queue,
+            needed=gang.min_member,
+            existing=gang.counts.valid,
+            ready=gang.counts.ready,
+            position=rank,
+            waiting=waiting,
+        )
+    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why)
 
 
 def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> float:
@@ -124,44 +153,32 @@ def next_phase(gang: Gang) -> str:
     has to be admitted again.
     """
     counts = gang.counts
-    if counts[TaskStatus.RUNNING] and not gang.is_ready() and not gang.is_terminating():
+    is_started = gang.phase in STARTED_PHASES
+    has_missing = not gang.is_ready() and not gang.is_terminating()
+    # A gang that never was complete has not started: policies of its job do not react to it.
+    if counts[TaskStatus.RUNNING] and has_missing and (is_started or was_complete(gang)):
         return PodGroupPhase.UNKNOWN
-    is_started = gang.phase in _STARTED_PHASES
-    count = sum(counts[status] for status in _PLACED_STATUSES)
+    count = sum(counts[status] for status in _PLACED_STATUSES) - gang.rejected
     count += counts[TaskStatus.BINDING] if is_started else 0
     least = max(gang.min_member, 1)
     if count >= least:
         # With pods that are being deleted it is not completed: they may be replaced.
-        others = counts[TaskStatus.BINDING] + gang.releasing
-        done = count == counts.completed and not others
+        others = counts[TaskStatus.BINDING] + gang.releasing + gang.rejected
+        done = count == counts.completed - gang.rejected and not others
         return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
-    if is_started and count + gang.releasing >= least:
+    if is_started and count + gang.releasing + gang.rejected >= least:
         return gang.phase
     return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
 
 
 def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
-    """Return the message of the Unschedulable condition, in Volcano's format."""
-    head = f"{_missing_count(gang, diagnosis)}/{gang.min_member} tasks in gang unschedulable"
+    """Return the message of the Unschedulable condition: how many pods the gang lacks, and why."""
+    missing = _missing_count(gang, diagnosis)
+    head = f"{missing} of {gang.min_member} pods cannot be scheduled"
     if diagnosis.message:
         return f"{head}: {diagnosis.message}"
-    counts = [
-        f"{count} {status.name.capitalize()}"
-        for status in TaskStatus
-        if (count := gang.counts[status])
-    ]
-    status_counts = ", ".join(sorted([*counts, f"{gang.min_member} minAvailable"]))
-    reasons = Counter(_pod_reason(task, diagnosis) for task in gang.pending_tasks.values())
-    pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-    clauses = [f"{head}: pod group is not ready, {status_counts}"]
-    clauses += [f"; Pending: {pending}"] if pending else []
-    first_error = _first_fit_error(gang, diagnosis)
-    clauses += (
-        [f". Origin reason is {first_error.task_name}: {first_error.message}"]
-        if first_error
-        else []
-    )
-    return "".join(clauses)
+    fit_error = _first_fit_error(gang, diagnosis)
+    return f"{head}: {fit_error.task_name}: {fit_error.message}" if fit_error else head
 
 
 def _missing_count(gang: Gang, diagnosis: Diagnosis) -> int:
@@ -193,9 +210,9 @@ def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
 def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGroupCondition, ...]:
     """Return the last conditions with those that hold now set; none is ever removed."""
     conditions = {condition.type: condition for condition in gang.last_status.conditions}
-    if gang.tasks and gang.is_ready():
+    if gang.tasks and is_complete(gang):
         conditions[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
-    elif diagnosis:
+    elif diagnosis and not gang.is_ready():
         conditions[UNSCHEDULABLE] = PodGroupCondition(
             type=UNSCHEDULABLE,
             status="True",

@@ -4,16 +4,20 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+
+import numpy as np
 
 from ..plugins.extension_points import AllocatablePlugin, Allocation, AllocationListener, Rejection
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
-from ..state.resources import MAX_AMOUNT
+from ..state.reservations import Purpose
+from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from ..state.waiting import (
     ANY,
     CYCLE,
@@ -27,7 +31,7 @@ from ..state.waiting import (
     queue_gained,
 )
 from .attempt import Attempt, ClassCapacity
-from .decision import GangRef, Placement, UngatedPod
+from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
 from .derived import Derived
 from .explain import explain
 from .framework import Framework
@@ -36,6 +40,7 @@ from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError, order_key
 from .pod_aware_placer import PodAwarePlacer
 from .statement import Operation, Statement, undo_operation
+from .victims import VictimVotes
 from .waits import ANY_NODE_CHANGE, waits_of
 
 SortKey = tuple[float | str | tuple[float, ...], ...]
@@ -81,6 +86,9 @@ class Session:
         self.enqueued: list[Gang] = []
         self.evicted: list[Task] = []
         """Tasks that were evicted by a committed statement."""
+        self.evictions: list[Eviction] = []
+        self.nominations: dict[str, Nomination] = {}
+        """Nominations that differ from the status of the pod, by its uid."""
         self.ungated: list[UngatedPod] = []
         self.ungated_gangs: list[Gang] = []
         self.scheduled = 0
@@ -101,6 +109,8 @@ class Session:
         cache.node_matrix.add_missing_rows()
         for plugin in framework.session_open:
             calls.open(plugin, partial(plugin.on_session_open, cache))
+        self.votes = VictimVotes(framework, calls, self)
+        self._pending_holds: list[Callable[[], object]] = []
         derived.check_generations()
         cache.waiting.wake_published()
         self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else derived.placers
@@ -302,6 +312,52 @@ class Session:
             on_score_error=calls.record,
         )
 
+    def feasible(self, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which nodes the filters permit for *eq_class*; not to be changed.
+
+        Raises:
+            PluginError: a filter raised.
+        """
+        self.calls.require_open(self._framework.filters)
+        return self._feasibility.get(eq_class).feasible
+
+    def node_limit(self, eq_class: EquivalenceClass) -> IntVector:
+        """Return how many more pods of *eq_class* each node accepts, apart from amounts.
+
+        Raises:
+            PluginError: a limit raised.
+        """
+        node_matrix = self.cache.node_matrix
+        limit = np.full(node_matrix.columns, MAX_AMOUNT, np.int64)
+        for plugin in self._framework.node_limits:
+            function = partial(plugin.node_limit, eq_class, node_matrix, None)
+            own = self.calls.call(plugin, "node_limit", function)
+            if own is not None:
+                np.minimum(limit, own, out=limit)
+        return limit
+
+    def lend(self, gang: Gang) -> AbstractContextManager[object]:
+        """Return the context in which *gang* may use the resources that are held for it."""
+        reservations = self.cache.reservations
+        return reservations.lent((gang.key,)) if reservations else nullcontext()
+
+    def reserve(self, gang: Gang, nodes: Mapping[str, int], *, until: float) -> None:
+        """Hold resources of *nodes* (by uid of the task) for *gang* from the end of the session on.
+
+        The tasks wait for them by a committed statement, which holds them until then.
+        """
+        reservations = self.cache.reservations
+        reservations.drop(gang.key)
+        self._pending_holds.append(
+            partial(reservations.hold, gang, nodes, until=until, purpose=Purpose.PREEMPTION)
+        )
+
+    def nominate(self, task: Task, node: str) -> None:
+        """Set the nominated node of pending *task*; empty for none."""
+        self.nominations.pop(task.uid, None)
+        if task.nominated_node != node:
+            self.nominations[task.uid] = Nomination(task.namespace, task.name, task.uid, node)
+
     def pvc_rejection(self, task: Task) -> str:
         """Return which PVC blocks *task* and why; empty if none does."""
         return self.cache.pvcs.blocking_reason(task)
@@ -405,7 +461,14 @@ class Session:
             self.cache.assume(change.gang, change.tasks)
             gang_ref = None if gang.single else GangRef(gang.key, gang.podgroup)
             self.placements += [
-                Placement(task.namespace, task.name, task.uid, task.node, gang_ref)
+                Placement(
+                    task.namespace,
+                    task.name,
+                    task.uid,
+                    task.node,
+                    gang_ref,
+                    self.cache.node_matrix.node_infos[task.node_index],
+                )
                 for task in change.tasks
             ]
         for task in committed.evicted:
@@ -429,6 +492,9 @@ class Session:
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
             undo_operation(self.cache, operation, committed=True)
+            self.cache.mark_changed(operation.change.gang)  # its tasks are pending again
+        for hold in self._pending_holds:
+            hold()
         self.cache.refresh()
         self._park_gangs()
 

@@ -260,7 +260,7 @@ class Statement:
         tasks = self._unblocked(tasks)
         if self.attempt.blocked and not missing.is_satisfiable(tasks):
             return
-        order = in_affinity_order(_grouped(tasks) if missing.total >= len(tasks) else tasks)
+        order = in_affinity_order(grouped(tasks) if missing.total >= len(tasks) else tasks)
         done = 0
         for eq_class, run in _runs(order):
             done += len(run)
@@ -455,7 +455,7 @@ def _class_capacity(
     return ClassCapacity(count, is_exact=not placer.limited)
 
 
-def _grouped(tasks: Sequence[Task]) -> list[Task]:
+def grouped(tasks: Sequence[Task]) -> list[Task]:
     """Return *tasks* grouped by equivalence class and role, to allocate each group at once.
 
     For use when all are needed, so that their order has no effect.

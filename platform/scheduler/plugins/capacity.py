@@ -1,7 +1,7 @@
 """``capacity``: queues with absolute amounts: guaranteed, deserved, and at most.
 
 A queue may borrow beyond what it deserves, up to its capability without what others are guaranteed;
-it has to give back what it has borrowed when others reclaim it.
+others may reclaim what it has borrowed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from ...model.queue import QueueSpec
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, add_amounts, sum_amounts
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.resources import MAX_AMOUNT, Amounts, amounts
 from .arguments import integer
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from .queue_limits import (
+    Claimant,
     QueueLimits,
+    compared,
     count_within,
     guarantee_of,
     over_limit,
@@ -59,10 +61,15 @@ class CapacityPlugin:
         self._limits: dict[str, QueueLimits] = {}
         self._specs: dict[str, QueueSpec] = {}
         self._total: Amounts = {}
+        self._versions = (-1, -1)
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute the limits again if a queue or the cluster has changed."""
         self._cache = cache
+        versions = (cache.queue_version, cache.node_matrix.total_version)
+        if versions == self._versions:
+            return
+        self._versions = versions
         total = cache.node_matrix.total()
         if self._update_specs(cache) or total != self._total:
             self._total = total
@@ -114,6 +121,44 @@ class CapacityPlugin:
                 return rejection
         return Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
 
+    # -- eviction ------------------------------------------------------------------------------
+
+    def preemptive_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return for how many more pods of *eq_class* the queue may reclaim: within its limits, and
+        for one resource within what it, or an ancestor that counts, deserves."""
+        within_limits = self.allocatable_count(queue, eq_class)
+        levels = self.reclaim_levels(queue)
+        counts = (
+            (level.limits.deserved.get(name, 0) - level.allocated.get(name, 0)) // units
+            for level in levels
+            for name, units in compared(eq_class.request)
+        )
+        return max(min(within_limits, max(counts, default=0)), 0)
+
+    def reclaimable(self, preemptor: Claimant, candidates: Sequence[Task]) -> Sequence[Task] | None:
+        """Permit tasks of queues that have more than they deserve, and keep their guarantee."""
+        cache = self._cache
+        if cache is None:
+            return None
+        wanted = {name for name, _ in compared(preemptor.eq_class.request)}
+        left: dict[str, Amounts] = {}
+        victims = []
+        for task in candidates:
+            if task.gang is None:
+                continue
+            queue = cache.queue_of(task.gang)
+            levels = self.losing_levels(queue, preemptor.queue)
+            request = dict(compared(task.eq_class.request))
+            if not levels or wanted.isdisjoint(request):
+                continue
+            for level in levels:
+                left.setdefault(level.name, dict(level.allocated))
+            if all(_may_lose(level.limits, left[level.name], request) for level in levels):
+                for level in levels:
+                    add_amounts(left[level.name], request, -1)
+                victims.append(task)
+        return victims
+
     # -- what a hierarchy changes --------------------------------------------------------------
 
     def problem(self, queue: QueueInfo) -> Rejection | None:
@@ -126,6 +171,15 @@ class CapacityPlugin:
         if limits is None:
             return ()
         return (QueueLevel(queue.name, limits, queue.allocated, queue.reserved, queue.elastic),)
+
+    def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
+        """Return the levels of *queue* that entitle it to what they deserve."""
+        return self.levels(queue)[:1]
+
+    def losing_levels(self, queue: QueueInfo, gaining: QueueInfo) -> Sequence[QueueLevel]:
+        """Return the levels that lose a task of *queue* for one of *gaining*, and have to have more
+        than they deserve."""
+        return self.levels(queue)[:1]
 
     def _compute_limits(self) -> None:
         guaranteed = sum_amounts(map(guarantee_of, self._specs.values()))
@@ -170,6 +224,15 @@ def _limits(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> Queu
     for name, units in guarantee.items():
         deserved[name] = max(deserved.get(name, 0), units)
     return QueueLimits(guarantee, deserved, capability, spec.priority)
+
+
+def _may_lose(limits: QueueLimits, allocated: Amounts, request: Amounts) -> bool:
+    """Return whether a queue that has *allocated* may lose *request*."""
+    for name, units in request.items():
+        if allocated.get(name, 0) - units < limits.guarantee.get(name, 0):
+            return False
+    common = request.keys() & limits.deserved.keys()
+    return not common or any(allocated.get(name, 0) > limits.deserved[name] for name in common)
 
 
 def _name_of(level: QueueLevel, queue: QueueInfo) -> str:

@@ -1,14 +1,26 @@
-"""``conformance``: protects critical pods from eviction.
+"""``conformance``: protects critical pods from eviction."""
 
-The scheduler does not evict yet, so the plugin has no extension point; it exists because Volcano's
-default configuration names it.
-"""
+from collections.abc import Mapping, Sequence
 
-from collections.abc import Mapping
+from ..state.gangs import Task
+from ..state.resources import BoolVector, IntVector
+from ..state.task_table import TaskTable
+from ..state.victim_columns import CRITICAL
+from .extension_points import Preemptor
 
 
 class ConformancePlugin:
-    """A plugin without extension points."""
+    """Excludes pods of the system priority classes, and those of kube-system."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Ignore the arguments: there are none."""
+
+    def preemptable(self, preemptor: Preemptor, candidates: Sequence[Task]) -> list[Task]:
+        """Permit all but critical pods."""
+        return [task for task in candidates if not task.traits.critical]
+
+    reclaimable = preemptable
+
+    def victim_mask(self, preemptor: Preemptor, table: TaskTable, slots: IntVector) -> BoolVector:
+        """Exclude critical pods."""
+        return ~CRITICAL.values(table, slots)

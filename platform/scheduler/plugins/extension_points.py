@@ -19,6 +19,7 @@ from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import BoolVector, IntVector, Matrix
+from ..state.task_table import TaskTable
 from ..state.waiting import Wake
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
@@ -149,6 +150,28 @@ class JobEnqueueablePlugin(Protocol):
 
 
 @runtime_checkable
+class JobPipelinedPlugin(Protocol):
+    """Whether a gang is ready once the resources that its tasks wait for are free.
+
+    A plugin permits (``True``), rejects (``False``) or abstains (``None``); any rejection counts.
+    If a plugin of a tier permits and none rejects, later tiers are not asked.
+    """
+
+    def job_pipelined(self, gang: Gang) -> bool | None:
+        """Return the vote on *gang*."""
+        ...
+
+
+@runtime_checkable
+class JobStarvingPlugin(Protocol):
+    """Whether a gang may evict others; all plugins of the first tier that has one must agree."""
+
+    def job_starving(self, gang: Gang) -> bool:
+        """Return whether *gang* lacks tasks."""
+        ...
+
+
+@runtime_checkable
 class AllocatablePlugin(Protocol):
     """Limits of a queue; the smallest count applies.
 
@@ -259,7 +282,7 @@ class NodeScorePlugin(Protocol):
 
 @runtime_checkable
 class OverusedPlugin(Protocol):
-    """Whether a queue gets no more; any plugin may say so."""
+    """Whether a queue gets no more; one plugin suffices."""
 
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether the queue gets no more in this cycle."""
@@ -268,7 +291,7 @@ class OverusedPlugin(Protocol):
 
 @runtime_checkable
 class RetryTimePlugin(Protocol):
-    """A plugin whose answers about a gang change with time; the earliest time counts."""
+    """A plugin whose votes on a gang change with time; the earliest time counts."""
 
     def retry_at(self, gang: Gang) -> float | None:
         """Return when *gang*, which was rejected, is to be tried again, in Unix time."""
@@ -296,4 +319,78 @@ class StaticScorePlugin(Protocol):
 
     def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
         """Return a score for each of *nodes*, or ``None`` if all are equal."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """Pods of one equivalence class that are to get the resources of victims."""
+
+    gang: Gang
+    queue: QueueInfo
+    eq_class: EquivalenceClass
+    count: int
+    """Number of the pods."""
+
+    priority: int
+    """The lowest priority of their tasks."""
+
+
+@runtime_checkable
+class PreemptablePlugin(Protocol):
+    """Which tasks may be evicted for a gang of the same queue.
+
+    The answers of the plugins of a tier are intersected; the first tier with an answer decides. So
+    an empty answer means that there are no victims.
+    """
+
+    def preemptable(
+        self, preemptor: Preemptor, candidates: Sequence[Task]
+    ) -> Sequence[Task] | None:
+        """Return those of *candidates*, in their order, that may all be evicted together; ``None``
+        to abstain."""
+        ...
+
+
+@runtime_checkable
+class ReclaimablePlugin(Protocol):
+    """Which tasks may be evicted for a gang of another queue; combined as for preemption."""
+
+    def reclaimable(
+        self, preemptor: Preemptor, candidates: Sequence[Task]
+    ) -> Sequence[Task] | None:
+        """Return those of *candidates*, in their order, that may all be evicted together; ``None``
+        to abstain."""
+        ...
+
+
+@runtime_checkable
+class PreemptivePlugin(Protocol):
+    """Limits of a queue that takes resources from others; the smallest count applies."""
+
+    def preemptive_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return for how many more pods of *eq_class* the queue may reclaim resources."""
+        ...
+
+
+@runtime_checkable
+class VictimMaskPlugin(Protocol):
+    """A plugin that votes on victims and can tell quickly which of them it never permits."""
+
+    def victim_mask(
+        self, preemptor: Preemptor, table: TaskTable, slots: IntVector
+    ) -> BoolVector | None:
+        """Return for each of *slots* whether its task may be permitted; ``None`` if all may."""
+        ...
+
+
+@runtime_checkable
+class VictimQueueOrderPlugin(Protocol):
+    """Order of the queues that lose tasks to another one: smallest first, plugins in order.
+
+    Without such a plugin the queue that is last in queue order is first.
+    """
+
+    def victim_queue_order(self, queue: QueueInfo, preemptor: QueueInfo) -> float:
+        """Return the sort key of *queue* for a gang of the queue *preemptor*."""
         ...

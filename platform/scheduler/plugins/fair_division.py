@@ -17,8 +17,8 @@ def divide(
 
     A queue deserves the fraction of its weight, but no more than it requests and than its
     capability, and no less than its guarantee. What one queue does not request is divided among
-    the others, until nothing is left or all requests are met. Fractions are rounded up, so that the
-    last unit is assigned; the first queues get it.
+    the others, until nothing is left or all requests are met. Units that are left by rounding go
+    to the first queues.
     """
     deserved = np.zeros_like(requested)
     unmet = np.arange(len(weights))
@@ -27,7 +27,7 @@ def divide(
         before = deserved[unmet]
         most = np.minimum(capability[unmet], requested[unmet])
         least = guarantee[unmet]
-        fractions = _fractions(weights[unmet], remaining)
+        fractions = _fractions(weights[unmet], remaining, most - before)
         after = np.maximum(np.minimum(before + np.minimum(fractions, remaining), most), least)
         taken = np.minimum(after - before, remaining)
         left = np.maximum(remaining - (np.cumsum(taken, axis=0) - taken), 0)
@@ -42,15 +42,23 @@ def divide(
     return deserved
 
 
-def _fractions(weights: IntVector, remaining: IntVector) -> Matrix:
-    """Return the fraction of *remaining* for each weight, rounded up."""
+def _fractions(weights: IntVector, remaining: IntVector, room: Matrix) -> Matrix:
+    """Return the fraction of *remaining* for each weight.
+
+    What rounding down leaves goes to the first fractions that are no whole number, if there is
+    *room* for more, so that a queue that deserves a whole number gets it.
+    """
     total = int(weights.sum())
     if total * int(weights.max()) > _MAX_PRODUCT:
-        exact = [
-            [-(-units * weight // total) for units in remaining.tolist()]
-            for weight in weights.tolist()
-        ]
-        return np.array(exact, np.int64)
-    whole, rest = np.divmod(remaining, total)
-    column = weights[:, None]
-    return whole * column - (-rest * column // total)
+        products = [[units * weight for units in remaining.tolist()] for weight in weights.tolist()]
+        rounded = np.array([[each // total for each in row] for row in products], np.int64)
+        inexact = np.array([[each % total > 0 for each in row] for row in products], np.bool_)
+    else:
+        whole, rest = np.divmod(remaining, total)
+        column = weights[:, None]
+        rounded = whole * column + rest * column // total
+        inexact = rest * column % total > 0
+    inexact &= rounded < room
+    missing = remaining - rounded.sum(axis=0)
+    fractions: Matrix = rounded + (inexact & (np.cumsum(inexact, axis=0) <= missing))
+    return fractions

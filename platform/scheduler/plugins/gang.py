@@ -1,18 +1,54 @@
 """``gang``: gangs need all their minimum members, and are ordered by readiness."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task, TaskCounts, TaskStatus
-from .extension_points import Rejection
+from ..state.resources import BoolVector, IntVector
+from ..state.task_table import TaskTable
+from .extension_points import Preemptor, Rejection
 
 NOT_ENOUGH_TASKS = "NotEnoughTasks"
 NOT_ENOUGH_PODS_OF_TASK = "NotEnoughPodsOfTask"
 SCHEDULING_GATED = "SchedulingGated"
 
 
+class SurplusCounter:
+    """Which tasks their gangs can lose without having less than their minimum."""
+
+    def __init__(self) -> None:
+        """Start with the tasks that the gangs have now."""
+        self._left: dict[str, int] = {}
+        self._left_by_role: dict[tuple[str, str], int] = {}
+
+    def surplus(self, gang: Gang) -> int:
+        """Return how many more tasks *gang* can lose, whatever their roles are."""
+        if gang.key not in self._left:
+            self._left[gang.key] = gang.counts.ready - gang.min_member
+        return self._left[gang.key]
+
+    def consume(self, task: Task) -> bool:
+        """Count *task* as lost if its gang can lose it; returns whether it can."""
+        gang = task.gang
+        if gang is None:
+            return True
+        if self.surplus(gang) <= 0:
+            return False
+        minimum = gang.role_minima.get(task.role, 0)
+        if minimum:
+            key = (gang.key, task.role)
+            left = self._left_by_role.get(key, gang.role_counts(task.role).ready - minimum)
+            if left <= 0:
+                return False
+            self._left_by_role[key] = left - 1
+        self._left[gang.key] -= 1
+        return True
+
+
 class GangPlugin:
-    """Rejects gangs with missing members."""
+    """Rejects gangs with missing members, and victims that their gang needs."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Ignore the arguments: there are none."""
@@ -35,6 +71,37 @@ class GangPlugin:
     def job_order(self, gang: Gang) -> float:
         """Gangs that are not ready first."""
         return float(gang.is_ready())
+
+    def job_starving(self, gang: Gang) -> bool:
+        """Return whether members are missing; minima of roles do not count."""
+        return gang.is_starving()
+
+    def job_pipelined(self, gang: Gang) -> bool:
+        """Permit a gang that has its minimum once its tasks need not wait any more."""
+        return gang.is_pipelined()
+
+    def preemptable(self, preemptor: Preemptor, candidates: Sequence[Task]) -> list[Task]:
+        """Permit the tasks that gangs have beyond their minimum, as far as that goes."""
+        surplus = SurplusCounter()
+        return [task for task in candidates if surplus.consume(task)]
+
+    reclaimable = preemptable
+
+    def victim_mask(self, preemptor: Preemptor, table: TaskTable, slots: IntVector) -> BoolVector:
+        """Exclude the tasks of gangs without any surplus."""
+        return np.isin(table.gang[slots], gangs_with_surplus(table, slots))
+
+
+def gangs_with_surplus(table: TaskTable, slots: IntVector) -> IntVector:
+    """Return the numbers of the gangs of *slots* that have more than their minimum."""
+    surplus = SurplusCounter()
+    numbers, first = np.unique(table.gang[slots], return_index=True)
+    tasks = (table.tasks[slot] for slot in slots[first].tolist())
+    has_surplus = [
+        task is not None and task.gang is not None and surplus.surplus(task.gang) > 0
+        for task in tasks
+    ]
+    return numbers[np.array(has_surplus, np.bool_)].astype(np.int64)
 
 
 def _failed_members(counts: TaskCounts) -> str:

@@ -54,12 +54,21 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         """What each queue itself contributes to the sums of its path."""
         self._stale: set[str] = set()
         """Queues whose contribution may have changed."""
+        self._position = -1
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute limits and sums of what has changed."""
         super().on_session_open(cache)
-        self._stale.update(cache.queues)
+        changed = cache.queue_changes.since(self._position)
+        self._position = cache.queue_changes.position
+        self._stale.update(cache.queues if changed is None else changed)
         self._add_up()
+
+    def queue_order(self, queue: QueueInfo) -> tuple[float, ...]:
+        """Higher priority first, then the order of the first level below the root that differs."""
+        levels = self.levels(queue)
+        priority = levels[0].limits.priority if levels else 0
+        return (-priority, *(key for level in reversed(levels[:-1]) for key in level.order_key()))
 
     def allocated(self, change: Allocation) -> None:
         """Count *change* at the next comparison."""
@@ -88,10 +97,26 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._stale.add(queue.name)  # it may change without another comparison
         return self._paths.get(queue.name, ())
 
+    def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
+        """Return *queue*, and the ancestors below the root that the argument includes."""
+        levels = self.levels(queue)
+        return levels[: min(1 + self.ancestor_reclaim_level, max(len(levels) - 1, 1))]
+
+    def losing_levels(self, queue: QueueInfo, gaining: QueueInfo) -> Sequence[QueueLevel]:
+        """Return *queue*, and the ancestors that the argument includes and *gaining* has not."""
+        kept = {level.name for level in self.levels(gaining)}
+        levels = self.levels(queue)[: 1 + self.ancestor_reclaim_level]
+        return [level for level in levels if level.name not in kept]
+
+    def victim_queue_order(self, queue: QueueInfo, preemptor: QueueInfo) -> float:
+        """Queues first that have most ancestors in common with that of the *preemptor*."""
+        own = {level.name for level in self.levels(preemptor)}
+        return -float(sum(level.name in own for level in self.levels(queue)))
+
     # -- private -------------------------------------------------------------------------------
 
     def _compute_limits(self) -> None:
-        """Build the tree anew."""
+        """Build the tree."""
         root_spec = self._specs.get(ROOT_QUEUE, QueueSpec())
         tree = {name: TreeQueue(name, _NO_LIMITS) for name in {*self._specs, ROOT_QUEUE}}
         for name, spec in sorted(self._specs.items()):

@@ -6,17 +6,25 @@ if all below it are. Of two queues the unsaturated one is first, then that with 
 for its weight, both compared from the root downwards.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..state.cache import SchedulerCache
-from ..state.gangs import Gang, QueueInfo
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.node_matrix import NodeMatrix
-from ..state.resources import BoolVector, FloatMatrix, FloatVector, IntVector
+from ..state.resources import (
+    Amounts,
+    BoolVector,
+    FloatMatrix,
+    FloatVector,
+    IntVector,
+    ResourceIndex,
+)
 from .drf import DrfPlugin
 from .extension_points import Allocation
+from .queue_limits import Claimant
 
 HIERARCHY, WEIGHTS = "volcano.sh/hierarchy", "volcano.sh/hierarchy-weights"
 ROOT = "root"
@@ -102,17 +110,26 @@ class HierarchicalDrfPlugin(DrfPlugin):
         self._nodes = NodeMatrix()
         self._totals: IntVector = np.zeros(0, np.int64)
         self._exhausted: BoolVector = np.zeros(0, np.bool_)
+        self._cache: SchedulerCache | None = None
         self._is_new = True
+        self._version = self._total_version = -1
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Read the annotations, and the gangs that have changed."""
         super().on_session_open(cache)
+        self._cache = cache
         self._nodes = cache.node_matrix
-        self._totals = cache.node_matrix.allocatable.sum(axis=1)
-        self._usages.clear()
-        rebuild = self._update_tree(cache) or self._is_new
+        rows = len(cache.node_matrix.allocatable)
+        if cache.node_matrix.total_version != self._total_version or rows != len(self._totals):
+            self._total_version = cache.node_matrix.total_version
+            self._totals = cache.node_matrix.allocatable.sum(axis=1)
+            self._usages.clear()
+        rebuild = cache.queue_version != self._version and self._update_tree(cache)
+        rebuild = rebuild or self._is_new
+        self._version = cache.queue_version
         if rebuild:
             self._is_new = False
+            self._usages.clear()
             self._gangs.clear()
             self._path_of_gang.clear()
         for gang in cache.gangs.values() if rebuild else cache.changed_gangs():
@@ -131,6 +148,35 @@ class HierarchicalDrfPlugin(DrfPlugin):
             keys += (float(usage.saturated), usage.share / self._weights.get(path[:depth], 1.0))
         return tuple(keys)
 
+    def reclaimable(self, preemptor: Claimant, candidates: Sequence[Task]) -> Sequence[Task] | None:
+        """Permit tasks as long as the queue that gets their resources stays before the one that
+        loses them."""
+        cache = self._cache
+        if cache is None:
+            return None
+        index = self._nodes.resource_index
+        changed = {preemptor.gang.key: preemptor.gang}
+        moved: dict[str, Amounts] = {}
+        victims: list[Task] = []
+        for task in candidates:
+            gang = task.gang
+            if gang is None:
+                continue
+            changed[gang.key] = gang
+            moves = ((preemptor.gang, 1), (gang, -1))
+            for each, sign in moves:
+                add_amounts(moved.setdefault(each.key, {}), task.eq_class.request, sign)
+                self._set_gang(each, sum_amounts((each.allocated, moved[each.key])), index)
+            if self.queue_order(preemptor.queue) < self.queue_order(cache.queue_of(gang)):
+                victims.append(task)
+                continue
+            for each, sign in moves:
+                add_amounts(moved[each.key], task.eq_class.request, -sign)
+                self._set_gang(each, sum_amounts((each.allocated, moved[each.key])), index)
+        for gang in changed.values():
+            self._update_gang(gang, cache.queue_of(gang).name)
+        return victims
+
     def allocated(self, change: Allocation) -> None:
         """Count *change*."""
         self._update_gang(change.gang, change.queue.name)
@@ -142,7 +188,7 @@ class HierarchicalDrfPlugin(DrfPlugin):
     # -- private -------------------------------------------------------------------------------
 
     def _update_tree(self, cache: SchedulerCache) -> bool:
-        """Build the tree anew if an annotation has changed; returns whether one has."""
+        """Rebuild the tree if an annotation has changed; returns whether one has."""
         annotations = {
             name: (
                 queue.object.metadata.annotations.get(HIERARCHY, ""),
@@ -185,6 +231,13 @@ class HierarchicalDrfPlugin(DrfPlugin):
             del self._path_of_gang[gang.key]
         self._forget(path)
 
+    def _set_gang(self, gang: Gang, allocated: Amounts, index: ResourceIndex) -> None:
+        """Assume that *gang* has *allocated*."""
+        path = self._path_of_gang.get(gang.key)
+        if path is not None:
+            self._gangs[path].set(gang.key, index.vector(allocated), index.vector(gang.requested))
+            self._forget(path)
+
     def _forget(self, path: Path) -> None:
         for depth in range(1, len(path) + 1):
             self._usages.pop(path[:depth], None)
@@ -195,10 +248,10 @@ class HierarchicalDrfPlugin(DrfPlugin):
             size = len(self._totals)
             exhausted = self._exhausted[:size]
             below = [self._usage(each) for each in sorted(self._below.get(path, ()))]
-            parts = [_stacked(below, size)]
+            children = [_stacked(below, size)]
             if path in self._gangs:
-                parts.append(self._gangs[path].children(self._totals, exhausted))
-            usage = self._usages[path] = _combined(parts, self._totals)
+                children.append(self._gangs[path].children(self._totals, exhausted))
+            usage = self._usages[path] = _combined(children, self._totals)
         return usage
 
 
@@ -218,11 +271,11 @@ def _stacked(usages: list[Usage], size: int) -> Children:
     )
 
 
-def _combined(parts: list[Children], total: IntVector) -> Usage:
-    """Return the usage of a node with the children *parts*."""
-    saturated = np.concatenate([each.saturated for each in parts])
-    shares = np.concatenate([each.shares for each in parts])
-    allocated = np.concatenate([each.allocated for each in parts])
+def _combined(children: list[Children], total: IntVector) -> Usage:
+    """Return the usage of a node, given its children."""
+    saturated = np.concatenate([each.saturated for each in children])
+    shares = np.concatenate([each.shares for each in children])
+    allocated = np.concatenate([each.allocated for each in children])
     if not len(shares):
         return Usage()
     scaled = (shares > 0) & ~saturated
@@ -234,6 +287,6 @@ def _combined(parts: list[Children], total: IntVector) -> Usage:
 
 def _shares(allocated: FloatMatrix, total: IntVector) -> FloatVector:
     """Return the dominant share of each row."""
-    parts = np.where(total > 0, allocated / np.maximum(total, 1), 0.0)
-    shares: FloatVector = parts.max(axis=1, initial=0.0)
+    fractions = np.where(total > 0, allocated / np.maximum(total, 1), 0.0)
+    shares: FloatVector = fractions.max(axis=1, initial=0.0)
     return shares

@@ -41,13 +41,15 @@ class OvercommitPlugin:
         shortages = tuple(
             Shortage(name, units, self._limit.get(name, 0), self._used(name), self._factor)
             for name, units in sorted(gang.min_request.items())
-            if name != "pods" and units > self._idle.get(name, 0)
+            if name != "pods" and units > max(self._idle.get(name, 0), 0)
         )
         if not shortages:
             return True
         insufficient = [
-            f"overused {each.resource} (requested {format_amount(each.resource, each.requested)}, "
-            f"free {format_amount(each.resource, max(each.limit - each.used, 0))})"
+            f"insufficient {each.resource} "
+            f"(requested {format_amount(each.resource, each.requested)}, "
+            f"free {format_amount(each.resource, max(each.limit - each.used, 0))}, "
+            f"overcommit factor {each.factor:g})"
             for each in shortages
         ]
         message = f"resource in cluster is overused: {', '.join(insufficient)}"

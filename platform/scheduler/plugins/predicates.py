@@ -1,7 +1,7 @@
 """``predicates``: filters by cordon, node selector, node affinity, taints and host ports, and by
 inter-pod affinity and topology spread (see :mod:`.pod_filters`), and by bound volumes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -238,3 +238,14 @@ def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -
         taint.effect == effect and not _tolerates(eq_class.tolerations, taint)
         for taint in node.taints
     )
+
+
+def tolerates_cordon(tolerations: tuple[Toleration, ...]) -> bool:
+    """Return whether pods with *tolerations* may be bound to a node that is cordoned."""
+    return _tolerates(tolerations, _UNSCHEDULABLE_TAINT)
+
+
+def untolerated(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> Taint | None:
+    """Return the first of *taints* that keeps pods with *tolerations* away, if any."""
+    hard = (taint for taint in taints if taint.effect in _HARD_EFFECTS)
+    return next((taint for taint in hard if not _tolerates(tolerations, taint)), None)

@@ -5,17 +5,18 @@ its capability and no less than its guarantee; what one queue does not request i
 the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, add_amounts, sum_amounts
-from ..state.resources import Amounts, IntVector, Matrix
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
+from ..state.resources import Amounts, BoolVector, IntVector, Matrix
+from ..state.task_table import TaskTable
 from ..state.waiting import QUEUES, TOTAL, queue_gained
-from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
 from .queue_limits import count_within, guarantee_of, over_limit, real_capability, share
 from .queue_state import queue_state_rejection
@@ -76,6 +77,38 @@ class ProportionPlugin:
         if rejection is None and deserved is not None:
             rejection = over_limit(eq_class.request, queue.allocated, deserved)
         return rejection or Rejection(NOT_ENOUGH_RESOURCES, "queue resource quota insufficient")
+
+    def preemptive_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
+        """Return how many more pods of *eq_class* are within what the queue deserves."""
+        return self.allocatable_count(queue, eq_class)
+
+    def reclaimable(self, preemptor: Preemptor, candidates: Sequence[Task]) -> list[Task]:
+        """Permit tasks while their queue has more than it deserves."""
+        allocated: dict[str, Amounts] = {}
+        victims = []
+        for task in candidates:
+            queue = self._queue_of(task)
+            deserved = self._division.deserved(queue.name) if queue else None
+            if queue is None or deserved is None:
+                continue
+            left = allocated.setdefault(queue.name, dict(queue.allocated))
+            if any(units > deserved.get(name, 0) for name, units in left.items()):
+                add_amounts(left, task.eq_class.request, -1)
+                victims.append(task)
+        return victims
+
+    def victim_mask(self, preemptor: Preemptor, table: TaskTable, slots: IntVector) -> BoolVector:
+        """Exclude the tasks of queues that have no more than they deserve."""
+        queues = table.queue[slots]
+        numbers, first = np.unique(queues, return_index=True)
+        tasks = (table.tasks[slot] for slot in slots[first].tolist())
+        over = [task is not None and bool(self.reclaimable(preemptor, (task,))) for task in tasks]
+        return np.isin(queues, numbers[np.array(over, np.bool_)])
+
+    def _queue_of(self, task: Task) -> QueueInfo | None:
+        if self._cache is None or task.gang is None:
+            return None
+        return self._cache.queue_of(task.gang)
 
     def overused(self, queue: QueueInfo) -> bool:
         """Return whether all that the queue deserves is allocated."""

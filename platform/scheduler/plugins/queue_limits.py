@@ -2,12 +2,33 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ...model.queue import QueueSpec
 from ..state.diagnosis import Shortage
-from ..state.gangs import positive_difference
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang, QueueInfo, positive_difference
 from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+
+
+class Claimant(Protocol):
+    """Pods of one class for which pods of other queues are to be evicted."""
+
+    @property
+    def gang(self) -> Gang:
+        """Their gang."""
+        ...
+
+    @property
+    def queue(self) -> QueueInfo:
+        """Their queue."""
+        ...
+
+    @property
+    def eq_class(self) -> EquivalenceClass:
+        """Their class."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +49,8 @@ def guarantee_of(spec: QueueSpec) -> Amounts:
 
 
 def real_capability(spec: QueueSpec, *, available: Amounts, guaranteed: Amounts) -> Amounts:
-    """Return what a queue may have at most: its guarantee and what of *available* nobody is
-    *guaranteed*, limited by its capability.
+    """Return what a queue may have at most: its guarantee and what of *available* is not
+    *guaranteed* to any queue, limited by its capability.
 
     A capability of zero CPU or memory limits nothing.
     """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .arguments import Arguments
 from .binpack import BinpackPlugin
 from .capacity import CapacityPlugin
+from .cdp import CdpPlugin
 from .conformance import ConformancePlugin
 from .drf import DrfPlugin
 from .gang import GangPlugin
@@ -20,11 +21,14 @@ from .hierarchical_drf import HierarchicalDrfPlugin
 from .nodegroup import HierarchicalNodeGroupPlugin, NodeGroupPlugin
 from .nodeorder import NodeOrderPlugin
 from .overcommit import OvercommitPlugin
+from .pdb import PdbPlugin
 from .predicates import PredicatesPlugin
 from .priority import PriorityPlugin
 from .proportion import ProportionPlugin
+from .resource_strategy_fit import ResourceStrategyFitPlugin
 from .resourcequota import ResourceQuotaPlugin
 from .sla import SlaPlugin
+from .task_topology import TaskTopologyPlugin
 from .tdm import TdmPlugin
 from .usage import UsagePlugin
 
@@ -33,7 +37,7 @@ PluginFactory = Callable[[Mapping[str, object]], object]
 PLUGINS: Mapping[str, PluginFactory | None] = {
     "binpack": BinpackPlugin,
     "capacity": CapacityPlugin,
-    "cdp": None,
+    "cdp": CdpPlugin,
     "conformance": ConformancePlugin,
     "deviceshare": None,
     "drf": DrfPlugin,
@@ -45,15 +49,15 @@ PLUGINS: Mapping[str, PluginFactory | None] = {
     "numa-aware": None,
     "numaaware": None,
     "overcommit": OvercommitPlugin,
-    "pdb": None,
+    "pdb": PdbPlugin,
     "predicates": PredicatesPlugin,
     "priority": PriorityPlugin,
     "proportion": ProportionPlugin,
     "rescheduling": None,
-    "resource-strategy-fit": None,
+    "resource-strategy-fit": ResourceStrategyFitPlugin,
     "resourcequota": ResourceQuotaPlugin,
     "sla": SlaPlugin,
-    "task-topology": None,
+    "task-topology": TaskTopologyPlugin,
     "tdm": TdmPlugin,
     "usage": UsagePlugin,
 }

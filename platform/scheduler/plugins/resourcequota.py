@@ -1,14 +1,14 @@
 """``resourcequota``: admits gangs only within the resource quotas of their namespace.
 
-The API server rejects pods beyond a quota; a gang that it would reject in part is not admitted.
+The API server rejects pods beyond a quota, so a gang that exceeds it is not admitted.
 """
 
 from collections.abc import Mapping
 
+from ...model.podgroup import PodGroupPhase
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
-from ..state.gangs import Gang, add_amounts
-from ..state.resource_quotas import NamespaceQuotas
+from ..state.gangs import Gang, positive_difference, sum_amounts
 from ..state.resources import Amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
@@ -18,26 +18,26 @@ class ResourceQuotaPlugin:
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Ignore the arguments: there are none."""
-        self._quotas = NamespaceQuotas()
-        self._admitted: dict[str, Amounts] = {}
-        """What gangs admitted in this cycle will use, by namespace."""
+        self._cache: SchedulerCache | None = None
+        self._admitted: dict[str, dict[str, Gang]] = {}
+        """Gangs that this plugin has counted and that are not started, by namespace."""
 
     def on_session_open(self, cache: SchedulerCache) -> None:
-        """Read the quotas."""
-        self._quotas = cache.resource_quotas
-        self._admitted = {}
+        """Keep the quotas."""
+        self._cache = cache
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Reject a gang whose minimum exceeds a quota."""
-        if not gang.min_resources:
+        quotas = self._cache.resource_quotas.of(gang.namespace) if self._cache else ()
+        if not gang.min_resources or not quotas:
             return True
-        admitted = self._admitted.get(gang.namespace, {})
-        for quota in self._quotas.of(gang.namespace):
+        expected = self._expected(gang.namespace)
+        for quota in quotas:
             shortages = tuple(
                 Shortage(name, units, quota.hard[name], used)
                 for name, units in sorted(gang.min_request.items())
                 if name in quota.hard
-                and units + (used := quota.used.get(name, 0) + admitted.get(name, 0))
+                and units + (used := quota.used.get(name, 0) + expected.get(name, 0))
                 > quota.hard[name]
             )
             if shortages:
@@ -45,8 +45,22 @@ class ResourceQuotaPlugin:
         return True
 
     def job_enqueued(self, gang: Gang) -> None:
-        """Count the minimum of an admitted gang until the quota's status has its pods."""
-        add_amounts(self._admitted.setdefault(gang.namespace, {}), gang.min_request)
+        """Count the minimum of an admitted gang until its pods exist."""
+        self._admitted.setdefault(gang.namespace, {})[gang.key] = gang
+
+    def _expected(self, namespace: str) -> Amounts:
+        """Return what admitted gangs will use beyond their existing pods."""
+        gangs = self._admitted.pop(namespace, {})
+        waiting = {key: gang for key, gang in gangs.items() if self._is_waiting(gang)}
+        if waiting:
+            self._admitted[namespace] = waiting
+        return sum_amounts(
+            positive_difference(gang.min_request, gang.requested) for gang in waiting.values()
+        )
+
+    def _is_waiting(self, gang: Gang) -> bool:
+        known = self._cache is not None and self._cache.gangs.get(gang.key) is gang
+        return known and gang.phase == PodGroupPhase.INQUEUE and not gang.is_ready()
 
 
 def _rejection(quota: str, shortages: tuple[Shortage, ...]) -> Rejection:

@@ -1,7 +1,7 @@
 """``sla``: gangs that have waited too long bypass limits at admission.
 
 The time is an argument, or an annotation of the PodGroup. In a tier before those of ``overcommit``
-and of the limits of queues, an expired gang is admitted whatever they say.
+and of the limits of queues, an expired gang is admitted in spite of these.
 """
 
 import math

@@ -13,11 +13,12 @@ import numpy as np
 
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang
-from ..state.node_matrix import NodeInfo
+from ..state.gangs import Gang, Task, TaskStatus
+from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.pod_traits import is_preemptable_gang
 from .arguments import ArgumentError, with_prefix
 from .extension_points import Scores
+from .queue_limits import Claimant
 
 ZONE_LABEL = "volcano.sh/revocable-zone"
 ZONE_INACTIVE = "node(s) were in a revocable zone that is not active"
@@ -26,6 +27,8 @@ NOT_REVOCABLE = "node(s) were in a revocable zone, and the pod is not preemptabl
 _PREFIX = "tdm.revocable-zone."
 _PERIOD = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
 _SCORE = 100.0
+_MIN_AVAILABLE, _MAX_UNAVAILABLE = "volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable"
+_AMOUNT = re.compile(r"(\d{1,9})(%?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class TdmPlugin:
                 self._zones[zone] = Period.parse(period)
             except ValueError as error:
                 raise ArgumentError(f"{_PREFIX}{zone}", str(error)) from error
+        self._nodes = NodeMatrix()
         self._active: frozenset[str] = frozenset()
         self._next_change: float | None = None
         self.generation = 0
@@ -79,6 +83,7 @@ class TdmPlugin:
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute which zones are active."""
+        self._nodes = cache.node_matrix
         now = datetime.fromtimestamp(cache.cycle_time)
         active = frozenset(z for z, period in self._zones.items() if period.contains(now.time()))
         self.generation += active != self._active
@@ -113,6 +118,47 @@ class TdmPlugin:
         """Return whether a gang that is not preemptable has pending tasks."""
         return bool(gang.pending_tasks) and not is_preemptable_gang(gang.podgroup)
 
+    def preemptable(self, preemptor: Claimant, candidates: Sequence[Task]) -> Sequence[Task] | None:
+        """Permit running tasks outside of revocable zones within the budget of their gang; none for
+        a preemptor that is preemptable itself."""
+        if preemptor.eq_class.traits.revocable or is_preemptable_gang(preemptor.gang.podgroup):
+            return ()
+        budgets: dict[str, int] = {}
+        victims = []
+        for task in candidates:
+            gang = task.gang
+            if gang is None or task.status is not TaskStatus.RUNNING or self._is_lent(task):
+                continue
+            budget = budgets.setdefault(gang.key, _budget(gang))
+            if budget > 0:
+                budgets[gang.key] = budget - 1
+                victims.append(task)
+        return victims
+
+    def _is_lent(self, task: Task) -> bool:
+        info = self._nodes.node_infos[task.node_index]
+        return info is not None and bool(info.labels.get(ZONE_LABEL))
+
     def retry_at(self, gang: Gang) -> float | None:
         """Return when a zone opens or closes."""
         return self._next_change
+
+
+def _budget(gang: Gang) -> int:
+    """Return how many of its running tasks *gang* can lose at once, by its annotations: one by
+    default."""
+    annotations = gang.podgroup.metadata.annotations if gang.podgroup else {}
+    running, total = gang.counts[TaskStatus.RUNNING], len(gang.tasks)
+    unavailable = _amount(annotations.get(_MAX_UNAVAILABLE, ""), total)
+    if unavailable is not None:
+        return unavailable - (total - running)
+    available = _amount(annotations.get(_MIN_AVAILABLE, ""), total)
+    return 1 if available is None else running - available
+
+
+def _amount(text: str, total: int) -> int | None:
+    """Return a number, or a percentage of *total*, rounded up; ``None`` if it is neither."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return None
+    return -(-total * int(match[1]) // 100) if match[2] else int(match[1])

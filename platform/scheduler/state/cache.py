@@ -8,7 +8,7 @@ waits for (:mod:`.waiting`).
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -23,14 +23,17 @@ from .core_types import (
     Pod,
     PriorityClass,
 )
+from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceCache, EquivalenceClass, known_pod
 from .events import (
     CacheEvent,
     CSINodeEvent,
+    EvictionForgotten,
     NamespaceEvent,
     NodeEvent,
     NodesMeasured,
     PlacementForgotten,
+    PodDisruptionBudgetEvent,
     PodEvent,
     PodGroupEvent,
     PriorityClassEvent,
@@ -41,15 +44,27 @@ from .events import (
     ResourceQuotaEvent,
     StorageClassEvent,
 )
-from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
+from .gangs import (
+    Gang,
+    QueueInfo,
+    Task,
+    TaskStatus,
+    add_amounts,
+    positive_difference,
+    sum_amounts,
+    task_role,
+)
 from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
 from .pod_topology import KnownPod, PodTopology
-from .pod_traits import QueueAffinities, annotated_traits
+from .pod_traits import NO_TRAITS, PodTraits, QueueAffinities, annotated_traits, has_topology
 from .pvcs import PVCTracker
+from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
+from .role_counts import RoleCounts
 from .task_table import TaskTable
+from .victim_columns import add_victim_columns
 from .volumes import NO_VOLUMES
 from .waiting import (
     ANY,
@@ -118,12 +133,19 @@ class SchedulerCache:
         """
         self.node_matrix = NodeMatrix()
         self.task_table = TaskTable(self.node_matrix.resource_index)
+        add_victim_columns(self.task_table)
+        self.reservations = Reservations(self.node_matrix, self.task)
+        self.refused_evictions: dict[str, float] = {}
+        """Until when pods are not evicted again whose eviction was refused, by uid."""
         self.pod_topology = PodTopology()
         self.eq_classes = EquivalenceCache(self.pod_topology)
         self.node_matrix.occupancy_listeners.append(self._count_terms)
         self.pvcs = PVCTracker()
+        self.role_counts = RoleCounts()
+        self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
+        self.disruption_budgets = DisruptionBudgets()
         self.node_usage = NodeUsages()
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
@@ -153,6 +175,9 @@ class SchedulerCache:
         self._capacity_generation = 0
         self._seen_positions = (-1, -1)
         """Ends of the change logs of the node matrix after the last cycle."""
+        self.overcommitted_nodes: set[int] = set()
+        """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
+        arrived since the first cycle."""
         self._in_cycle = False
 
     @contextmanager
@@ -183,6 +208,9 @@ class SchedulerCache:
                 self.update_queue(old, new)
             case PlacementForgotten(uid):
                 self.forget(uid)
+            case EvictionForgotten(uid, until):
+                self.refused_evictions[uid] = until
+                self.forget_eviction(uid)
             case Recheck(key):
                 self._recheck(key)
             case _:
@@ -210,6 +238,17 @@ class SchedulerCache:
 
     def update_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
+        uid = (new or old or Pod()).metadata.uid
+        is_known = uid in self._tasks
+        self._update_pod(old, new)
+        if new is not None and new.status.nominated_node_name and not is_known:
+            self.reservations.add_nominated(uid, new.status.nominated_node_name)
+        if self.reservations:
+            self.reservations.observe(uid)
+        if self.refused_evictions and (new is None or new.metadata.deletion_timestamp):
+            self.refused_evictions.pop(uid, None)
+
+    def _update_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
             if old is not None:
                 self._remove_pod(old.metadata.uid)
@@ -235,6 +274,9 @@ class SchedulerCache:
         if new is not None:
             self.node_matrix.update_node(new)
         elif old is not None:
+            index = self.node_matrix.index_of(old.metadata.name)
+            if index is not None and self.reservations:
+                self.reservations.drop_node(index)
             self.node_matrix.remove_node(old.metadata.name)
 
     def update_pvc(
@@ -272,7 +314,7 @@ class SchedulerCache:
         gang = self._get_or_create_gang(key)
         if gang.set_podgroup(new):
             self.waiting.publish(PODGROUP)
-        if self._queue_affinities:
+        if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
         self.mark_changed(gang)
 
@@ -288,6 +330,7 @@ class SchedulerCache:
             known is None
             or new is None
             or (known.spec, known.status.state) != (new.spec, new.status.state)
+            or known.metadata.annotations != new.metadata.annotations
         ):
             self.queue_version += 1
             self.queue_changes.add(name)
@@ -328,8 +371,10 @@ class SchedulerCache:
         match event:
             case ResourceQuotaEvent(old, new):
                 self.capacity_generation += self.resource_quotas.update(old, new)
-            case NodesMeasured(by_node, interval):
-                self.node_usage.update(by_node, interval)
+            case PodDisruptionBudgetEvent(old, new):
+                self.capacity_generation += self.disruption_budgets.update(old, new)
+            case NodesMeasured(by_node, amounts):
+                self.node_usage.update(by_node, amounts, self.node_matrix)
                 self.capacity_generation += 1
 
     # -- effects of a cycle --------------------------------------------------------------------
@@ -358,7 +403,7 @@ class SchedulerCache:
         task.evicting = False
         if task.status is TaskStatus.RELEASING and task.pod_status is not TaskStatus.RELEASING:
             self._update_status(gang, task, task.pod_status)
-            self.mark_changed(gang)
+            self._mark_allocation_changed(gang)
         return gang
 
     def place_tasks(
@@ -399,7 +444,7 @@ class SchedulerCache:
         self.unplace_tasks(gang, (task,))
         self._remove_from_node(node_index, task.eq_class, releasing=False)
         gang.version += 1
-        self.mark_changed(gang)
+        self._mark_allocation_changed(gang)
         return gang
 
     def mark_ungated(self, gang: Gang, tasks: Iterable[Task]) -> None:
@@ -567,14 +612,18 @@ class SchedulerCache:
             if not updated.has_same_scheduling_fields(task):
                 return False
             task.reported_condition = updated.reported_condition
+            task.nominated_node = updated.nominated_node
             return True
         if task.node != updated.node or not updated.status.on_node:
             return False
         task.pod_status = updated.status
+        if task.traits != updated.traits:
+            task.traits = updated.traits
+            self.task_table.update_columns(task)
         status = TaskStatus.RELEASING if task.evicting else updated.status
         if status is not task.status:
             self._update_status(gang, task, status)
-            self.mark_changed(gang)
+            self._mark_allocation_changed(gang)
         return True
 
     def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
@@ -619,20 +668,27 @@ class SchedulerCache:
         eq_class = self._variant(eq_class, known_pod(pod, eq_class.terms))
         if gang is None:
             return eq_class
-        traits = annotated_traits(pod)
-        if self._queue_affinities:
-            path = self.with_ancestors(self.queue_of(gang).name)
-            traits = self._queue_affinities.add_to(traits, path)
+        traits = self._add_gang_traits(annotated_traits(pod), gang, task_role(pod))
         return eq_class.variant(traits=traits)
 
+    def _add_gang_traits(self, traits: PodTraits, gang: Gang, role: str) -> PodTraits:
+        if self._queue_affinities or traits.node_groups or traits.inherited_node_groups:
+            path = self.with_ancestors(self.queue_of(gang).name)
+            traits = self._queue_affinities.add_to(traits, path)
+        topology = (gang.key, role) if has_topology(gang.podgroup) else NO_TRAITS.topology
+        return traits if traits.topology == topology else replace(traits, topology=topology)
+
     def _reclassify(self, gang: Gang) -> None:
-        """Update the classes of the tasks of *gang* for the affinity of its queue."""
-        path = self.with_ancestors(self.queue_of(gang).name)
+        """Update the classes of the tasks of *gang* for its PodGroup and its queue."""
         for task in gang.tasks.values():
-            traits = self._queue_affinities.add_to(task.eq_class.traits, path)
+            traits = self._add_gang_traits(task.eq_class.traits, gang, task.role)
             if traits != task.eq_class.traits:
+                on_node = (task.node_index,) if task.node_index >= 0 else ()
+                self.role_counts.observe(task.eq_class, on_node, -1)
                 task.eq_class = task.eq_class.variant(traits=traits)
+                self.role_counts.observe(task.eq_class, on_node, 1)
                 gang.version += 1
+                self.mark_changed(gang)
 
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
@@ -721,6 +777,8 @@ class SchedulerCache:
         self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
+        elif self._seen_positions[0] >= 0 and self.node_matrix.is_overcommitted(node_index):
+            self.overcommitted_nodes.add(node_index)
         return node_index
 
     def _remove_from_node(

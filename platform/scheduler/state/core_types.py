@@ -168,6 +168,9 @@ class PodSpec(ApiStruct, frozen=True):
     scheduler_name: str = ""
     node_name: str = ""
     priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: Resources = Resources()
@@ -186,7 +189,10 @@ class PodStatus(ApiStruct, frozen=True):
     """The status of a pod."""
 
     phase: str = ""
+    reason: str = ""
     conditions: tuple[Condition, ...] = ()
+    start_time: str | None = None
+    nominated_node_name: str = ""
 
 
 class Pod(ApiStruct, frozen=True):

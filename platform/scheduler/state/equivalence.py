@@ -105,7 +105,7 @@ class EquivalenceClass:
         self.terms = terms
         """Terms of the pods on other pods."""
         self.traits = NO_TRAITS
-        """What plugins see of the pods beside their spec."""
+        """What plugins see of the pods in addition to their spec."""
         self.matched_by = NOT_MATCHED
         """Selectors in use that match the pods."""
         self.footprint = TermFootprint(NOT_MATCHED, terms)

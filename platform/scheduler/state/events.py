@@ -1,7 +1,7 @@
 """Events of the scheduler cache: what the scheduling loop applies between two cycles."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ...model.podgroup import PodGroup
@@ -16,7 +16,8 @@ from .core_types import (
     PriorityClass,
     StorageClass,
 )
-from .node_usage import NodeUsage
+from .disruption_budgets import PodDisruptionBudget
+from .node_usage import NodeUsage, UsedAmounts
 from .resource_quotas import ResourceQuota
 
 T = TypeVar("T")
@@ -70,6 +71,10 @@ class ResourceQuotaEvent(ObjectEvent[ResourceQuota]):
     """A resource quota was added, updated or deleted."""
 
 
+class PodDisruptionBudgetEvent(ObjectEvent[PodDisruptionBudget]):
+    """A PodDisruptionBudget was added, updated or deleted."""
+
+
 class PriorityClassEvent(ObjectEvent[PriorityClass]):
     """A priority class was added, updated or deleted."""
 
@@ -82,11 +87,20 @@ class PlacementForgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class NodesMeasured:
-    """The utilization of nodes was measured, as it is every *interval* seconds."""
+class EvictionForgotten:
+    """The evictor could not evict the pod with *uid*: it keeps its resources."""
 
-    by_node: Mapping[str, NodeUsage]
-    interval: float
+    uid: str
+    until: float
+    """Until when it is not chosen again, as Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesMeasured:
+    """The utilization of nodes was measured, in percent or as amounts."""
+
+    by_node: Mapping[str, NodeUsage] = field(default_factory=dict)
+    amounts: Mapping[str, UsedAmounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ CacheEvent = (
     | PodGroupEvent
     | QueueEvent
     | PVCEvent
+    | PodDisruptionBudgetEvent
     | PVEvent
     | StorageClassEvent
     | CSINodeEvent
@@ -110,5 +125,6 @@ CacheEvent = (
     | ResourceQuotaEvent
     | NodesMeasured
     | PlacementForgotten
+    | EvictionForgotten
     | Recheck
 )

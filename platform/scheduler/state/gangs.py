@@ -14,12 +14,14 @@ from enum import IntEnum
 from typing import Any
 
 from ...model import names
+from ...model.pod import is_rejection
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
 from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
+from .victim_traits import victim_traits
 from .volumes import mounted_pvcs
 
 
@@ -126,14 +128,17 @@ class Task:
         "namespace",
         "node",
         "node_index",
+        "nominated_node",
         "pod_status",
         "priority",
         "pvcs",
+        "rejected",
         "reported_condition",
         "role",
         "slot",
         "status",
         "table_node",
+        "traits",
         "uid",
         "ungated",
         "uses_queue_gate",
@@ -149,7 +154,7 @@ class Task:
         self.name = meta.name
         self.namespace = meta.namespace
         self.eq_class = eq_class
-        self.role = meta.annotations.get(names.TASK_SPEC) or meta.labels.get(names.TASK_SPEC, "")
+        self.role = task_role(pod)
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
         self.index = _task_index(meta.name)
@@ -166,6 +171,8 @@ class Task:
         self.status = task_status(pod)
         self.pod_status = self.status
         """Status by the pod; differs while a placement or eviction is assumed."""
+        self.rejected = is_rejection(pod.status.phase, pod.status.reason)
+        """Whether the kubelet has rejected it, so that it never ran and is created again."""
         self.evicting = False
         """Whether its eviction is requested: it is releasing even if the pod is running."""
         self.node = spec.node_name
@@ -175,6 +182,9 @@ class Task:
         """Row of the task table."""
         self.table_node = -1
         """Node for which the task table lists it."""
+        self.nominated_node = pod.status.nominated_node_name
+        """The node on which resources are held for it by its status; empty for none."""
+        self.traits = victim_traits(pod)
         self.reported_condition = _reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 
@@ -274,6 +284,8 @@ class Gang:
         self.min_resources: Amounts = {}
         self.min_request: Amounts = {}
         """The minimum without gated tasks, which ``enqueue`` compares."""
+        self.rejected = 0
+        """Number of tasks that the kubelet has rejected; they are failed, too."""
         self.releasing = 0
         """Number of tasks that are being deleted and still on their node."""
         self.member_arrival = MemberArrival()
@@ -356,10 +368,12 @@ class Gang:
         return Counter(task.role for task in tasks if task.eq_class.best_effort)
 
     def is_terminating(self) -> bool:
-        """Return whether all missing members are being deleted, and no task is pending."""
+        """Return whether all missing members are being deleted, or rejected by the kubelet, and no
+        task is pending."""
         accounted = self.counts.allocated + self.counts.completed + self.releasing
         has_pending = self.counts[TaskStatus.PENDING] > 0
-        return self.releasing > 0 and not has_pending and accounted >= self.min_member
+        is_losing = self.releasing + self.rejected > 0
+        return is_losing and not has_pending and accounted >= self.min_member
 
     def role_counts(self, role: str) -> TaskCounts:
         """Return the counts of one role."""
@@ -392,12 +406,14 @@ class Gang:
         self.tasks[task.uid] = task
         task.gang = self
         self._add_to_counts(task, 1)
+        self.rejected += task.rejected
         self.version += task.status is TaskStatus.PENDING
 
     def remove_task(self, task: Task) -> None:
         """Remove *task*."""
         del self.tasks[task.uid]
         self._add_to_counts(task, -1)
+        self.rejected -= task.rejected
         task.gang = None
         self.version += 1
 
@@ -539,6 +555,12 @@ def sum_amounts(items: Iterable[Amounts]) -> Amounts:
     for item in items:
         add_amounts(result, item)
     return result
+
+
+def task_role(pod: Pod) -> str:
+    """Return which task of its job *pod* belongs to; empty if it has none."""
+    meta = pod.metadata
+    return meta.annotations.get(names.TASK_SPEC) or meta.labels.get(names.TASK_SPEC, "")
 
 
 def task_status(pod: Pod) -> TaskStatus:

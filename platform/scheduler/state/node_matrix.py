@@ -153,6 +153,7 @@ class NodeMatrix:
         self.images.update(node_index, ())
         self._tie_breakers = None
         self.node_changes.add(node_index)
+        self.add_missing_rows()
         self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
         self.free_if_empty(node_index)
 
@@ -180,8 +181,8 @@ class NodeMatrix:
         return self._total.copy()
 
     def used(self) -> Amounts:
-        """Return what all pods request."""
-        used = (self.allocatable - self.idle).sum(axis=1)
+        """Return what the pods on all nodes request; those of removed nodes do not count."""
+        used = (self.allocatable - self.idle)[:, self.alive].sum(axis=1)
         return self.resource_index.amounts(used)
 
     # -- pods ----------------------------------------------------------------------------------
@@ -264,6 +265,10 @@ class NodeMatrix:
     def has_pipelined(self) -> bool:
         """Whether any amount is promised to waiting pods."""
         return self._pipelined_pods > 0
+
+    def is_overcommitted(self, node_index: int) -> bool:
+        """Return whether the pods of a node request more than it has."""
+        return bool(self.alive[node_index]) and bool((self.idle[:, node_index] < 0).any())
 
     def available(self, node_indexes: IntVector | None = None) -> Matrix:
         """Return what is idle and not promised to waiting pods; not to be changed."""

@@ -1,4 +1,4 @@
-"""What plugins see of a pod beside its spec: annotations, and the node groups of its queue."""
+"""What plugins see of a pod in addition to its spec: annotations, the node groups of its queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +12,19 @@ REVOCABLE_ZONE = "volcano.sh/revocable-zone"
 STRATEGY_TYPE = "volcano.sh/resource-strategy-scoring-type"
 STRATEGY_WEIGHT = "volcano.sh/resource-strategy-weight"
 
+TOPOLOGY_ANNOTATIONS = (
+    "volcano.sh/task-topology-affinity",
+    "volcano.sh/task-topology-anti-affinity",
+    "volcano.sh/task-topology-task-order",
+)
+"""Annotations of a PodGroup whose tasks belong together or apart."""
+
 _TRUE = ("true", "True", "TRUE", "t", "T", "1")
 
 
 @dataclass(frozen=True, slots=True)
 class PodTraits:
-    """Traits that make pods with equal specs belong to different equivalence classes."""
+    """Traits by which pods with equal specs belong to different equivalence classes."""
 
     revocable: bool = False
     """Whether it may run on nodes of revocable zones."""
@@ -27,6 +34,8 @@ class PodTraits:
     """That of the nearest ancestor of a queue that has none."""
     strategy: tuple[str, str] = ("", "")
     """Type and weights of the strategy for its resources."""
+    topology: tuple[str, str] = ("", "")
+    """Its gang and its role, if those of the gang belong together or apart."""
 
 
 NO_TRAITS = PodTraits()
@@ -69,16 +78,23 @@ class QueueAffinities:
         return affected or bool(self)
 
     def add_to(self, traits: PodTraits, path: Sequence[str]) -> PodTraits:
-        """Return *traits* with the affinity of the queue at the beginning of *path*, which goes on
-        with its ancestors."""
+        """Return *traits* with the affinity of a queue; *path* is its name and those of its
+        ancestors."""
         affinities = [self._by_queue.get(name) for name in path]
         own = affinities[0] if affinities else None
         inherited = None if own else next(filter(None, affinities), None)
         return replace(traits, node_groups=own, inherited_node_groups=inherited)
 
 
+def has_topology(podgroup: PodGroup | None) -> bool:
+    """Return whether tasks of a PodGroup belong together or apart."""
+    return podgroup is not None and any(
+        name in podgroup.metadata.annotations for name in TOPOLOGY_ANNOTATIONS
+    )
+
+
 def is_preemptable_gang(podgroup: PodGroup | None) -> bool:
-    """Return whether a PodGroup says that it may be preempted; by default it does not."""
+    """Return whether a PodGroup permits its preemption; by default it does not."""
     if podgroup is None:
         return False
     for source in (podgroup.metadata.annotations, podgroup.metadata.labels):

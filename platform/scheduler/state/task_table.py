@@ -144,6 +144,11 @@ class TaskTable:
             self._extra[name][slot] = getter(task)
         self.update((task,))
 
+    def update_columns(self, task: Task) -> None:
+        """Set the added columns of *task* again."""
+        for name, getter in self._getters.items():
+            self._extra[name][task.slot] = getter(task)
+
     def remove(self, task: Task) -> None:
         """Remove *task*."""
         slot = task.slot

@@ -1,5 +1,9 @@
 """The binder: binds pods to the nodes that cycles have chosen.
 
+Before a binding is sent, its placement is checked against the newest objects. If it does not hold
+any more, because its node is deleted, for example, it is forgotten with all placements of its gang
+that were not sent: the next cycle allocates them at once, as far as possible.
+
 A binding has the uid and resourceVersion of its pod as preconditions, so that it fails for a later
 pod of that name, and for a pod that has changed since the cycle: a new leader may have chosen
 another node. A pod whose binding is rejected keeps its assumed placement for a backoff, then the
@@ -9,7 +13,7 @@ binding is retried: it may have taken effect, and another node would conflict wi
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -24,6 +28,7 @@ from ...model import names
 from ...model.meta import ObjectReference
 from ..framework.decision import Placement
 from ..state.core_types import Pod
+from .placement_check import PODGROUP_DELETED, StalePlacement
 from .pod_versions import PodVersions
 
 log = logging.getLogger(__name__)
@@ -36,14 +41,25 @@ INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 60.0
 class _BindRequest:
     placement: Placement
     rejected: bool = False
+    sent: bool = False
+    """Whether it may have reached the API server."""
 
 
 @dataclass(slots=True)
 class _GangProgress:
     """Bindings of one gang."""
 
-    remaining: int = 0
+    uids: dict[str, None] = field(default_factory=dict)
+    """Of those that are not complete."""
     bound: int = 0
+
+
+def _no_check(placement: Placement) -> StalePlacement | None:
+    return None
+
+
+def _no_count(reason: str, count: int) -> None:
+    return None
 
 
 class Binder:
@@ -58,16 +74,22 @@ class Binder:
         max_in_flight: int,
         forget: Callable[[str], object],
         pod_versions: PodVersions | None = None,
+        check: Callable[[Placement], StalePlacement | None] = _no_check,
+        count_stale: Callable[[str, int], object] = _no_count,
     ) -> None:
         """Keep at most *max_in_flight* bindings in flight.
 
         *forget* is called with the uid of a pod that could not be bound and is to be scheduled
         again. *pod_versions* gives the resourceVersion that a binding has as its precondition.
+        *check* returns why a placement does not hold any more; *count_stale* is then called with
+        the reason and the number of placements that are forgotten.
         """
         self._client = client
         self._recorder = recorder
         self._forget = forget
         self._pod_versions = pod_versions or PodVersions()
+        self._check = check
+        self._count_stale = count_stale
         self._requests: dict[str, _BindRequest] = {}
         self._gang_progress: dict[str, _GangProgress] = {}
         self._backoff = ExponentialFailureRateLimiter(INITIAL_BACKOFF, MAX_BACKOFF)
@@ -82,10 +104,8 @@ class Binder:
     def bind(self, placements: Iterable[Placement]) -> None:
         """Bind the pods of *placements*."""
         for placement in placements:
-            before = self._requests.get(placement.uid)
-            key = _gang_key(placement)
-            if key and (before is None or _gang_key(before.placement) != key):
-                self._gang_progress.setdefault(key, _GangProgress()).remaining += 1
+            if key := _gang_key(placement):
+                self._gang_progress.setdefault(key, _GangProgress()).uids[placement.uid] = None
             self._requests[placement.uid] = _BindRequest(placement)
             self.queue.add(placement.uid)
 
@@ -112,6 +132,12 @@ class Binder:
             self._forget(uid)
             return None
         await self._pod_versions.wait_idle(uid)
+        if self._requests.get(uid) is not request:
+            return None  # forgotten with its gang, and maybe allocated again
+        if not request.sent and (stale := self._check(placement)) is not None:
+            self._forget_stale(request, stale)
+            return None
+        request.sent = True
         version = self._pod_versions.version(f"{placement.namespace}/{placement.name}", uid)
         try:
             await self._post_binding(placement, version)
@@ -138,6 +164,23 @@ class Binder:
         self._record_event(placement, "Normal", "Scheduled", message)
         return None
 
+    def _forget_stale(self, request: _BindRequest, stale: StalePlacement) -> None:
+        """Forget a placement, and those of its gang that were not sent."""
+        placement = request.placement
+        progress = self._gang_progress.get(_gang_key(placement))
+        uids = list(progress.uids) if progress is not None else [placement.uid]
+        unsent = [uid for uid in uids if not self._requests[uid].sent]
+        log_fields = {**self._log_fields(placement.uid), "why": stale.message}
+        log.info("placement does not hold any more", extra={**log_fields, "pods": len(unsent)})
+        self._count_stale(stale.reason, len(unsent))
+        message = f"{stale.message} before the pod was bound to it"
+        if stale.reason == PODGROUP_DELETED:
+            message = f"{stale.message} before the pod was bound"
+        self._record_event(placement, "Warning", "FailedScheduling", message)
+        for uid in unsent:
+            self._complete(uid)
+            self._forget(uid)
+
     def _log_fields(self, uid: str) -> dict[str, str]:
         """Return the fields that name a pod in logs."""
         request = self._requests.get(uid)
@@ -153,9 +196,9 @@ class Binder:
         progress = self._gang_progress.get(gang.key) if gang else None
         if gang is None or progress is None:
             return
-        progress.remaining -= 1
+        progress.uids.pop(uid, None)
         progress.bound += bound
-        if not progress.remaining:
+        if not progress.uids:
             del self._gang_progress[gang.key]
             if progress.bound:
                 log.info("gang bound", extra={**gang.log_fields(), "pods": progress.bound})

@@ -1,6 +1,8 @@
 """The evictor: evicts pods that cycles have chosen as victims.
 
-1. The pod gets the condition DisruptionTarget, so that its controller does not count a failure.
+1. The pod gets the condition DisruptionTarget, so that its controller does not count a failure,
+   and, if it is to be created again as if it had not existed, a condition of our own: API servers
+   replace the reason of DisruptionTarget at the eviction.
 2. It is evicted by its Eviction subresource, with the uid of the pod and its resourceVersion after
    step 1 as preconditions: a pod that has finished since is not deleted.
 
@@ -27,7 +29,7 @@ from ...kube.errors import (
 )
 from ...machinery.clock import Clock
 from ...machinery.controller import ShardedQueue, WorkerSettings, run_workers
-from ...machinery.event_recorder import Recorder
+from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
@@ -84,8 +86,9 @@ class Evictor:
         self._clock = clock
         self._forget = forget
         self._requests: dict[str, _EvictionRequest] = {}
-        self._resets: dict[str, tuple[str, str]] = {}
-        """Namespace and name of pods whose condition is to be reset, by uid."""
+        self._resets: dict[str, tuple[str, str, bool]] = {}
+        """Pods whose condition is to be reset, by uid: namespace, name, and whether that of pods
+        that are replaced is, too."""
         self._backoff = ExponentialFailureRateLimiter(INITIAL_BACKOFF, MAX_BACKOFF)
         self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
         self.queue = ShardedQueue(
@@ -121,7 +124,8 @@ class Evictor:
         elif uid in self._requests or not _has_condition(pod):
             return
         elif uid not in self._resets:
-            self._resets[uid] = pod.metadata.namespace, pod.metadata.name
+            replaced = _has_condition(pod, names.REPLACED_BY_SCHEDULER)
+            self._resets[uid] = pod.metadata.namespace, pod.metadata.name, replaced
             self.queue.add_after(uid, STALE_AFTER)
 
     def discard(self, uid: str) -> None:
@@ -176,6 +180,7 @@ class Evictor:
             status="True",
             reason=eviction.reason,
             message=eviction.message,
+            replaced=eviction.replaced,
         )
         request.version = pod.metadata.resource_version
         return _is_evictable(pod)
@@ -248,7 +253,7 @@ class Evictor:
         """Drop a request, and reset the condition that it may have written."""
         eviction = self._requests.pop(uid).eviction
         self._backoff.forget(uid)
-        self._resets[uid] = eviction.namespace, eviction.name
+        self._resets[uid] = eviction.namespace, eviction.name, eviction.replaced
         self.queue.add(uid)
         self._forget(uid)
 
@@ -257,7 +262,10 @@ class Evictor:
         if target is None:
             return
         try:
-            await self._patch_condition(*target, uid, status="False", reason="", message="")
+            namespace, name, replaced = target
+            await self._patch_condition(
+                namespace, name, uid, status="False", reason="", message="", replaced=replaced
+            )
         except UNAVAILABLE_ERRORS:
             raise
         except ApiError as error:
@@ -268,19 +276,28 @@ class Evictor:
             del self._resets[uid]
 
     async def _patch_condition(
-        self, namespace: str, name: str, uid: str, *, status: str, reason: str, message: str
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        status: str,
+        reason: str,
+        message: str,
+        replaced: bool,
     ) -> Pod:
-        condition = {
-            "type": DISRUPTION_TARGET,
+        fields = {
             "status": status,
             "reason": reason or None,
             "message": message or None,
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
+        types = (DISRUPTION_TARGET, *((names.REPLACED_BY_SCHEDULER,) if replaced else ()))
+        conditions = [{"type": each, **fields} for each in types]
         return await self._client.patch(
             names.PODS,
             name,
-            {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+            {"metadata": {"uid": uid}, "status": {"conditions": conditions}},
             namespace=namespace,
             subresource="status",
             kind=PatchType.STRATEGIC,
@@ -294,13 +311,18 @@ class Evictor:
             gang = request.eviction.gang
             return {**(gang.log_fields() if gang else {}), "pod": request.eviction.key}
         if uid in self._resets:
-            return {"pod": "/".join(self._resets[uid])}
+            return {"pod": "/".join(self._resets[uid][:2])}
         return {"uid": uid}
 
     def _record_evicted(self, request: _EvictionRequest) -> None:
         log_fields = {**self._log_fields(request.eviction.uid), "why": request.eviction.message}
         log.info("pod evicted", extra=log_fields)
         self._record_event(request.eviction, "Warning", EVICTED, request.eviction.message)
+        gang = request.eviction.gang
+        if self._recorder is not None and gang is not None and gang.podgroup is not None:
+            regarding = object_reference(names.PODGROUPS, gang.podgroup.metadata)
+            message = f"pod {request.eviction.name}: {request.eviction.message}"
+            self._recorder.record(regarding, type="Normal", reason=EVICTED, message=message)
 
     def _record_blocked(self, request: _EvictionRequest, error: ApiError) -> None:
         """Record an event about the first rejection of a request."""
@@ -328,7 +350,5 @@ def _is_evictable(pod: Pod) -> bool:
     return not pod.metadata.deletion_timestamp and pod.status.phase not in FINISHED
 
 
-def _has_condition(pod: Pod) -> bool:
-    return any(
-        each.type == DISRUPTION_TARGET and each.status == "True" for each in pod.status.conditions
-    )
+def _has_condition(pod: Pod, kind: str = DISRUPTION_TARGET) -> bool:
+    return any(each.type == kind and each.status == "True" for each in pod.status.conditions)

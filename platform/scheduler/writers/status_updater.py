@@ -25,8 +25,9 @@ from ...model.log_fields import object_fields
 from ...model.meta import ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
+from ..framework.completeness import SCHEDULED
+from ..framework.explanations import Explanation
 from ..framework.podgroup_status import (
-    SCHEDULED,
     UNSCHEDULABLE,
     PodGroupReport,
     PodScheduledCondition,
@@ -61,9 +62,24 @@ class _PodGroupState:
     observed: PodGroupStatus
     version: str
     uid: str
+    annotation: str | None = None
+    """The explanation that the PodGroup has."""
+    written_why: Explanation | None = None
+    """The explanation that *annotation* was encoded from, if this process wrote it."""
     written_at: float = float("-inf")
     stale_since: float | None = None
-    """Since when the two differ, if the write is delayed."""
+    """Since when desired and observed status differ, if the write is delayed."""
+
+    def is_current(self) -> bool:
+        """Return whether nothing is to be written."""
+        return is_equal_status(self.report.status, self.observed) and self.is_explained()
+
+    def is_explained(self) -> bool:
+        """Return whether the PodGroup has the desired explanation, or rightly none."""
+        desired = self.report.why
+        if desired is None or self.annotation is None:
+            return desired is None and self.annotation is None
+        return desired == self.written_why or desired.is_shown_by(self.annotation)
 
 
 @dataclass(slots=True)
@@ -193,14 +209,21 @@ class StatusUpdater:
         state = self._podgroups.get(report.key)
         if state is None or state.uid != podgroup.metadata.uid:
             state = self._podgroups[report.key] = _PodGroupState(
-                report, podgroup.status, podgroup.metadata.resource_version, podgroup.metadata.uid
+                report,
+                podgroup.status,
+                podgroup.metadata.resource_version,
+                podgroup.metadata.uid,
+                podgroup.metadata.annotations.get(names.WHY),
             )
         version = podgroup.metadata.resource_version
         if state.report.podgroup is not podgroup and _is_newer(version, state.version):
             # Another client may have written it.
             state.version, state.observed = version, podgroup.status
+            annotation = podgroup.metadata.annotations.get(names.WHY)
+            if annotation != state.annotation:
+                state.annotation, state.written_why = annotation, None
         state.report = report
-        if not is_equal_status(report.status, state.observed):
+        if not state.is_current():
             self.queue.add_after(_PODGROUP_PREFIX + report.key, self._remaining_delay(state))
 
     def _remaining_delay(self, state: _PodGroupState) -> float:
@@ -259,7 +282,7 @@ class StatusUpdater:
     async def _write_podgroup(self, key: str) -> float | None:
         """Write the status of a PodGroup; returns the seconds left if that is still delayed."""
         state = self._podgroups.get(key)
-        if state is None or is_equal_status(state.report.status, state.observed):
+        if state is None or state.is_current():
             return None
         left = self._remaining_delay(state)
         if left > 0:
@@ -279,13 +302,19 @@ class StatusUpdater:
         }
         if conditions:
             status["conditions"] = conditions
-        body = {"metadata": _preconditions(state.uid, state.version), "status": status}
+        metadata: dict[str, object] = {**_preconditions(state.uid, state.version)}
+        why, annotation = state.report.why, state.annotation
+        if not state.is_explained():
+            annotation = why.encode() if why else None
+            metadata["annotations"] = {names.WHY: annotation}
+        body = {"metadata": metadata, "status": status}
         namespace, _, name = key.rpartition("/")
         new = await self._client.patch(
             names.PODGROUPS, name, body, namespace=namespace, view=PodGroup
         )
         if _is_newer(new.metadata.resource_version, state.version):
             state.version = new.metadata.resource_version
+            state.annotation, state.written_why = annotation, why
             state.observed = PodGroupStatus(
                 phase=desired.phase,
                 conditions=conditions,
@@ -327,6 +356,7 @@ class StatusUpdater:
             state.condition.message,
         ):
             return
+        await self._pod_versions.wait_idle(uid)
         desired = state.condition
         key = f"{desired.namespace}/{desired.name}"
         pod, version = self._pod_versions.lister(key), self._pod_versions.version(key, uid)

@@ -2,16 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
 
 from ..kube.client.client import Client
 from ..kube.errors import ApiError, ConnectionLostError, DecodeError, NotFoundError
 from ..kube.informer.failure_log import FailureLog
-from ..machinery.clock import Clock
+from ..kube.supervision import supervise
+from ..kube.timing import Timing
 from ..model.base import ApiStruct
 from ..model.names import Resource
+from .clock import Clock
 
 log = logging.getLogger(__name__)
+
+INTERVAL = 10.0
+"""Seconds between two checks."""
 
 _RETRY_INTERVAL = 1.0
 """Seconds until the next check after one that failed."""
@@ -97,3 +103,71 @@ def _discovery_path(resource: Resource) -> str:
     if not resource.group:
         return f"/api/{resource.version}"
     return f"/apis/{resource.group}/{resource.version}"
+
+
+class Controller(Protocol):
+    """What runs until it is cancelled."""
+
+    def run(
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Run; set *ready* once synced, and begin work after *elected*."""
+        ...
+
+
+class ServedController:
+    """Runs a controller while the API server has *resource*, for a CRD that may be installed later.
+
+    *create* returns a new controller for each time.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], Controller],
+        resource: Resource,
+        *,
+        client: Client,
+        clock: Clock,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._create = create
+        self._resource = resource
+        self._clock = clock
+        self._served = ServedResources(client, [resource], clock=clock, interval=interval)
+
+    async def run(
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
+    ) -> None:
+        """Run until cancelled; ready without the resource, too."""
+        clock = self._clock
+        timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
+        log_fields = {"resource": f"{self._resource.plural}.{self._resource.group}"}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(supervise("check of kinds", self._served.run, timing=timing))
+            await self._served.wait_until(lambda: self._served.known)
+            while True:
+                if not self._is_served():
+                    log.info("kind not served", extra=log_fields)
+                    if ready is not None:
+                        ready.set()
+                    await self._served.wait_until(self._is_served)
+                await run_while(
+                    self._create().run(ready=ready, elected=elected),
+                    self._served.wait_until(lambda: not self._is_served()),
+                )
+
+    def _is_served(self) -> bool:
+        return self._served.has(self._resource)
+
+
+async def run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:
+    """Run *work* until *end* returns, then cancel it and wait for it."""
+    working, ending = asyncio.create_task(work), asyncio.create_task(end)
+    try:
+        await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ending.cancel()
+        working.cancel()
+        await asyncio.wait((working, ending))
+    if not working.cancelled():
+        await working  # raises its error

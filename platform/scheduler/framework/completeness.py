@@ -1,0 +1,36 @@
+"""Whether the minimum of a gang is bound, or was once. Pure functions."""
+
+from ...model.podgroup import PodGroupPhase
+from ..state.gangs import Gang, TaskCounts, TaskStatus
+
+SCHEDULED = "Scheduled"
+"""Condition of PodGroups: written once all bindings of the minimum are confirmed, never removed."""
+
+STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
+"""Phases of a PodGroup whose minimum was bound once."""
+
+
+def is_complete(gang: Gang) -> bool:
+    """Return whether the minimum is bound, in total and of each role; bindings in progress do not
+    count."""
+    return _bound(gang.counts) >= gang.min_member and all(
+        _bound(gang.role_counts(role)) >= minimum for role, minimum in gang.role_minima.items()
+    )
+
+
+def was_complete(gang: Gang) -> bool:
+    """Return whether the minimum is bound or was once, by the status of the PodGroup: that outlives
+    this process."""
+    status = gang.last_status
+    scheduled = any((each.type, each.status) == (SCHEDULED, "True") for each in status.conditions)
+    return scheduled or status.phase in STARTED_PHASES or is_complete(gang)
+
+
+def has_bound_tasks(gang: Gang) -> bool:
+    """Return whether tasks are bound; bindings in progress do not count."""
+    return bool(gang.counts[TaskStatus.BOUND] or gang.counts[TaskStatus.RUNNING])
+
+
+def _bound(counts: TaskCounts) -> int:
+    confirmed = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
+    return sum(counts[status] for status in confirmed)

@@ -1,0 +1,230 @@
+"""Gangs with fewer members than they need, of which some are bound.
+
+A gang is bound as a whole, but a crash between two bindings, or a rejected one, may leave a part of
+it bound, which uses resources without running. Such a gang was never complete: it is *stranded*.
+
+1. Stranded gangs are allocated before all others, the oldest first. What they lack is reserved.
+2. After a timeout their bound members are evicted, and the gang is allocated again as a whole. The
+   pods are marked as replaced, so that the job controller counts no retry and applies no policy.
+3. A gang that was complete once keeps its members; what replacements of lost ones lack is reserved.
+
+Whether a gang was complete is part of the status of its PodGroup, so that it outlives this process.
+The timeout begins when a gang is first observed, so a restart begins it again.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ..state.diagnosis import Stage
+from ..state.gangs import Gang, Task, TaskStatus
+from ..state.reservations import Purpose
+from .completeness import has_bound_tasks, was_complete
+from .decision import Eviction, GangRef, IncompleteEviction
+from .plugin_calls import PluginError
+from .session import Session
+from .statement import MissingMembers, OperationKind
+
+GANG_INCOMPLETE = "GangIncomplete"
+"""Reason of the condition of evicted members."""
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds after which the members of a stranded gang are evicted."""
+
+_BOUND_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING)
+
+
+class StrandedGangs:
+    """Allocates incomplete gangs before all others, and evicts those that stay incomplete."""
+
+    def __init__(self, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Evict the members of a gang that is stranded for *timeout* seconds."""
+        self.timeout = timeout
+        self.evicted: list[IncompleteEviction] = []
+        """Evictions of the last cycle."""
+
+        self._since: dict[str, float] = {}
+        """Since when gangs are stranded, by the monotonic clock."""
+
+        self._replacing: dict[str, None] = {}
+        """Gangs that were complete and wait for replacements."""
+
+    @property
+    def count(self) -> int:
+        """Number of stranded gangs."""
+        return len(self._since)
+
+    def run(self, session: Session, *, now: float) -> None:
+        """Allocate or evict incomplete gangs; to be called before the actions of a cycle.
+
+        *now* is a reading of a monotonic clock.
+        """
+        self.evicted = []
+        for gang in list(session.cache.changed_gangs()):
+            self._observe(session, gang, now)
+        for gang in self._in_order(session, self._since):
+            self._allocate_or_evict(session, gang, now)
+        for gang in self._in_order(session, self._replacing):
+            _allocate(session, gang)
+
+    def rechecks(self, *, now: float) -> dict[str, float]:
+        """Return the seconds until each stranded gang is to be evicted, by key."""
+        return {key: max(since + self.timeout - now, 0.0) for key, since in self._since.items()}
+
+    def _observe(self, session: Session, gang: Gang, now: float) -> None:
+        key = gang.key
+        is_known = key in self._since or key in self._replacing
+        if not is_known and (gang.is_ready() or not has_bound_tasks(gang)):
+            return  # as most gangs that changed
+        if _is_stranded(gang):
+            self._since.setdefault(key, now)
+        else:
+            self._since.pop(key, None)
+        if _needs_replacements(gang):
+            self._replacing[key] = None
+        else:
+            self._replacing.pop(key, None)
+        if key not in self._since and key not in self._replacing:
+            reservation = session.cache.reservations.get(key)
+            if reservation is not None and reservation.purpose is Purpose.STRANDED:
+                session.cache.reservations.drop(key)
+
+    @staticmethod
+    def _in_order(session: Session, keys: Iterable[str]) -> list[Gang]:
+        gangs = (session.cache.gangs.get(key) for key in keys)
+        found = [gang for gang in gangs if gang is not None]
+        return sorted(found, key=lambda gang: (gang.created, gang.key))
+
+    def _allocate_or_evict(self, session: Session, gang: Gang, now: float) -> None:
+        if now - self._since[gang.key] < self.timeout:
+            _allocate(session, gang)
+        elif not _allocate(session, gang):
+            self._evict(session, gang)
+
+    def _evict(self, session: Session, gang: Gang) -> None:
+        bound = [task for task in gang.tasks.values() if task.status in _BOUND_STATUSES]
+        message = (
+            f"gang {gang.key} was never complete: {len(bound)} of the {gang.min_member} pods that "
+            f"it needs were bound for {self.timeout:g} s"
+        )
+        gang_ref = GangRef(gang.key, gang.podgroup)
+        try:
+            with session.statement(gang) as statement:
+                for task in bound:
+                    statement.evict(task)
+                session.commit(gang, statement)
+        except PluginError as error:
+            session.reject_failed(gang, error)
+            return
+        session.cache.reservations.drop(gang.key)
+        session.evictions += [
+            Eviction(
+                namespace=task.namespace,
+                name=task.name,
+                uid=task.uid,
+                message=message,
+                reason=GANG_INCOMPLETE,
+                replaced=True,
+                gang=gang_ref,
+            )
+            for task in bound
+        ]
+        self.evicted.append(IncompleteEviction(gang_ref, message))
+        del self._since[gang.key]
+
+
+def _is_stranded(gang: Gang) -> bool:
+    if gang.single or gang.podgroup is None or was_complete(gang):
+        return False
+    return has_bound_tasks(gang) and not gang.is_ready()
+
+
+def _needs_replacements(gang: Gang) -> bool:
+    if gang.single or gang.podgroup is None or not was_complete(gang):
+        return False
+    return bool(gang.pending_tasks) and has_bound_tasks(gang) and not gang.is_ready()
+
+
+def _allocate(session: Session, gang: Gang) -> bool:
+    """Allocate what *gang* lacks, or reserve it; returns whether it is allocated."""
+    if session.can_skip(gang):
+        return False
+    rejection = session.job_valid(gang)
+    if rejection:
+        session.reject(gang, rejection.diagnosis())
+        return False
+    try:
+        if gang.is_pending:
+            session.enqueue(gang)  # it was admitted before a restart lost that
+        return _allocate_missing(session, gang)
+    except PluginError as error:
+        session.reject_failed(gang, error)
+        return False
+
+
+def _allocate_missing(session: Session, gang: Gang) -> bool:
+    tasks = session.tasks(gang)
+    missing = MissingMembers(gang)
+    fitting: dict[str, int] = {}
+    with session.lend(gang), session.statement(gang) as statement:
+        statement.allocate_minimum(tasks, missing)
+        if missing.satisfied:
+            session.commit(gang, statement)
+            return True
+        diagnosis = statement.diagnosis()
+        for operation in statement.operations:
+            if operation.kind is OperationKind.ALLOCATE:
+                uids = (task.uid for task in operation.change.tasks)
+                fitting.update(zip(uids, operation.change.node_indexes, strict=True))
+    session.reject(gang, diagnosis)
+    reservations = session.cache.reservations
+    known = reservations.get(gang.key)
+    if known is not None and known.purpose is Purpose.PREEMPTION:
+        return False  # pods were evicted for it
+    reservations.drop(gang.key)
+    if all(error.stage is Stage.NODES for error in diagnosis.fit_errors.values()):
+        holds = _choose_nodes(session, _needed(gang, tasks), fitting)
+        if holds:
+            reservations.hold(gang, holds, until=math.inf, purpose=Purpose.STRANDED)
+    return False
+
+
+def _needed(gang: Gang, tasks: Sequence[Task]) -> list[Task]:
+    """Return those of *tasks*, in order, that *gang* needs to be ready."""
+    missing, needed = MissingMembers(gang), []
+    for task in tasks:
+        if missing.satisfied:
+            break
+        if missing.needed(task.role, 1):
+            missing.consume(task.role, 1)
+            needed.append(task)
+    return needed if missing.satisfied else []
+
+
+def _choose_nodes(
+    session: Session, tasks: Sequence[Task], fitting: dict[str, int]
+) -> dict[str, int]:
+    """Return a node for each of *tasks*: where it fits, else the feasible node that lacks least.
+
+    Empty if a task fits no node even when that is empty.
+    """
+    matrix = session.cache.node_matrix
+    free = matrix.future_idle()
+    order = matrix.tie_breakers()
+    chosen: dict[str, int] = {}
+    for task in sorted(tasks, key=lambda task: task.uid not in fitting):
+        request = task.eq_class.request_vector(matrix.resource_index)
+        node_index = fitting.get(task.uid)
+        if node_index is None:
+            enough = (matrix.allocatable >= request[:, None]).all(axis=0)
+            nodes = np.flatnonzero(session.feasible(task.eq_class) & enough)
+            if not len(nodes):
+                return {}
+            rows = np.flatnonzero(request)
+            lacks = np.maximum(request[rows, None] - free[np.ix_(rows, nodes)], 0)
+            shares = (lacks / request[rows, None]).max(axis=0, initial=0.0)
+            node_index = int(nodes[np.lexsort((-order[nodes], shares))[0]])
+        chosen[task.uid] = node_index
+        free[:, node_index] -= request
+    return chosen

@@ -1,0 +1,185 @@
+"""Measurements of the utilization of nodes for the ``usage`` plugin: from the metrics API of
+Kubernetes, or from Prometheus with node-exporter.
+
+They are read outside of cycles. While the source does not respond, the last measurements stay, and
+the plugin ignores them once they are too old.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import quote
+
+from ..kube.client.client import Client
+from ..kube.client.config import Credentials
+from ..kube.errors import ApiError, ConfigError, ConnectionLostError, DecodeError
+from ..machinery.clock import Clock
+from ..model import times
+from ..model.base import ApiStruct
+from ..model.meta import ObjectMeta
+from .conf import METRICS_SERVER, MetricsSource
+from .state.events import NodesMeasured
+from .state.node_usage import NodeUsage, UsedAmounts
+from .state.resources import amount
+
+log = logging.getLogger(__name__)
+
+NODE_METRICS_PATH = "/apis/metrics.k8s.io/v1beta1/nodes"
+WINDOW = "10m"
+"""What Prometheus averages over."""
+
+CPU_QUERY = f'100*(1-avg by(instance)(rate(node_cpu_seconds_total{{mode="idle"}}[{WINDOW}])))'
+MEMORY_QUERY = (
+    f"100*(1-avg_over_time(node_memory_MemAvailable_bytes[{WINDOW}])/node_memory_MemTotal_bytes)"
+)
+
+_USER_AGENT = "batholith-scheduler"
+_TIMEOUT = 10.0
+"""Seconds for one measurement."""
+
+
+class NodeMetrics(ApiStruct, frozen=True):
+    """The usage of one node by the metrics API."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    timestamp: str = ""
+    usage: dict[str, str | int | float] = {}
+
+
+class NodeMetricsList(ApiStruct, frozen=True):
+    """The usage of all nodes."""
+
+    items: tuple[NodeMetrics, ...] = ()
+
+
+class QuerySample(ApiStruct, frozen=True):
+    """One series of the result of a query: Unix time, and the number as text."""
+
+    metric: dict[str, str] = {}
+    value: tuple[float, str] = (0.0, "NaN")
+
+
+class QueryData(ApiStruct, frozen=True):
+    """The result of a query."""
+
+    result: tuple[QuerySample, ...] = ()
+
+
+class QueryResponse(ApiStruct, frozen=True):
+    """The response of Prometheus."""
+
+    status: str = ""
+    data: QueryData = QueryData()
+
+
+class NodeMetricsReader:
+    """Measures the nodes periodically while there is a source."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock, deliver: Callable[[NodesMeasured], object]
+    ) -> None:
+        """Read the metrics API by *client*; *deliver* gets each measurement."""
+        self._client = client
+        self._clock = clock
+        self._deliver = deliver
+        self._source: MetricsSource | None = None
+        self._changed = asyncio.Event()
+        self._last_error = ""
+
+    def set_source(self, source: MetricsSource | None) -> None:
+        """Read from *source* from now on; not at all if it is ``None``."""
+        if source != self._source:
+            self._source = source
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            self._changed.clear()
+            source = self._source
+            if source is None:
+                await self._changed.wait()
+                continue
+            await self.measure(source)
+            sleeping = asyncio.create_task(
+                self._clock.sleep(source.interval.total_seconds()), name="next measurement"
+            )
+            changing = asyncio.create_task(self._changed.wait(), name="source of measurements")
+            try:
+                await asyncio.wait({sleeping, changing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeping.cancel()
+                changing.cancel()
+
+    async def measure(self, source: MetricsSource) -> None:
+        """Read *source* once; an error is logged once until it changes."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                measured = await self._read(source)
+        except (
+            ApiError,
+            ConfigError,
+            ConnectionLostError,
+            DecodeError,
+            OSError,
+            TimeoutError,
+        ) as error:
+            problem = f"{type(error).__name__}: {error}"
+            if problem != self._last_error:
+                extra = {"source": source.kind, "address": source.address, "error": problem}
+                log.warning("cannot measure nodes", extra=extra)
+            self._last_error = problem
+        else:
+            self._last_error = ""
+            self._deliver(measured)
+
+    async def _read(self, source: MetricsSource) -> NodesMeasured:
+        if source.kind == METRICS_SERVER:
+            found = await self._client.get_path(NODE_METRICS_PATH, view=NodeMetricsList)
+            return NodesMeasured(amounts=dict(_used_amounts(found.items)))
+        credentials = Credentials(server=source.address, insecure=not source.verify_tls)
+        async with Client(
+            credentials, user_agent="batholith-scheduler", timeout=_TIMEOUT
+        ) as client:
+            cpu = await _query(client, CPU_QUERY)
+            memory = await _query(client, MEMORY_QUERY)
+        return NodesMeasured(
+            by_node={
+                name: NodeUsage(percent, memory[name][0], min(at, memory[name][1]))
+                for name, (percent, at) in cpu.items()
+                if name in memory
+            }
+        )
+
+
+def _used_amounts(items: Iterable[NodeMetrics]) -> Iterable[tuple[str, UsedAmounts]]:
+    for item in items:
+        at = _unix_time(item.timestamp)
+        if at is not None:
+            cpu, memory = (amount(name, item.usage.get(name, 0)) for name in ("cpu", "memory"))
+            yield item.metadata.name, UsedAmounts(cpu, memory, at)
+
+
+async def _query(client: Client, query: str) -> Mapping[str, tuple[float, float]]:
+    """Return value and time by node."""
+    found = await client.get_path(f"/api/v1/query?query={quote(query)}", view=QueryResponse)
+    if found.status != "success":
+        raise DecodeError(f"the query did not succeed: {found.status!r}")
+    values: dict[str, tuple[float, float]] = {}
+    for sample in found.data.result:
+        name = sample.metric.get("instance", "").partition(":")[0]
+        try:
+            value = float(sample.value[1])
+        except ValueError:
+            continue
+        if name and math.isfinite(value):
+            values[name] = (value, sample.value[0])
+    return values
+
+
+def _unix_time(timestamp: str) -> float | None:
+    try:
+        return times.parse(timestamp).timestamp()
+    except times.TimeError:
+        return None

@@ -1,0 +1,157 @@
+"""``task-topology``: tasks of a gang that belong together on a node, or apart.
+
+Annotations of the PodGroup list groups of tasks: ``ps,worker;evaluator`` are two groups. The tasks
+of the first attract each other; those of the second, which has one name only, themselves.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...model.podgroup import PodGroup
+from ..state.cache import SchedulerCache
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang, Task
+from ..state.node_matrix import NodeMatrix
+from ..state.pod_traits import TOPOLOGY_ANNOTATIONS
+from ..state.resources import PODS, IntVector, Matrix
+from ..state.role_counts import RoleCounts
+from .arguments import integer
+from .extension_points import Scores
+
+_AFFINITY, _ANTI_AFFINITY, _TASK_ORDER = TOPOLOGY_ANNOTATIONS
+_SELF_APART, _TOGETHER, _SELF_TOGETHER, _APART, _NONE = range(5)
+"""Ranks: tasks with the strictest terms are first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The annotations of a PodGroup, parsed."""
+
+    together: Mapping[str, frozenset[str]]
+    """By task: the tasks on whose nodes it is to be."""
+    apart: Mapping[str, frozenset[str]]
+    ranks: Mapping[str, int]
+    order: tuple[str, ...]
+
+
+class TaskTopologyPlugin:
+    """Orders the tasks of gangs, and scores nodes by the tasks that are there."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Parse the weight."""
+        self._weight = integer(arguments, "task-topology.weight", default=1, minimum=0)
+        self._nodes = NodeMatrix()
+        self._gangs: Mapping[str, Gang] = {}
+        self._counts = RoleCounts()
+
+    def on_session_open(self, cache: SchedulerCache) -> None:
+        """Keep nodes, gangs and where their tasks are."""
+        self._nodes, self._gangs = cache.node_matrix, cache.gangs
+        self._counts = cache.role_counts
+
+    def task_order(self, task: Task) -> float:
+        """Declared order first, then tasks with stricter terms."""
+        topology = topology_of(task.gang.podgroup) if task.gang else None
+        if topology is None:
+            return 0.0
+        if task.role in topology.order:
+            return float(topology.order.index(task.role))
+        return float(len(topology.order) + topology.ranks.get(task.role, _NONE))
+
+    def node_score(
+        self, eq_class: EquivalenceClass, node_indexes: IntVector, used: Matrix
+    ) -> Scores:
+        """Score by the tasks on the node that belong together with this one, by those that would
+        still fit, and by those that belong apart."""
+        key, role = eq_class.traits.topology
+        gang = self._gangs.get(key)
+        topology = topology_of(gang.podgroup) if gang is not None else None
+        if gang is None or topology is None:
+            return np.zeros(len(node_indexes))
+        current = self._nodes.allocatable[PODS, node_indexes] - self._nodes.idle[PODS, node_indexes]
+        ahead = {role: used[PODS] - current}  # pods of this class that are assumed to be there
+        together = topology.together.get(role, frozenset())
+        apart = topology.apart.get(role, frozenset())
+        partners = [task for task in gang.tasks.values() if task.role in together]
+        opponents = sum(task.role in apart for task in gang.tasks.values())
+        present = self._present(key, together, node_indexes, ahead)
+        fitting = self._fitting(partners, node_indexes, used)
+        scores = 2 * present + np.minimum(fitting, len(partners) - present)
+        scores -= 2 * self._present(key, apart, node_indexes, ahead)
+        size = max(2 * len(partners), 2 * opponents, 1)
+        return (scores + 2 * opponents).astype(np.float64) * (100 * self._weight / size)
+
+    def _present(
+        self,
+        gang_key: str,
+        roles: frozenset[str],
+        node_indexes: IntVector,
+        ahead: Mapping[str, IntVector],
+    ) -> IntVector:
+        """Return how many tasks with one of *roles* are on each node, or *ahead* of the next."""
+        counts = np.zeros(self._nodes.columns, np.int64)
+        total = np.zeros(len(node_indexes), np.int64)
+        for role in roles:
+            for node_index, count in self._counts.of(gang_key, role).items():
+                counts[node_index] += count
+            if role in ahead:
+                total += ahead[role]
+        present: IntVector = total + counts[node_indexes]
+        return present
+
+    def _fitting(self, tasks: list[Task], node_indexes: IntVector, used: Matrix) -> IntVector:
+        """Return how many of *tasks* would fit on each node, class by class."""
+        counts: dict[EquivalenceClass, int] = {}
+        for task in tasks:
+            counts[task.eq_class] = counts.get(task.eq_class, 0) + 1
+        left = self._nodes.allocatable[:, node_indexes] - used
+        total = np.zeros(len(node_indexes), np.int64)
+        for eq_class, count in counts.items():
+            request = eq_class.request_vector(self._nodes.resource_index)
+            rows = np.flatnonzero(request)
+            fitting = (left[rows] // request[rows, None]).min(axis=0, initial=count)
+            fitting = np.clip(fitting, 0, count)
+            left = left - request[:, None] * fitting
+            total += fitting
+        return total
+
+
+def topology_of(podgroup: PodGroup | None) -> Topology | None:
+    """Return the parsed annotations of a PodGroup, or ``None`` if it has none of them."""
+    if podgroup is None:
+        return None
+    annotations = podgroup.metadata.annotations
+    values = tuple(annotations.get(name, "") for name in TOPOLOGY_ANNOTATIONS)
+    return _parse(*values) if any(values) else None
+
+
+@lru_cache(maxsize=1024)
+def _parse(affinity: str, anti_affinity: str, order: str) -> Topology:
+    together, apart = _groups(affinity), _groups(anti_affinity)
+    ranks: dict[str, int] = {}
+    for groups, own, others in (
+        (apart, _SELF_APART, _APART),
+        (together, _SELF_TOGETHER, _TOGETHER),
+    ):
+        for name, partners in groups.items():
+            for is_own in {partner == name for partner in partners}:
+                ranks[name] = min(ranks.get(name, _NONE), own if is_own else others)
+    return Topology(together, apart, ranks, tuple(_names(order)))
+
+
+def _groups(text: str) -> dict[str, frozenset[str]]:
+    """Return the partners of each task; a group of one name is a task with itself."""
+    partners: dict[str, frozenset[str]] = {}
+    for group in text.split(";"):
+        names = list(_names(group))
+        for name in names:
+            others = frozenset(names) - ({name} if len(names) > 1 else set())
+            partners[name] = partners.get(name, frozenset()) | others
+    return partners
+
+
+def _names(text: str) -> Iterator[str]:
+    return filter(None, (name.strip() for name in text.split(",")))

@@ -1,0 +1,186 @@
+"""Nodes that two schedulers have filled at once lose the youngest pod of this one."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.examples import examples
+from support.polling import wait_for
+from support.scheduled_gangs import GangServer
+from support.scheduler import SchedulerWorld, node, pod, podgroup
+
+from batholith.model.names import PODS, REPLACED_BY_SCHEDULER
+from batholith.scheduler.framework import overcommitted_nodes
+from batholith.scheduler.framework.decision import Decision
+from batholith.scheduler.framework.overcommitted_nodes import KUBELET_DELAY
+from batholith.scheduler.state.core_types import Pod
+
+
+class World(SchedulerWorld):
+    """A node of four CPUs, and a clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.upsert(node("a", cpu=4))
+        self.cluster.has_changes()  # what is known from the start is not checked
+
+    def own(self, name: str, created: int = 0, **more: Any) -> Pod:
+        """Add a running pod of this scheduler."""
+        found = pod(name, name, node_name="a", phase="Running", **more)
+        moment = f"2026-01-01T00:00:{created:02}Z"
+        meta = msgspec.structs.replace(found.metadata, creation_timestamp=moment)
+        found = msgspec.structs.replace(found, metadata=meta)
+        self.upsert(podgroup(name, 1, phase="Running"), found)
+        return found
+
+    def foreign(self, name: str, cpu: int) -> Pod:
+        """Add a pod that another scheduler has bound."""
+        found = pod(name, scheduler="other", node_name="a", phase="Running", cpu=cpu)
+        self.upsert(found)
+        return found
+
+    def after(self, seconds: float = 0.0) -> Decision:
+        self.now += seconds
+        return self.decision(now=self.now)
+
+
+def evicted(decision: Decision) -> list[str]:
+    return [each.name for each in decision.evictions]
+
+
+def test_the_youngest_pod_is_replaced_unless_a_kubelet_rejects_one() -> None:
+    world = World()
+    for name, created in (("old", 1), ("young", 9), ("middle", 5)):
+        world.own(name, created)
+    world.foreign("other", 2)
+    first = world.after()
+    assert evicted(first) == []
+    assert first.rechecks == {"ns/young": KUBELET_DELAY}
+    decision = world.after(KUBELET_DELAY)
+    assert evicted(decision) == ["young"]
+    (eviction,) = decision.evictions
+    assert (eviction.reason, eviction.replaced) == ("NodeOvercommitted", True)
+    assert evicted(world.after(KUBELET_DELAY)) == []
+
+
+def test_a_pod_that_the_kubelet_rejects_in_time_suffices() -> None:
+    world = World()
+    world.own("old", 1)
+    world.own("young", 2)
+    rejected = world.foreign("other", 3)
+    assert evicted(world.after()) == []
+    world.remove(rejected)
+    assert evicted(world.after(KUBELET_DELAY)) == []
+    assert not world.cluster.overcommitted_nodes
+
+
+def test_a_terminating_pod_counts_as_leaving() -> None:
+    world = World()
+    world.own("old", 1)
+    world.upsert(pod("leaving", "leaving", node_name="a", phase="Running", terminating=True))
+    world.foreign("other", 3)
+    world.after()
+    assert evicted(world.after(KUBELET_DELAY)) == []
+
+
+def test_only_pods_that_use_what_is_lacking_are_replaced() -> None:
+    world = World()
+    world.own("cpu", 1)
+    world.own("memory", 9, cpu=0, memory="1Gi")
+    world.foreign("other", 4)
+    world.after()
+    assert evicted(world.after(KUBELET_DELAY)) == ["cpu"]
+
+
+def test_pods_of_other_schedulers_are_left_alone() -> None:
+    world = World()
+    world.foreign("one", 3)
+    world.foreign("other", 3)
+    assert world.after().rechecks == {}
+    assert evicted(world.after(KUBELET_DELAY)) == []
+
+
+def test_a_node_that_shrinks_is_not_overcommitted() -> None:
+    world = World()
+    world.own("own")
+    world.upsert(node("a", cpu=0))
+    world.after()
+    assert evicted(world.after(KUBELET_DELAY)) == []
+
+
+def test_a_node_that_is_overcommitted_at_the_start_is_left_alone() -> None:
+    """Why is not known: it may have shrunk."""
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=1), podgroup("g", 2))
+    world.upsert(*(pod(f"g-{n}", "g", node_name="a", phase="Running") for n in range(2)))
+    world.decision(now=0.0)
+    assert evicted(world.decision(now=KUBELET_DELAY)) == []
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(st.integers(1, 3), min_size=0, max_size=5),
+    st.lists(st.integers(1, 4), min_size=0, max_size=3),
+)
+def test_as_few_pods_leave_as_the_order_permits(own: list[int], foreign: list[int]) -> None:
+    world = World()
+    left = 4
+    pods = []
+    for number, cpu in enumerate(own):
+        if cpu <= left:
+            pods.append((number, cpu))
+            world.own(f"p{number}", number, cpu=cpu)
+            left -= cpu
+    for number, cpu in enumerate(foreign):
+        world.foreign(f"f{number}", cpu)
+    world.after()
+    leaving = evicted(world.after(KUBELET_DELAY))
+    lacking = max(sum(foreign) - left, 0)
+    expected = []
+    for number, cpu in reversed(pods):
+        if lacking <= 0:
+            break
+        expected.append(f"p{number}")
+        lacking -= cpu
+    assert leaving == expected
+
+
+async def test_the_pod_is_marked_and_deleted(monkeypatch: Any) -> None:
+    monkeypatch.setattr(overcommitted_nodes, "KUBELET_DELAY", 0.1)
+    async with GangServer() as server:
+        server.prepare()
+        server.node("n", cpu=2)
+        async with server.scheduler() as run:
+            server.gang("g", 2)
+            await server.wait_bound("g", 2)
+            server.member("other", 0, node="n", schedulerName="other")
+            deleted = RecordedDeletion(server)
+            await wait_for(deleted.find)
+            conditions = {each["type"]: each for each in deleted.pod["status"]["conditions"]}
+            assert conditions[REPLACED_BY_SCHEDULER]["status"] == "True"
+            assert conditions["DisruptionTarget"]["status"] == "True"
+            assert (
+                run.metric("batholith_scheduler_replaced_pods_total", reason="NodeOvercommitted")
+                == 1.0
+            )
+            await wait_for(lambda: any("overcommitted" in each for each in run.events("Evict")))
+
+
+class RecordedDeletion:
+    """The first pod of the gang *g* that is deleted."""
+
+    def __init__(self, server: GangServer) -> None:
+        self.server = server
+        self.pod: dict[str, Any] = {}
+
+    def find(self) -> bool:
+        for change in self.server.changes:
+            is_own = change.resource == PODS and change.object["metadata"]["name"].startswith("g-")
+            if is_own and (
+                change.type == "DELETED" or "deletionTimestamp" in change.object["metadata"]
+            ):
+                self.pod = change.object
+                return True
+        return False

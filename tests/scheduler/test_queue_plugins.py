@@ -1,0 +1,467 @@
+"""A scenario for each of the plugins that concern queues, namespaces, nodes and times."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from support.scheduler import SchedulerWorld, node, pod, podgroup
+from support.scheduler_queues import (
+    allocated_pods,
+    annotated,
+    annotated_group,
+    configuration,
+    queue,
+    submit,
+)
+
+from batholith.model.meta import ObjectMeta
+from batholith.model.queue import NodeGroupTerms, Queue, QueueAffinity
+from batholith.scheduler import conf
+from batholith.scheduler.plugins.usage import MAX_AGE
+from batholith.scheduler.state.events import NodesMeasured, ResourceQuotaEvent
+from batholith.scheduler.state.node_usage import NodeUsage
+from batholith.scheduler.state.resource_quotas import ResourceQuota, ResourceQuotaStatus
+
+CREATED = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()
+
+
+def phase(world: SchedulerWorld, name: str) -> str:
+    return world.cluster.gangs[f"ns/{name}"].phase
+
+
+# -- sla -----------------------------------------------------------------------------------------
+
+SLA = configuration(
+    "{name: sla, arguments: {sla-waiting-time: 30m}}", "{name: gang}, {name: overcommit}"
+)
+
+
+def test_a_gang_is_admitted_in_spite_of_limits_once_it_has_waited_too_long() -> None:
+    """Quirks 13 and 18: sla in an earlier tier bypasses the limits; it is the remedy for large
+    gangs that small ones bypass."""
+    world = SchedulerWorld(SLA)
+    world.upsert(node("a"), podgroup("g", 1, phase="", resources={"cpu": 100}))
+    world.time = CREATED + 1799
+    world.schedule()
+    assert phase(world, "g") == "Pending"
+    world.time = CREATED + 1801
+    world.schedule()
+    assert phase(world, "g") == "Inqueue"
+
+
+def test_gangs_with_an_earlier_deadline_are_first() -> None:
+    world = SchedulerWorld(SLA)
+    world.time = CREATED
+    world.upsert(node("a", cpu=1))
+    for name, waiting in (("old", "2h"), ("urgent", "5m"), ("wrong", "soon")):
+        annotations = {"volcano.sh/sla-waiting-time": waiting}
+        world.upsert(annotated_group(podgroup(name, 1), annotations), pod(f"{name}-0", name))
+    assert set(world.schedule()) == {"urgent-0"}
+
+
+def test_a_gang_without_a_waiting_time_has_no_deadline() -> None:
+    world = SchedulerWorld(configuration("{name: sla}", "{name: gang}, {name: overcommit}"))
+    world.upsert(node("a"), podgroup("g", 1, phase="", resources={"cpu": 100}))
+    world.time = CREATED + 10**8
+    world.schedule()
+    assert phase(world, "g") == "Pending"
+
+
+# -- tdm -----------------------------------------------------------------------------------------
+
+TDM = configuration(
+    "{name: gang}, {name: predicates}, "
+    '{name: tdm, arguments: {tdm.revocable-zone.night: "22:00-06:00"}}',
+)
+
+
+def at(hour: int, minute: int = 0) -> float:
+    """A local time of day."""
+    return datetime(2026, 3, 4, hour, minute).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("hour", "minute", "active"), [(21, 59, 0), (22, 0, 1), (5, 59, 1), (6, 0, 0), (12, 0, 0)]
+)
+def test_a_revocable_node_takes_preemptable_pods_while_its_zone_is_active(
+    hour: int, minute: int, active: bool
+) -> None:
+    world = SchedulerWorld(TDM)
+    world.time = at(hour, minute)
+    world.upsert(node("lent", labels={"volcano.sh/revocable-zone": "night"}), node("own"))
+    for name, annotations in (
+        ("usual", {}),
+        ("preemptable", {"volcano__preemptable": "true"}),
+        ("revocable", {"volcano__revocable_zone": "*", "volcano__preemptable": "false"}),
+        ("invalid", {"volcano__revocable_zone": "night", "volcano__preemptable": "true"}),
+    ):
+        world.upsert(podgroup(name, 1), annotated(pod(f"{name}-0", name), **annotations))
+    lent = "lent" if active else "own"
+    assert world.schedule() == {
+        "usual-0": "own",
+        "preemptable-0": lent,
+        "revocable-0": lent,
+        "invalid-0": "own",
+    }
+
+
+def test_pods_are_placed_when_their_zone_opens() -> None:
+    world = SchedulerWorld(TDM)
+    world.time = at(21)
+    world.upsert(node("lent", labels={"volcano.sh/revocable-zone": "night"}), podgroup("g", 1))
+    world.upsert(annotated(pod("g-0", "g"), volcano__preemptable="true"))
+    assert world.schedule() == {}
+    assert "in a revocable zone that is not active" in world.fit_message("g")
+    world.time = at(22)
+    assert world.schedule() == {"g-0": "lent"}
+
+
+def test_gangs_that_are_not_preemptable_are_first() -> None:
+    world = SchedulerWorld(TDM)
+    world.upsert(node("a", cpu=1))
+    old = podgroup("old", 1, created="2025-01-01T00:00:00Z")
+    world.upsert(annotated_group(old, {"volcano.sh/preemptable": "true"}), pod("old-0", "old"))
+    submit(world, "new", 1)
+    assert set(world.schedule()) == {"new-t-0"}
+
+
+@pytest.mark.parametrize("period", ["22:00", "24:00-06:00", "22:00-06:60", 22])
+def test_an_invalid_period_is_rejected(period: object) -> None:
+    tier = f'{{name: tdm, arguments: {{tdm.revocable-zone.night: "{period}"}}}}'
+    with pytest.raises(conf.ConfError, match=r"tdm.revocable-zone.night: must be a time of day"):
+        conf.load(configuration(tier))
+
+
+# -- nodegroup -----------------------------------------------------------------------------------
+
+GROUPS = configuration("{name: gang}, {name: nodegroup}")
+
+
+def affinity(
+    required: tuple[str, ...] = (),
+    preferred: tuple[str, ...] = (),
+    avoided: tuple[str, ...] = (),
+    excluded: tuple[str, ...] = (),
+) -> QueueAffinity:
+    return QueueAffinity(
+        node_group_affinity=NodeGroupTerms(required=required, preferred=preferred),
+        node_group_anti_affinity=NodeGroupTerms(required=excluded, preferred=avoided),
+    )
+
+
+def grouped_nodes(world: SchedulerWorld, *groups: str, cpu: int = 1) -> None:
+    for group in groups:
+        labels = {"volcano.sh/nodegroup-name": group} if group else {}
+        world.upsert(node(group or "none", cpu=cpu, labels=labels))
+
+
+def test_pods_run_on_the_node_groups_of_their_queue_the_required_first() -> None:
+    world = SchedulerWorld(GROUPS)
+    grouped_nodes(world, "a", "b", "c", "d", "")
+    world.upsert(queue("q", affinity=affinity(("a", "b"), ("b", "c"))), queue("other"))
+    submit(world, "g", 4, queue="q")
+    submit(world, "else", 1, queue="other")
+    nodes = world.schedule()
+    assert nodes["g-t-0"] == "b"
+    assert set(nodes.values()) == {"a", "b", "c"}
+    assert "node(s) were not in a node group of the queue" in world.fit_message("g")
+    assert "else-t-0" not in nodes
+
+
+def test_a_group_that_is_excluded_is_not_used_even_if_it_is_avoided_too() -> None:
+    """Quirk 43: in Volcano a preferred anti-affinity allows what a required one excludes."""
+    world = SchedulerWorld(GROUPS)
+    grouped_nodes(world, "a", "b")
+    world.upsert(queue("q", affinity=affinity(avoided=("a", "b"), excluded=("a",))))
+    submit(world, "g", 2, queue="q")
+    assert world.schedule() == {"g-t-0": "b"}
+
+
+def test_pods_follow_a_change_of_the_affinity_of_their_queue() -> None:
+    world = SchedulerWorld(GROUPS)
+    grouped_nodes(world, "a", "b", cpu=8)
+    submit(world, "g", 1, queue="q")
+    world.upsert(queue("q"))
+    assert world.schedule() == {}
+    world.upsert(queue("q", affinity=affinity(("b",))))
+    assert world.schedule() == {"g-t-0": "b"}
+    world.upsert(queue("q"))
+    submit(world, "more", 1, queue="q")
+    assert world.schedule() == {}
+
+
+def test_without_strict_queues_without_affinity_use_nodes_without_a_group() -> None:
+    world = SchedulerWorld(
+        configuration("{name: gang}, {name: nodegroup, arguments: {strict: false}}")
+    )
+    grouped_nodes(world, "a", "")
+    submit(world, "g", 2)
+    assert world.schedule() == {"g-t-0": "none"}
+
+
+def test_preferred_groups_may_be_ordered() -> None:
+    ordered = "{name: nodegroup, arguments: {enablePreferredOrder: true}}"
+    world = SchedulerWorld(configuration(f"{{name: gang}}, {ordered}"))
+    grouped_nodes(world, "a", "b", "c")
+    world.upsert(queue("q", affinity=affinity(preferred=("c", "a", "b"))))
+    submit(world, "g", 3, queue="q")
+    assert world.schedule() == {"g-t-0": "c", "g-t-1": "a", "g-t-2": "b"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_queue_inherits_the_affinity_of_an_ancestor_with_hierarchy(enabled: bool) -> None:
+    hierarchy = f"{{name: nodegroup, enableHierarchy: {str(enabled).lower()}}}"
+    world = SchedulerWorld(configuration(f"{{name: gang}}, {hierarchy}"))
+    grouped_nodes(world, "a", "b")
+    world.upsert(queue("top", affinity=affinity(("b",))), queue("mid", parent="top"))
+    world.upsert(queue("q", parent="mid"))
+    submit(world, "g", 1, queue="q")
+    assert world.schedule() == ({"g-t-0": "b"} if enabled else {})
+
+
+def test_limits_of_node_groups_are_rejected_by_name() -> None:
+    world = SchedulerWorld(GROUPS)
+    grouped_nodes(world, "a")
+    limits = {"volcano.sh/nodegroup-resource-limits": '{"a": {"cpu": 1}}'}
+    world.upsert(queue("q", affinity=affinity(("a",)), annotations=limits))
+    submit(world, "g", 1, queue="q")
+    assert world.schedule() == {}
+    assert "volcano.sh/nodegroup-resource-limits is not supported" in world.fit_message("g")
+
+
+# -- usage ---------------------------------------------------------------------------------------
+
+USAGE = configuration("{name: gang}, {name: usage}")
+NOW = 10_000.0
+
+
+def measure(world: SchedulerWorld, *, age: float = 0.0, **cpu: float) -> None:
+    """Measure the CPU utilization of nodes, with a memory utilization of 10 %."""
+    usages = {name: NodeUsage(each, 10, NOW - age) for name, each in cpu.items()}
+    world.cluster.apply(NodesMeasured(usages))
+
+
+def test_nodes_with_little_measured_utilization_are_preferred() -> None:
+    world = SchedulerWorld(USAGE)
+    world.time = NOW
+    world.upsert(*(node(name, cpu=64) for name in ("a", "b", "c")))
+    measure(world, a=70, b=20, c=50)
+    submit(world, "g", 1)
+    assert world.schedule() == {"g-t-0": "b"}
+
+
+def test_nodes_above_the_threshold_are_excluded_until_they_are_measured_again() -> None:
+    world = SchedulerWorld(USAGE)
+    world.time = NOW
+    world.upsert(node("a"))
+    measure(world, a=81)
+    submit(world, "g", 1)
+    assert world.schedule() == {}
+    assert "1 node(s) had a CPU utilization above the threshold" in world.fit_message("g")
+    measure(world, a=79)
+    assert world.schedule() == {"g-t-0": "a"}
+
+
+def test_old_measurements_are_not_used() -> None:
+    world = SchedulerWorld(USAGE)
+    world.time = NOW
+    world.upsert(node("a"), node("b"))
+    measure(world, a=99, b=99)
+    submit(world, "g", 2)
+    assert world.schedule() == {}
+    world.time = NOW + MAX_AGE + 1
+    assert len(world.schedule()) == 2
+
+
+def test_pods_that_came_after_the_measurement_count_by_an_estimate() -> None:
+    world = SchedulerWorld(USAGE)
+    world.time = NOW
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    measure(world, a=30, b=40)
+    submit(world, "g", 6)
+    nodes = list(world.schedule().values())
+    # One CPU is estimated to add 7 %, so the nodes alternate after the second pod.
+    assert (nodes.count("a"), nodes.count("b")) == (4, 2)
+
+
+# -- resourcequota -------------------------------------------------------------------------------
+
+QUOTA = configuration("{name: gang}, {name: resourcequota}")
+
+
+def quota(hard: dict[str, str | int | float], used: dict[str, str | int | float]) -> ResourceQuota:
+    return ResourceQuota(
+        metadata=ObjectMeta(name="compute", namespace="ns"),
+        status=ResourceQuotaStatus(hard=hard, used=used),
+    )
+
+
+@pytest.mark.parametrize("name", ["cpu", "requests.cpu"])
+def test_gangs_are_admitted_within_the_quota_of_their_namespace(name: str) -> None:
+    world = SchedulerWorld(QUOTA)
+    world.upsert(node("a", cpu=100))
+    world.cluster.apply(ResourceQuotaEvent(None, quota({name: "5"}, {name: "2"})))
+    for gang in ("one", "two"):
+        world.upsert(podgroup(gang, 1, phase="", resources={"cpu": 2}))
+    world.schedule()
+    assert (phase(world, "one"), phase(world, "two")) == ("Inqueue", "Pending")
+    assert world.fit_message("two") == (
+        'resource quota "compute" insufficient: insufficient cpu (requested 2, free 1 of 5)'
+    )
+    # The pods of the first gang do not exist yet, so its quota is still taken.
+    world.cluster.capacity_generation += 1
+    world.schedule()
+    assert phase(world, "two") == "Pending"
+    world.cluster.apply(ResourceQuotaEvent(None, quota({name: "9"}, {name: "2"})))
+    world.schedule()
+    assert phase(world, "two") == "Inqueue"
+
+
+def test_a_deleted_quota_limits_nothing() -> None:
+    world = SchedulerWorld(QUOTA)
+    limit = quota({"cpu": "1"}, {})
+    world.cluster.apply(ResourceQuotaEvent(None, limit))
+    world.upsert(podgroup("g", 1, phase="", resources={"cpu": 2}))
+    world.schedule()
+    world.cluster.apply(ResourceQuotaEvent(limit, None))
+    world.schedule()
+    assert phase(world, "g") == "Inqueue"
+
+
+# -- drf with hierarchy --------------------------------------------------------------------------
+
+HDRF = configuration("{name: gang}, {name: drf, enableHierarchy: true}", actions="allocate")
+
+
+def tree_queue(path: str, weights: str = "") -> Queue:
+    annotations = {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
+    return queue(path.rpartition("/")[2], annotations=annotations)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (("1/1", "1/2/1", "1/2/1"), {"sci": 4, "dev": 4, "prod": 4}),
+        (("1/4", "1/2/1", "1/2/1"), {"sci": 8, "dev": 2, "prod": 2}),
+        (("", "1/1/1", "1/1/-3"), {"sci": 6, "dev": 3, "prod": 3}),
+    ],
+)
+def test_the_cluster_is_divided_level_by_level_by_weight(
+    weights: tuple[str, str, str], expected: dict[str, int]
+) -> None:
+    world = SchedulerWorld(HDRF)
+    world.upsert(node("a", cpu=12, memory="64Gi"))
+    paths = ("root/sci", "root/eng/dev", "root/eng/prod")
+    world.upsert(*map(tree_queue, paths, weights))
+    for name in ("sci", "dev", "prod"):
+        submit(world, name, 12, queue=name)
+    assert allocated_pods(world) == expected
+
+
+def test_an_unequal_division_within_a_parent_does_not_count_for_it() -> None:
+    """What a queue has beyond the smallest of its siblings is scaled down: dev and prod count as 3
+    each, so that sci gets half of their 6."""
+    world = SchedulerWorld(HDRF)
+    world.upsert(node("a", cpu=12, memory="64Gi"))
+    paths = ("root/sci", "root/eng/dev", "root/eng/prod")
+    world.upsert(*map(tree_queue, paths, ("1/1", "1/2/1", "1/2/3")))
+    for name in ("sci", "dev", "prod"):
+        submit(world, name, 12, queue=name)
+    assert allocated_pods(world) == {"sci": 3, "dev": 3, "prod": 6}
+
+
+def test_a_queue_that_has_all_it_requests_leaves_the_rest_to_others() -> None:
+    world = SchedulerWorld(HDRF)
+    world.upsert(node("a", cpu=12), tree_queue("root/x", "1/1"), tree_queue("root/y", "1/1"))
+    submit(world, "x", 2, queue="x")
+    submit(world, "y", 12, queue="y")
+    assert allocated_pods(world) == {"x": 2, "y": 10}
+    world.remove(world.pod_objects["uid-y-t-0"])
+    submit(world, "more", 1, queue="x")
+    assert allocated_pods(world) == {"more": 1}
+
+
+# -- resource-strategy-fit -----------------------------------------------------------------------
+
+STRATEGY = configuration(
+    "{name: gang}, {name: resource-strategy-fit, arguments: {resources: {"
+    "cpu: {type: MostAllocated, weight: 1}, example.com/*: {type: LeastAllocated, weight: 4}}}}"
+)
+
+
+def test_nodes_are_filled_by_one_resource_and_spread_by_another() -> None:
+    world = SchedulerWorld(STRATEGY)
+    for name in ("a", "b"):
+        world.upsert(node(name, cpu=10, extra={"example.com/card": 10}))
+    submit(world, "first", 2)
+    assert set(world.schedule().values()) == {"a"}
+    submit(world, "second", 2, extra={"example.com/card": 1})
+    # The cards of both are idle, but a has fewer CPUs left; then it also has fewer cards.
+    assert world.schedule() == {"second-t-0": "a", "second-t-1": "b"}
+
+
+def test_a_pod_overrides_strategy_and_weights_by_annotations() -> None:
+    world = SchedulerWorld(STRATEGY)
+    world.upsert(node("a", cpu=10), node("b", cpu=10))
+    submit(world, "first", 1)
+    assert set(world.schedule().values()) == {"a"}
+    override = {
+        "volcano__resource_strategy_scoring_type": "LeastAllocated",
+        "volcano__resource_strategy_weight": '{"cpu": 5}',
+    }
+    world.upsert(podgroup("g", 1), annotated(pod("g-0", "g"), **override))
+    assert world.schedule() == {"g-0": "b"}
+
+
+# -- task-topology -------------------------------------------------------------------------------
+
+TOPOLOGY = configuration("{name: gang}, {name: nodeorder}, {name: task-topology}")
+
+
+def topology_gang(world: SchedulerWorld, roles: dict[str, int], **annotations: str) -> None:
+    world.upsert(
+        annotated_group(
+            podgroup("g", sum(roles.values())),
+            {f"volcano.sh/task-topology-{k.replace('_', '-')}": v for k, v in annotations.items()},
+        )
+    )
+    for role, count in roles.items():
+        world.upsert(*(pod(f"g-{role}-{i}", "g", role=role) for i in range(count)))
+
+
+def test_tasks_that_belong_together_are_on_one_node() -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(*(node(f"n{i}", cpu=4) for i in range(4)))
+    topology_gang(world, {"ps": 1, "worker": 3}, affinity="ps,worker")
+    assert len(set(world.schedule().values())) == 1
+
+
+def test_tasks_that_belong_apart_are_on_different_nodes() -> None:
+    world = SchedulerWorld(
+        configuration(
+            "{name: gang}, {name: binpack}, {name: task-topology, "
+            "arguments: {task-topology.weight: 5}}"
+        )
+    )
+    world.upsert(*(node(f"n{i}", cpu=4) for i in range(4)))
+    topology_gang(world, {"ps": 3}, anti_affinity="ps")
+    assert len(set(world.schedule().values())) == 3
+
+
+def test_tasks_are_placed_in_the_declared_order() -> None:
+    world = SchedulerWorld(TOPOLOGY)
+    world.upsert(node("a", cpu=1))
+    world.upsert(
+        annotated_group(podgroup("g", 1), {"volcano.sh/task-topology-task-order": "worker,ps"})
+    )
+    world.upsert(pod("g-ps-0", "g", role="ps"), pod("g-worker-5", "g", role="worker"))
+    assert world.schedule() == {"g-worker-5": "a"}
+
+
+def test_the_time_of_a_deadline_is_when_a_gang_is_tried_again() -> None:
+    world = SchedulerWorld(SLA)
+    world.time = CREATED + 1700
+    world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}))
+    world.schedule()
+    waiting = timedelta(minutes=30).total_seconds()
+    at = world.cluster.waiting.next_due()
+    assert at is not None and CREATED + waiting < at < CREATED + waiting + 1

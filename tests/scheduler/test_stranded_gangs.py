@@ -1,0 +1,236 @@
+"""Gangs of which some members are bound: completed first, or evicted as a whole after a timeout."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.examples import examples
+from support.scheduler import SchedulerWorld, node, pod, podgroup
+
+from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
+from batholith.scheduler.framework.completeness import has_bound_tasks, was_complete
+from batholith.scheduler.framework.decision import Decision
+from batholith.scheduler.framework.stranded_gangs import DEFAULT_TIMEOUT
+from batholith.scheduler.state.core_types import Pod
+from batholith.scheduler.state.reservations import Purpose
+
+
+class World(SchedulerWorld):
+    """Gangs on nodes of two CPUs, and a clock."""
+
+    def __init__(self, *, nodes: int = 2, cpu: int = 2) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.upsert(*(node(f"n{number}", cpu=cpu) for number in range(nodes)))
+
+    def after(self, seconds: float = 0.0) -> Decision:
+        """Run a cycle *seconds* later, as the recheck of a gang does."""
+        self.now += seconds
+        for gang in list(self.cluster.gangs.values()):
+            self.cluster.mark_changed(gang)
+        return self.decision(now=self.now)
+
+    def half_bound(self, name: str, members: int, bound: int, **more: Any) -> None:
+        """Add a gang of which the first pods are bound, as a crash leaves it."""
+        self.upsert(podgroup(name, members, **more))
+        for number in range(members):
+            where = f"n{number % 2}" if number < bound else ""
+            self.upsert(pod(f"{name}-{number}", name, node_name=where))
+
+    def block(self, name: str, where: str, cpu: int = 1) -> Pod:
+        """Add a pod of another scheduler."""
+        blocker = pod(name, scheduler="other", node_name=where, phase="Running", cpu=cpu)
+        self.upsert(blocker)
+        return blocker
+
+
+def allocated(decision: Decision) -> set[str]:
+    return {each.name for each in decision.placements}
+
+
+def evicted(decision: Decision) -> set[str]:
+    return {each.name for each in decision.evictions}
+
+
+def test_a_stranded_gang_is_completed_before_all_others() -> None:
+    world = World(nodes=2, cpu=2)
+    world.half_bound("late", 3, 1, created="2026-01-03T00:00:00Z")
+    world.half_bound("early", 3, 1, created="2026-01-02T00:00:00Z")
+    world.upsert(
+        podgroup("whole", 2, created="2026-01-01T00:00:00Z", priority_class=""),
+        pod("whole-0", "whole", priority=9),
+        pod("whole-1", "whole", priority=9),
+    )
+    assert allocated(world.after()) == {"early-1", "early-2"}
+
+
+def test_what_a_stranded_gang_lacks_is_reserved() -> None:
+    world = World(nodes=1, cpu=3)
+    world.upsert(
+        podgroup("g", 3), pod("g-0", "g", node_name="n0"), pod("g-1", "g"), pod("g-2", "g")
+    )
+    blockers = [world.block(name, "n0") for name in ("x", "y")]
+    assert allocated(world.after()) == set()
+    reservation = world.cluster.reservations.get("ns/g")
+    assert reservation is not None
+    assert reservation.purpose is Purpose.STRANDED
+    world.remove(blockers[0])
+    world.upsert(pod("single", scheduler="default-scheduler"))
+    assert allocated(world.after()) == set()  # one is free, and held
+    world.remove(blockers[1])
+    assert allocated(world.after()) == {"g-1", "g-2"}
+    assert world.cluster.reservations.get("ns/g") is None
+
+
+def test_members_of_a_stranded_gang_are_evicted_after_the_timeout() -> None:
+    world = World(nodes=2, cpu=1)
+    world.half_bound("g", 3, 2)
+    assert world.after().rechecks == {"ns/g": DEFAULT_TIMEOUT}
+    assert evicted(world.after(DEFAULT_TIMEOUT - 1)) == set()
+    decision = world.after(1)
+    assert evicted(decision) == {"g-0", "g-1"}
+    assert {(each.reason, each.replaced) for each in decision.evictions} == {
+        ("GangIncomplete", True)
+    }
+    assert [each.gang.key for each in decision.incomplete] == ["ns/g"]
+    assert not world.cluster.reservations
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == set()  # they are leaving already
+    for number in range(2):
+        world.remove(pod(f"g-{number}", "g", node_name=f"n{number}"))
+    world.upsert(node("n2", cpu=1), pod("g-0", "g"), pod("g-1", "g"))
+    assert allocated(world.after()) == {"g-0", "g-1", "g-2"}
+
+
+def test_a_gang_that_is_completed_in_time_keeps_its_members() -> None:
+    world = World(nodes=3, cpu=1)
+    blocker = world.block("x", "n2")
+    world.half_bound("g", 3, 2)
+    world.after()
+    world.remove(blocker)
+    assert allocated(world.after(DEFAULT_TIMEOUT - 1)) == {"g-2"}
+    assert evicted(world.after(5)) == set()
+    world.upsert(pod("g-2", "g", node_name="n2"))
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+
+
+SCHEDULED = PodGroupCondition(type="Scheduled", status="True")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        PodGroupStatus(phase="Running"),
+        PodGroupStatus(phase="Unknown"),
+        PodGroupStatus(phase="Pending", conditions=(SCHEDULED,)),
+        PodGroupStatus(phase="Inqueue", conditions=(SCHEDULED,)),
+    ],
+)
+def test_a_gang_that_was_complete_once_keeps_its_members(status: PodGroupStatus) -> None:
+    """Also after a restart of the scheduler: it is read from the status of the PodGroup."""
+    world = World(nodes=2, cpu=1)
+    group = podgroup("g", 3)
+    world.upsert(PodGroup(metadata=group.metadata, spec=group.spec, status=status))
+    for number in range(2):
+        world.upsert(pod(f"g-{number}", "g", node_name=f"n{number}", phase="Running"))
+    world.upsert(pod("g-2", "g"))
+    for _ in range(3):
+        assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+    assert world.cluster.reservations.get("ns/g") is not None
+    world.remove(pod("g-0", "g", node_name="n0", phase="Running"))
+    world.upsert(pod("single", scheduler="default-scheduler"))
+    assert allocated(world.after()) != {"single"}
+
+
+def test_completeness_is_observed_without_a_status() -> None:
+    world = World(nodes=2, cpu=1)
+    world.half_bound("g", 2, 2)
+    report = next(each for each in world.after().reports if each.key == "ns/g")
+    assert [each.type for each in report.status.conditions] == ["Scheduled"]
+    world.remove(pod("g-1", "g", node_name="n1"))
+    world.upsert(node("n1", cpu=1, cordoned=True), pod("g-1", "g"))
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+
+
+def test_bindings_in_progress_do_not_make_a_gang_complete() -> None:
+    """Else a crash between them would leave a stranded gang that counts as complete."""
+    world = World(nodes=2, cpu=1)
+    world.upsert(podgroup("g", 2), pod("g-0", "g"), pod("g-1", "g"))
+    report = next(each for each in world.after().reports if each.key == "ns/g")
+    assert report.status.conditions == ()
+    world.upsert(pod("g-0", "g", node_name="n0"))
+    report = next(each for each in world.after().reports if each.key == "ns/g")
+    assert report.status.conditions == ()
+    assert not was_complete(world.cluster.gangs["ns/g"])
+
+
+def test_a_gang_that_never_was_complete_is_not_unknown() -> None:
+    """Policies of its job would react to that phase."""
+    world = World(nodes=2, cpu=1)
+    world.upsert(
+        podgroup("g", 3), pod("g-0", "g", node_name="n0", phase="Running"), pod("g-1", "g")
+    )
+    report = next(each for each in world.after().reports if each.key == "ns/g")
+    assert report.status.phase == "Inqueue"
+
+
+def test_a_stranded_gang_whose_admission_was_lost_is_admitted_again() -> None:
+    world = World(nodes=2, cpu=2)
+    world.half_bound("g", 3, 1, phase="", resources={"cpu": 999})
+    assert allocated(world.after()) == {"g-1", "g-2"}
+
+
+def test_a_gang_with_missing_pods_holds_nothing_until_they_exist() -> None:
+    world = World(nodes=2, cpu=2)
+    world.upsert(podgroup("g", 3), pod("g-0", "g", node_name="n0"))
+    world.after()
+    assert not world.cluster.reservations
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == {"g-0"}
+
+
+def test_nothing_is_held_for_a_pod_that_fits_no_node() -> None:
+    world = World(nodes=2, cpu=2)
+    world.upsert(podgroup("g", 2), pod("g-0", "g", node_name="n0"), pod("g-1", "g", cpu=64))
+    world.after()
+    assert not world.cluster.reservations
+
+
+def test_elastic_gangs_above_their_minimum_are_not_stranded() -> None:
+    world = World(nodes=2, cpu=1)
+    world.upsert(podgroup("g", 2), pod("g-2", "g"))
+    for number in range(2):
+        world.upsert(pod(f"g-{number}", "g", node_name=f"n{number}"))
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.lists(st.sampled_from(["confirm", "lose", "wait"]), max_size=6),
+)
+def test_no_gang_stays_partly_bound_longer_than_the_timeout(
+    gangs: list[tuple[int, int]], nodes: int, cpu: int, steps: list[str]
+) -> None:
+    """After any crash, with any of the later bindings confirmed or lost."""
+    world = World(nodes=nodes, cpu=cpu)
+    for number, (members, bound) in enumerate(gangs):
+        name = f"g{number}"
+        world.upsert(podgroup(name, members))
+        for index in range(members):
+            where = f"n{(number + index) % nodes}" if index < min(bound, members) else ""
+            world.upsert(pod(f"{name}-{index}", name, node_name=where))
+    for step in [*steps, "wait", "wait", "wait"]:
+        decision = world.after(DEFAULT_TIMEOUT if step == "wait" else 1.0)
+        for eviction in decision.evictions:
+            world.remove(world.pod_objects[eviction.uid])
+        for each in decision.placements:
+            if step == "lose":
+                world.cluster.forget(each.uid)
+            else:
+                world.upsert(pod(each.name, each.name.partition("-")[0], node_name=each.node))
+    world.after(DEFAULT_TIMEOUT)
+    for gang in world.cluster.gangs.values():
+        assert was_complete(gang) or gang.is_ready() or not has_bound_tasks(gang), gang.key
