@@ -39,7 +39,7 @@ class EvictingWorld(SchedulerWorld):
 
     def __init__(self, text: str = "", **options: Any) -> None:
         super().__init__(text or conf(), **options)
-        self.time = 0.0
+        self.time: float = 0.0
         """Unix time of the next cycle."""
         self.evicted: list[str] = []
         """Names of the pods that were evicted, in order."""
