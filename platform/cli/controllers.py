@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..kube.client.events import EventRecorder
     from ..kube.informer.informer import Informer
     from ..model.flow import JobTemplate
+    from ..model.names import Resource
     from ..queue_ctrl.controller import QueueController
     from ..training_ctrl.settings import TrainingSettings
 
@@ -339,6 +340,7 @@ def _controllers(
         endpoints = telemetry.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
+        telemetry.health.add_start_check(ready)
         async with serve_endpoints(endpoints):
             await _ensure_sole_controllers(cluster, enabled, batch, training, check_flags)
             async with (
@@ -469,24 +471,32 @@ class _Builder:
 
     def _jobflow_controller(self) -> LeaderElectionRunnable:
         from ..flow_ctrl.controller import JobFlowController
+        from ..model.names import JOBFLOWS, JOBTEMPLATES
 
-        return JobFlowController(
-            self.client,
-            settings=self._flow_settings(),
-            clock=self._clock,
-            recorder=self.recorder,
-            templates=self._templates,
-        )
+        def create() -> JobFlowController:
+            return JobFlowController(
+                self.client,
+                settings=self._flow_settings(),
+                clock=self._clock,
+                recorder=self.recorder,
+                templates=self._templates,
+            )
+
+        return self._while_served(create, JOBFLOWS, JOBTEMPLATES)
 
     def _jobtemplate_controller(self) -> LeaderElectionRunnable:
         from ..flow_ctrl.template_controller import JobTemplateController
+        from ..model.names import JOBTEMPLATES
 
-        return JobTemplateController(
-            self.client,
-            settings=self._flow_settings(),
-            clock=self._clock,
-            templates=self._templates,
-        )
+        def create() -> JobTemplateController:
+            return JobTemplateController(
+                self.client,
+                settings=self._flow_settings(),
+                clock=self._clock,
+                templates=self._templates,
+            )
+
+        return self._while_served(create, JOBTEMPLATES)
 
     @cached_property
     def _templates(self) -> "Informer[JobTemplate]":
@@ -528,7 +538,6 @@ class _Builder:
     def _cron_job_controller(self) -> LeaderElectionRunnable:
         from ..cron_ctrl.controller import CronJobController
         from ..machinery.cronjobs.controller import CronJobSettings
-        from ..machinery.served import ServedController
         from ..model.names import CRONJOBS
 
         settings = CronJobSettings(
@@ -542,8 +551,18 @@ class _Builder:
                 self.client, settings=settings, clock=self._clock, recorder=self.recorder
             )
 
-        # Helm installs no definitions when a release is upgraded.
-        return ServedController(create, CRONJOBS, client=self.client, clock=self._clock)
+        return self._while_served(create, CRONJOBS)
+
+    def _while_served(
+        self, create: Callable[[], LeaderElectionRunnable], *resources: "Resource"
+    ) -> LeaderElectionRunnable:
+        """Return a controller that runs while the API server has all *resources*.
+
+        Helm installs no definitions when a release is upgraded.
+        """
+        from ..machinery.served import ServedController
+
+        return ServedController(create, resources, client=self.client, clock=self._clock)
 
     def _batch_job_controller(self) -> LeaderElectionRunnable:
         from ..batch_ctrl.controller import BatchJobController

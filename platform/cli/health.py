@@ -110,6 +110,11 @@ class Health:
 
         self.readyz["caches"] = check
 
+    def add_start_check(self, started: asyncio.Event) -> None:
+        """Be ready only after *started*: informers may be created after the first ones are synced,
+        for kinds that are found to be served."""
+        self.readyz["controllers"] = lambda: None if started.is_set() else "not started yet"
+
     def add_leader_check(self, candidate: Leadership) -> None:
         """Be ready once *candidate* leads or has observed a leader, and live while it renews."""
 

@@ -98,7 +98,9 @@ class JobFlowController:
             label_selector=CREATED_BY_JOB_FLOW,
             indexes={_FLOW_UID: index_by_flow_uid},
         )
-        self._templates = templates or Informer(client, JOBTEMPLATES, JobTemplate)
+        self._templates = (
+            Informer(client, JOBTEMPLATES, JobTemplate) if templates is None else templates
+        )
         self._prober = Prober(
             client,
             settings=self._settings,

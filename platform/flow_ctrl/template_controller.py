@@ -47,7 +47,9 @@ class JobTemplateController:
             clock=clock if clock is not None else SystemClock(),
             metrics=self._settings.work_metrics,
         )
-        self._templates = templates or Informer(client, JOBTEMPLATES, JobTemplate)
+        self._templates = (
+            Informer(client, JOBTEMPLATES, JobTemplate) if templates is None else templates
+        )
         self._jobs = Informer(
             client,
             JOBS,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Protocol
 
 from ..kube.client.client import Client
@@ -116,7 +116,7 @@ class Controller(Protocol):
 
 
 class ServedController:
-    """Runs a controller while the API server has *resource*, for a CRD that may be installed later.
+    """Runs a controller while the API server has *resources*, for CRDs that may be installed later.
 
     *create* returns a new controller for each time.
     """
@@ -124,24 +124,25 @@ class ServedController:
     def __init__(
         self,
         create: Callable[[], Controller],
-        resource: Resource,
+        resources: Collection[Resource],
         *,
         client: Client,
         clock: Clock,
         interval: float = INTERVAL,
     ) -> None:
         self._create = create
-        self._resource = resource
+        self._resources = tuple(resources)
         self._clock = clock
-        self._served = ServedResources(client, [resource], clock=clock, interval=interval)
+        self._served = ServedResources(client, resources, clock=clock, interval=interval)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> None:
-        """Run until cancelled; ready without the resource, too."""
+        """Run until cancelled; ready without the resources, too."""
         clock = self._clock
         timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
-        log_fields = {"resource": f"{self._resource.plural}.{self._resource.group}"}
+        kinds = ", ".join(f"{each.plural}.{each.group}" for each in self._resources)
+        log_fields = {"resource": kinds}
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervise("check of kinds", self._served.run, timing=timing))
             await self._served.wait_until(lambda: self._served.known)
@@ -157,7 +158,7 @@ class ServedController:
                 )
 
     def _is_served(self) -> bool:
-        return self._served.has(self._resource)
+        return self._served.has(*self._resources)
 
 
 async def run_while(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:

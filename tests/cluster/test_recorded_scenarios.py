@@ -27,7 +27,7 @@ EVICTING_SCENARIOS = frozenset({"preempt", "reclaim"})
 """Scenarios in which pods are evicted for others."""
 
 EVICTING = conf.DEFAULT.replace("backfill", "backfill, reclaim, preempt")
-"""The configuration of the recordings, as far as it matters."""
+"""The configuration of the recordings, as far as it is significant."""
 
 
 def called(names: Iterable[str]) -> list[Json]:

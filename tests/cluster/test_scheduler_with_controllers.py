@@ -224,7 +224,7 @@ async def test_job_larger_than_the_cluster_has_no_pods(
         await wait_for(lambda: list(cluster.groups) and cluster.group("j").status.conditions)
         status = cluster.group("j").status
         assert status.phase == "Pending"
-        message = "overused cpu (requested 180, free 153.6)"
+        message = "insufficient cpu (requested 180, free 153.6, overcommit factor 1.2)"
         assert message in status.conditions[0].message
         assert list(cluster.pods) == []
 

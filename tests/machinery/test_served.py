@@ -57,7 +57,7 @@ async def test_a_controller_runs_while_its_kind_is_served() -> None:
     running: list[Recorded] = []
     async with ControllerApi() as api, api.client() as client:
         clock, ready = FakeClock(), asyncio.Event()
-        served = ServedController(lambda: Recorded(running), CRONJOBS, client=client, clock=clock)
+        served = ServedController(lambda: Recorded(running), [CRONJOBS], client=client, clock=clock)
         task = asyncio.create_task(served.run(ready=ready))
         await ready.wait()
         assert running == []
@@ -78,7 +78,7 @@ async def test_a_controller_whose_kind_is_served_makes_it_ready_and_ends_with_it
     running: list[Recorded] = []
     async with ControllerApi(CRONJOBS) as api, api.client() as client:
         clock, ready = FakeClock(), asyncio.Event()
-        served = ServedController(lambda: Recorded(running), CRONJOBS, client=client, clock=clock)
+        served = ServedController(lambda: Recorded(running), [CRONJOBS], client=client, clock=clock)
         task = asyncio.create_task(served.run(ready=ready))
         await ready.wait()
         assert len(running) == 1

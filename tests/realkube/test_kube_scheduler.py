@@ -1,4 +1,4 @@
-"""Single pods: kube-scheduler says where they fit, and ours agrees.
+"""Single pods: kube-scheduler decides where they fit, and ours agrees.
 
 Random pods are decided one after the other, in the same state of the cluster. Where ours chooses a
 node, kube-scheduler must accept that node; where ours finds none, kube-scheduler must find none.
@@ -142,7 +142,7 @@ async def test_ours_schedules_a_pod_if_and_only_if_kube_scheduler_does(
                 bound.append(decided)
                 world.upsert(msgspec.convert(decided, Pod))
             while len(bound) > 6 * NODE_COUNT or (bound and rng.random() < 0.15):
-                gone = bound.pop(rng.randrange(len(bound)))
-                await other.delete(gone)
-                world.remove(msgspec.convert(gone, Pod))
+                deleted = bound.pop(rng.randrange(len(bound)))
+                await other.delete(deleted)
+                world.remove(msgspec.convert(deleted, Pod))
     assert rejected > PODS_PER_RUN // 10

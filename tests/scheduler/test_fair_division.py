@@ -22,7 +22,7 @@ Queue = tuple[int, list[int], list[int], list[int]]
 
 def _one_by_one(queues: list[Queue], total: list[int]) -> list[list[int]]:
     """Divide in rounds, queue by queue, as the reference does; of fractions that are no whole
-    numbers, the first that have room are rounded up, as many as the others leave units."""
+    numbers, the first below their limit are rounded up, as many as the others leave units."""
     deserved = [[0] * _RESOURCES for _ in queues]
     unmet, remaining = list(range(len(queues))), list(total)
     while unmet and any(remaining):

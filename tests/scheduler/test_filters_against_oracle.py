@@ -41,8 +41,8 @@ class Comparison:
     def remove_pod(self) -> None:
         """Delete a pod."""
         if self.oracle.pods:
-            gone = self.oracle.pods.pop(self.rng.randrange(len(self.oracle.pods)))
-            self.world.remove(gone)
+            deleted = self.oracle.pods.pop(self.rng.randrange(len(self.oracle.pods)))
+            self.world.remove(deleted)
 
     def change_pod(self) -> None:
         """Change the labels of a pod, or let it terminate."""

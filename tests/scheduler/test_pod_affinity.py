@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, pod, podgroup
-from support.scheduler_terms import HOSTNAME, labelled, placed, single, zoned
+from support.scheduler_terms import HOSTNAME, labelled, node_for, single, zoned
 
 from batholith.scheduler.state.core_types import Namespace
 from batholith.scheduler.state.events import NamespaceEvent
@@ -37,10 +37,10 @@ def test_affinity_needs_a_pod_in_the_domain() -> None:
     world.upsert(zoned("a", "z1"), zoned("b", "z2"), zoned("c", "z2"), zoned("d"))
     world.upsert(labelled(pod("db", node_name="b", scheduler="other"), app="db"))
     near = labelled(single("near"), spec=affinity(term("db")))
-    assert placed(world, near) in ("b", "c")
+    assert node_for(world, near) in ("b", "c")
     same_node = labelled(single("same"), spec=affinity(term("db", HOSTNAME)))
-    assert placed(world, same_node) == "b"
-    assert placed(world, labelled(single("x"), spec=affinity(term("db"), term("web")))) is None
+    assert node_for(world, same_node) == "b"
+    assert node_for(world, labelled(single("x"), spec=affinity(term("db"), term("web")))) is None
 
 
 def test_first_pod_of_a_group_with_affinity_to_itself_fits_where_the_label_is() -> None:
@@ -58,11 +58,11 @@ def test_anti_affinity_holds_in_both_directions() -> None:
     world = SchedulerWorld()
     world.upsert(zoned("a", "z1"), zoned("b", "z1"), zoned("c", "z2"))
     holder = labelled(single("holder"), spec=affinity(anti=[term("web")]), app="db")
-    assert placed(world, holder) == "a"
-    assert placed(world, labelled(single("w0"), app="web")) == "c"
-    assert placed(world, labelled(single("h1"), spec=affinity(anti=[term("web")]))) == "b"
+    assert node_for(world, holder) == "a"
+    assert node_for(world, labelled(single("w0"), app="web")) == "c"
+    assert node_for(world, labelled(single("h1"), spec=affinity(anti=[term("web")]))) == "b"
     world.upsert(zoned("c", "z1"))
-    assert placed(world, labelled(single("w1"), app="web")) is None
+    assert node_for(world, labelled(single("w1"), app="web")) is None
 
 
 def test_one_pod_on_each_node() -> None:
@@ -82,7 +82,7 @@ def test_one_pod_on_each_node() -> None:
 
 
 def test_quirk_27_existing_pods_of_the_same_cycle_repel() -> None:
-    """A pod whose anti-affinity excludes another one repels it in the cycle that places both."""
+    """A pod whose anti-affinity excludes another one repels it in the cycle that allocates both."""
     world = SchedulerWorld()
     world.upsert(zoned("a", "z1"), podgroup("g", 2))
     world.upsert(labelled(pod("g-0", "g"), spec=affinity(anti=[term("web")]), app="db"))
@@ -125,9 +125,9 @@ def test_terms_may_name_namespaces(in_namespaces: Json) -> None:
     world.upsert(
         labelled(pod("db", node_name="a", scheduler="x"), namespace="other", app="db"),
     )
-    assert placed(world, labelled(single("p"), spec=affinity(term("db")))) is None
+    assert node_for(world, labelled(single("p"), spec=affinity(term("db")))) is None
     there = term("db", **in_namespaces)
-    assert placed(world, labelled(single("q"), spec=affinity(there))) == "a"
+    assert node_for(world, labelled(single("q"), spec=affinity(there))) == "a"
 
 
 def test_labels_of_namespaces_are_followed() -> None:
@@ -135,12 +135,12 @@ def test_labels_of_namespaces_are_followed() -> None:
     world.upsert(zoned("a", "z1"))
     world.upsert(labelled(pod("db", node_name="a", scheduler="x"), namespace="other", app="db"))
     there = term("db", namespaceSelector={"matchLabels": {"team": "red"}})
-    assert placed(world, labelled(single("p"), spec=affinity(there))) is None
+    assert node_for(world, labelled(single("p"), spec=affinity(there))) is None
     red = msgspec.convert({"metadata": {"name": "other", "labels": {"team": "red"}}}, Namespace)
     world.cluster.apply(NamespaceEvent(None, red))
     assert world.schedule() == {"p": "a"}
     world.cluster.apply(NamespaceEvent(red, None))
-    assert placed(world, labelled(single("q"), spec=affinity(there))) is None
+    assert node_for(world, labelled(single("q"), spec=affinity(there))) is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_terms_may_compare_labels_with_the_own(keys: Json, expected: str) -> Non
             labelled(pod(f"db-{name}", node_name=name, scheduler="x"), app="db", v=version)
         )
     near = labelled(single("p"), spec=affinity(term("db", **keys)), v="2")
-    assert placed(world, near) == expected
+    assert node_for(world, near) == expected
 
 
 def test_changes_of_labels_and_nodes_are_followed() -> None:
@@ -163,14 +163,14 @@ def test_changes_of_labels_and_nodes_are_followed() -> None:
     existing = pod("db", node_name="a", scheduler="x")
     world.upsert(labelled(existing, app="web"))
     p = labelled(single("p"), spec=affinity(term("db")))
-    assert placed(world, p) is None
+    assert node_for(world, p) is None
     world.upsert(labelled(existing, app="db"))
     assert world.schedule() == {"p": "a"}
     world.remove(zoned("a", "z1"))
     world.upsert(zoned("a", "z2", cpu=2))
-    assert placed(world, labelled(single("q"), spec=affinity(term("db")))) == "b"
+    assert node_for(world, labelled(single("q"), spec=affinity(term("db")))) == "b"
     world.remove(labelled(existing, app="db"))
-    assert placed(world, labelled(single("r"), spec=affinity(term("db")))) is None
+    assert node_for(world, labelled(single("r"), spec=affinity(term("db")))) is None
 
 
 def test_terminating_pods_still_count() -> None:
@@ -178,7 +178,7 @@ def test_terminating_pods_still_count() -> None:
     world.upsert(zoned("a", "z1"))
     world.upsert(labelled(pod("w", node_name="a", scheduler="x", terminating=True), app="web"))
     repelled = labelled(single("p"), spec=affinity(anti=[term("web")]))
-    assert placed(world, repelled) is None
+    assert node_for(world, repelled) is None
 
 
 def test_counts_vanish_with_the_last_pod() -> None:
@@ -220,9 +220,9 @@ def test_preferred_terms_of_either_pod_choose_the_node(anti: bool, expected: str
     for world in (own, existing):
         world.upsert(zoned("a", "z1"), zoned("b", "z2", cpu=7))
     own.upsert(labelled(pod("x", node_name="b", scheduler="x"), app="web"))
-    assert placed(own, labelled(single("p"), spec=preferring("web"))) == expected
+    assert node_for(own, labelled(single("p"), spec=preferring("web"))) == expected
     existing.upsert(labelled(pod("x", node_name="b", scheduler="x"), spec=preferring("web")))
-    assert placed(existing, labelled(single("p"), app="web")) == expected
+    assert node_for(existing, labelled(single("p"), app="web")) == expected
 
 
 def test_preferred_affinity_places_a_gang_together() -> None:

@@ -25,7 +25,7 @@ def test_recorded_scenario_preempt() -> None:
     freed = world.node_of(world.evicted[0])
     assert world.nominated == {"high-t-0": freed}
     assert world.run().evictions == ()
-    world.gone()
+    world.finish_termination()
     world.run()
     assert world.node_of("high-t-0") == freed
     assert len(world.evicted) == 1
@@ -41,7 +41,7 @@ def test_recorded_scenario_reclaim() -> None:
     world.gang("two", 1, queue_name="gq-two", cpu=30)
     world.run()
     assert len(world.evicted) == 1
-    world.gone()
+    world.finish_termination()
     world.run()
     assert world.node_of("two-t-0") == world.nominated["two-t-0"]
 
@@ -75,7 +75,7 @@ def test_pod_is_evicted_from_which_another_one_keeps_apart() -> None:
     world.gang("high", 1, priority="high", affinity=affinity)
     world.run()
     assert sorted(world.evicted) == ["low-t-0", "low-t-1"]
-    world.gone()
+    world.finish_termination()
     world.run()
     assert world.node_of("high-t-0") == "a"
 
@@ -88,6 +88,6 @@ def test_pod_with_the_host_port_is_evicted() -> None:
     world.gang("high", 1, priority="high", ports=(ContainerPort(host_port=80),))
     world.run()
     assert world.evicted == ["port-t-0"]
-    world.gone()
+    world.finish_termination()
     world.run()
     assert world.node_of("high-t-0") == "a"

@@ -42,20 +42,20 @@ def clusters(draw: st.DrawFn, *, queues: tuple[str, ...] = ("default",)) -> Clus
     """A cluster that is mostly full."""
     sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     free = [index for index, size in enumerate(sizes) for _ in range(size)]
-    placed = draw(st.permutations(free))[: draw(st.integers(0, len(free)))]
+    shuffled = draw(st.permutations(free))[: draw(st.integers(0, len(free)))]
     gangs: list[RunningGang] = []
-    while placed:
-        taken = draw(st.integers(1, len(placed)))
+    while shuffled:
+        taken = draw(st.integers(1, len(shuffled)))
         gangs.append(
             RunningGang(
                 f"run{len(gangs)}",
-                tuple(placed[:taken]),
+                tuple(shuffled[:taken]),
                 draw(st.integers(1, taken)),
                 draw(st.sampled_from(sorted(PRIORITIES))),
                 draw(st.sampled_from(queues)),
             )
         )
-        placed = placed[taken:]
+        shuffled = shuffled[taken:]
     return Cluster(
         sizes,
         tuple(gangs),
@@ -102,7 +102,7 @@ def victims(cluster: Cluster, decision: Decision) -> list[tuple[RunningGang, int
 
 
 def fits(cluster: Cluster, evicted: Iterable[int]) -> bool:
-    """Whether the waiting gang fits once pods on these nodes are gone."""
+    """Whether the waiting gang fits once pods on these nodes are deleted."""
     idle = Counter(dict(enumerate(cluster.sizes)))
     idle.subtract(index for gang in cluster.gangs for index in gang.nodes)
     idle.update(evicted)
@@ -236,7 +236,7 @@ def crash_world() -> EvictingWorld:
 
 @pytest.mark.parametrize("crash", range(10))
 def test_restart_after_a_crash_between_any_two_writes(crash: int) -> None:
-    """After kill -9 at any write a restart goes on: no victim in vain, no stolen resources."""
+    """After kill -9 at any write a restart continues: no victim in vain, no stolen resources."""
     world, left = crash_world(), crash
     for _ in range(12):
         for write in writes(world, world.decision()):
@@ -248,7 +248,7 @@ def test_restart_after_a_crash_between_any_two_writes(crash: int) -> None:
             left = -1
             world = restarted(world)
         else:
-            world.gone()
+            world.finish_termination()
     assert left < 0 or crash >= 9
     assert len(world.evicted) == 3
     assert all(world.node_of(f"high-t-{index}") for index in range(3))

@@ -28,12 +28,12 @@ def world() -> EvictingWorld:
 
 def test_released_resources_are_for_the_preemptor_quirk_3(world: EvictingWorld) -> None:
     """Reference quirk 3: there any gang may take them in the next cycle."""
-    world.gone(world.evicted[0])
+    world.finish_termination(world.evicted[0])
     world.gang("greedy", 1, priority="high", policy="Never")  # of equal claim, and it fits now
     world.run(time=NOW + 5)
     assert world.node_of("greedy-t-0") == ""
     assert world.node_of("high-t-0") == ""
-    world.gone(world.evicted[1])
+    world.finish_termination(world.evicted[1])
     world.run(time=NOW + 6)
     assert world.node_of("high-t-0")
     assert world.node_of("high-t-1")
@@ -53,7 +53,7 @@ def test_preemptor_waits_without_further_evictions(world: EvictingWorld) -> None
 
 
 def test_reservation_expires_after_grace_period_and_margin(world: EvictingWorld) -> None:
-    world.gone(world.evicted[0])
+    world.finish_termination(world.evicted[0])
     world.gang("greedy", 1, priority="high", policy="Never")
     world.run(time=NOW + 39)
     assert world.node_of("greedy-t-0") == ""
@@ -70,12 +70,12 @@ def test_gang_with_a_higher_claim_takes_what_is_held(world: EvictingWorld) -> No
     # What is held is enough for the gang; others are evicted for the gang that has lost it.
     assert not [each for each in decision.evictions if "urgent" in each.message]
     assert {"urgent-t-0", "urgent-t-1"} <= {each.name for each in decision.nominations}
-    world.gone()
+    world.finish_termination()
     world.run(time=NOW + 2)
     assert world.node_of("urgent-t-0")
     assert world.node_of("urgent-t-1")
     assert len(world.evicted) == 4
-    world.gone()
+    world.finish_termination()
     world.run(time=NOW + 3)
     assert world.node_of("high-t-0")
     assert world.node_of("high-t-1")
@@ -119,9 +119,9 @@ def test_single_pods_preempt_as_gangs_of_one() -> None:
     world.upsert(node("a", cpu=1))
 
     def bare(name: str, node_name: str, priority: int) -> None:
-        made = member(name, "", node_name, priority=priority)
-        spec = msgspec.structs.replace(made.spec, scheduler_name="default-scheduler")
-        world.upsert(msgspec.structs.replace(made, spec=spec))
+        built = member(name, "", node_name, priority=priority)
+        spec = msgspec.structs.replace(built.spec, scheduler_name="default-scheduler")
+        world.upsert(msgspec.structs.replace(built, spec=spec))
 
     bare("victim", "a", 5)
     bare("equal", "", 5)
@@ -130,7 +130,7 @@ def test_single_pods_preempt_as_gangs_of_one() -> None:
     bare("important", "", 6)
     world.run()
     assert world.evicted == ["victim"]
-    world.gone()
+    world.finish_termination()
     world.run()
     assert world.node_of("important") == "a"
     assert world.node_of("equal") == ""
@@ -175,7 +175,7 @@ def test_lower_priority_is_evicted_before_latest_start() -> None:
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["hold", "drop", "lend", "place"]), st.integers(0, 2)), max_size=12
+    st.tuples(st.sampled_from(["hold", "drop", "lend", "allocate"]), st.integers(0, 2)), max_size=12
 )
 
 

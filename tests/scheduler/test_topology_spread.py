@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
-from support.scheduler_terms import HOSTNAME, labelled, placed, single, zoned
+from support.scheduler_terms import HOSTNAME, labelled, node_for, single, zoned
 
 from batholith.scheduler.state.core_types import Taint, Toleration
 
@@ -23,9 +23,9 @@ def spread(key: str = "zone", *, hard: bool = True, app: str = "p", **more: Any)
 
 
 def zones(world: SchedulerWorld, count: int, spec: Json) -> list[str]:
-    """The nodes of *count* pods that are placed one after the other, where they fit."""
+    """The nodes of *count* pods that are node_for one after the other, where they fit."""
     return [
-        placed(world, labelled(single(f"p{i}"), spec=spec, app="p")) or "" for i in range(count)
+        node_for(world, labelled(single(f"p{i}"), spec=spec, app="p")) or "" for i in range(count)
     ]
 
 
@@ -34,7 +34,7 @@ def test_skew_is_limited() -> None:
     world.upsert(zoned("a", "z1"), zoned("b", "z2", cpu=2))
     assert sorted(zones(world, 6, spread())) == ["", "a", "a", "a", "b", "b"]
     wide = labelled(single("wide"), spec=spread(maxSkew=2), app="p")
-    assert placed(world, wide) == "a"
+    assert node_for(world, wide) == "a"
 
 
 def test_a_gang_is_spread() -> None:
@@ -80,18 +80,18 @@ def test_pods_that_do_not_match_the_selector_count_only_others() -> None:
     world.upsert(labelled(pod("x", node_name="a", scheduler="x"), app="other"))
     world.upsert(labelled(pod("y", node_name="a", scheduler="x"), app="other"))
     late = labelled(single("late"), spec=other, app="p")
-    assert placed(world, late) == "b"
+    assert node_for(world, late) == "b"
 
 
 def test_terminating_pods_and_other_namespaces_do_not_count() -> None:
     world = SchedulerWorld()
     world.upsert(zoned("a", "z1", cpu=9), zoned("b", "z2"))
-    gone = pod("x", node_name="a", scheduler="x", terminating=True)
-    world.upsert(labelled(gone, app="p"))
+    deleted = pod("x", node_name="a", scheduler="x", terminating=True)
+    world.upsert(labelled(deleted, app="p"))
     elsewhere = labelled(pod("y", node_name="a", scheduler="x"), namespace="other", app="p")
     world.upsert(elsewhere)
     world.upsert(labelled(pod("z", node_name="b", scheduler="x"), app="p"))
-    assert placed(world, labelled(single("p"), spec=spread(), app="p")) == "a"
+    assert node_for(world, labelled(single("p"), spec=spread(), app="p")) == "a"
 
 
 def test_a_pod_that_begins_to_terminate_no_longer_counts() -> None:
@@ -100,7 +100,7 @@ def test_a_pod_that_begins_to_terminate_no_longer_counts() -> None:
     world.upsert(labelled(pod("x", node_name="a", scheduler="x"), app="p"))
     world.upsert(labelled(pod("y", node_name="b", scheduler="x"), app="q"))
     p = labelled(single("p"), spec=spread(), app="p")
-    assert placed(world, p) is None
+    assert node_for(world, p) is None
     world.upsert(labelled(pod("x", node_name="a", scheduler="x", terminating=True), app="p"))
     assert world.schedule() == {"p": "a"}
 
@@ -112,7 +112,7 @@ def test_node_affinity_policy(policy: str, expected: str | None) -> None:
     world.upsert(node("a", labels={"zone": "z1", "disk": "ssd"}), zoned("b", "z2"))
     world.upsert(labelled(pod("x", node_name="a", scheduler="x"), app="p"))
     spec = spread(nodeAffinityPolicy=policy) | {"nodeSelector": {"disk": "ssd"}}
-    assert placed(world, labelled(single("p"), spec=spec, app="p")) == expected
+    assert node_for(world, labelled(single("p"), spec=spec, app="p")) == expected
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", "a"), ("Ignore", None), (None, None)])
@@ -125,7 +125,7 @@ def test_node_taints_policy(policy: str | None, expected: str | None, tolerated:
     tolerations = (Toleration(operator="Exists"),) if tolerated else ()
     p = pod("p", scheduler="default-scheduler", tolerations=tolerations)
     spec = spread(nodeTaintsPolicy=policy) if policy else spread()
-    result = placed(world, labelled(p, spec=spec, app="p"))
+    result = node_for(world, labelled(p, spec=spec, app="p"))
     assert result == ("b" if tolerated else expected)
 
 
@@ -135,14 +135,14 @@ def test_match_label_keys_count_only_equal_pods() -> None:
     world.upsert(labelled(pod("x", node_name="a", scheduler="x"), app="p", version="1"))
     world.upsert(labelled(pod("y", node_name="b", scheduler="x"), app="q"))
     by_version = spread(matchLabelKeys=["version"])
-    assert placed(world, labelled(single("p"), spec=spread(), app="p", version="2")) is None
+    assert node_for(world, labelled(single("p"), spec=spread(), app="p", version="2")) is None
     new = labelled(single("q"), spec=by_version, app="p", version="2")
-    assert placed(world, new) == "a"
+    assert node_for(world, new) == "a"
 
 
 def test_soft_constraints_choose_the_emptier_domain() -> None:
     world = SchedulerWorld()
     world.upsert(zoned("a", "z1"), zoned("b", "z1"), zoned("c", "z2"))
     world.upsert(labelled(pod("x", node_name="a", scheduler="x"), app="p"))
-    assert placed(world, labelled(single("p"), spec=spread(hard=False), app="p")) == "c"
-    assert placed(world, labelled(single("q"), spec=spread(HOSTNAME, hard=False), app="p")) == "b"
+    assert node_for(world, labelled(single("p"), spec=spread(hard=False), app="p")) == "c"
+    assert node_for(world, labelled(single("q"), spec=spread(HOSTNAME, hard=False), app="p")) == "b"

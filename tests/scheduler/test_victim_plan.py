@@ -122,9 +122,11 @@ def test_one_large_victim_is_better_than_two_small_ones() -> None:
 
 
 def test_gang_is_broken_only_if_that_is_needed() -> None:
-    made = candidates([(0, 2), (1, 1), (1, 1)])
+    built = candidates([(0, 2), (1, 1), (1, 1)])
     breaking = np.array([True, False, False])
-    columns = Candidates(made.slots, made.nodes, made.requests, breaking, made.ranks, made.required)
+    columns = Candidates(
+        built.slots, built.nodes, built.requests, breaking, built.ranks, built.required
+    )
     idle = np.zeros((1, 2), np.int64)
     limits = np.array([9, 9])
     one = choose_victims(columns, np.array([2]), idle, limits, 1)
@@ -134,13 +136,13 @@ def test_gang_is_broken_only_if_that_is_needed() -> None:
 
 
 def test_required_victims_come_first() -> None:
-    made = candidates([(0, 9), (0, 1)])
+    built = candidates([(0, 9), (0, 1)])
     columns = Candidates(
-        made.slots,
-        made.nodes,
-        made.requests,
-        made.breaking,
-        made.ranks,
+        built.slots,
+        built.nodes,
+        built.requests,
+        built.breaking,
+        built.ranks,
         np.array([False, True]),
     )
     chosen = choose_victims(columns, np.array([1]), np.array([[1]]), np.array([1]), 1)

@@ -94,7 +94,7 @@ def test_first_tier_with_an_answer_decides(world: EvictingWorld) -> None:
 
 
 def test_empty_answer_means_no_victims_quirk_11(world: EvictingWorld) -> None:
-    """Reference quirk 11: there the next tier is asked, or a later plugin starts anew."""
+    """Reference quirk 11: there the next tier is asked, or a later plugin starts again."""
     assert permitted(world, [Voter(())], [Voter(names(0))]) == []
     assert permitted(world, [Voter(names(0)), Voter(names(1)), Voter(names(2))]) == []
 
@@ -263,7 +263,7 @@ def test_proportion_permits_what_queues_have_beyond_their_share() -> None:
     world.gang("two", 5, queue_name="two")
     world.run()
     assert len(world.evicted) == 5
-    world.gone()
+    world.finish_termination()
     world.run()
     assert world.node_of("two-t-4") == "a"
     world.gang("more", 1, queue_name="two")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup
-from support.scheduler_terms import labelled, placed, single
+from support.scheduler_terms import labelled, node_for, single
 
 from batholith.scheduler.state.core_types import (
     CSINode,
@@ -85,7 +85,7 @@ def test_pod_goes_where_its_volume_can_be_used(
 ) -> None:
     world.cluster.update_pvc(None, claim("c", "v"))
     world.cluster.update_volume(None, bound)
-    assert placed(world, using(single("p"), "c")) == "b"
+    assert node_for(world, using(single("p"), "c")) == "b"
     world.remove(node("b"))
     world.upsert(podgroup("g", 1), using(pod("g-0", "g"), "c"))
     assert world.schedule() == {}
@@ -108,7 +108,7 @@ def test_nodes_without_zones_are_in_all_of_them() -> None:
     world.upsert(node("a"))
     world.cluster.update_pvc(None, claim("c", "v"))
     world.cluster.update_volume(None, volume("v", labels={ZONE: "z2"}))
-    assert placed(world, using(single("p"), "c")) == "a"
+    assert node_for(world, using(single("p"), "c")) == "a"
 
 
 def test_attach_limit_of_a_driver(world: SchedulerWorld) -> None:
@@ -119,12 +119,12 @@ def test_attach_limit_of_a_driver(world: SchedulerWorld) -> None:
             None, volume(f"v{number}", claim=f"c{number}", handle=f"h{number}")
         )
     world.cluster.apply(CSINodeEvent(None, limits("a", 2)))
-    assert placed(world, using(single("p0"), "c0")) == "a"
+    assert node_for(world, using(single("p0"), "c0")) == "a"
     existing = using(pod("x", node_name="a", scheduler="x"), "c1")
     world.upsert(existing)
-    assert placed(world, using(single("p1"), "c1")) == "a"  # attached already
-    assert placed(world, using(single("p2"), "c2")) is None
-    assert placed(world, using(single("p3"), "c0", "c3")) is None
+    assert node_for(world, using(single("p1"), "c1")) == "a"  # attached already
+    assert node_for(world, using(single("p2"), "c2")) is None
+    assert node_for(world, using(single("p3"), "c0", "c3")) is None
     world.cluster.apply(CSINodeEvent(limits("a", 2), limits("a", 3)))
     assert world.schedule() == {"p2": "a"}
     world.cluster.apply(CSINodeEvent(limits("a", 3), None))
@@ -158,8 +158,8 @@ def test_one_pod_uses_a_read_write_once_pod_claim(world: SchedulerWorld) -> None
     assert world.schedule() == {}
     assert "ReadWriteOncePod access mode" in world.fit_message("g")
     first = using(single("p"), "c")
-    assert placed(world, first) in ("a", "b")
-    assert placed(world, using(single("q"), "c")) is None
+    assert node_for(world, first) in ("a", "b")
+    assert node_for(world, using(single("q"), "c")) is None
     world.remove(first)
     assert "q" in world.schedule()
 

@@ -445,7 +445,7 @@ def test_long_cycle_leaves_the_rest_to_the_next() -> None:
 
 
 def test_gangs_that_compete_for_nodes_do_not_keep_the_scheduler_busy() -> None:
-    """Their attempts are undone, which wakes nobody."""
+    """Their attempts are undone, which wakes no gang."""
     world = SchedulerWorld()
     world.upsert(node("a", cpu=2, labels={"zone": "a"}), node("b", cpu=2))
     for name in ("g", "h"):

@@ -49,7 +49,7 @@ class EvictingWorld(SchedulerWorld):
             self.cluster.update_priority_class(None, priority_class)
 
     def run(self, *, time: float | None = None) -> Decision:
-        """Run a cycle, bind what it placed, and let evicted pods terminate."""
+        """Run a cycle, bind what it allocated, and let evicted pods terminate."""
         if time is not None:
             self.time = time
         decision = self.decision()
@@ -84,7 +84,7 @@ class EvictingWorld(SchedulerWorld):
         meta = msgspec.structs.replace(found.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
         self.upsert(msgspec.structs.replace(found, metadata=meta))
 
-    def gone(self, *names: str) -> None:
+    def finish_termination(self, *names: str) -> None:
         """Pods are deleted: by default all that terminate."""
         found = [
             each
@@ -153,7 +153,7 @@ def member(
     **requests: Any,
 ) -> Pod:
     """A pod of a gang, running if it has a node."""
-    made = pod(
+    built = pod(
         name,
         group,
         node_name=node_name,
@@ -169,31 +169,31 @@ def member(
     if preemptable:
         extra["volcano.sh/preemptable"] = preemptable
     meta = msgspec.structs.replace(
-        made.metadata,
-        annotations=made.metadata.annotations | extra,
+        built.metadata,
+        annotations=built.metadata.annotations | extra,
         labels=labels or {},
         creation_timestamp=started or "2026-01-01T00:00:00Z",
-        namespace=namespace or made.metadata.namespace,
+        namespace=namespace or built.metadata.namespace,
     )
     spec = msgspec.structs.replace(
-        made.spec,
+        built.spec,
         preemption_policy=policy,
         termination_grace_period_seconds=grace,
         priority_class_name=priority_class,
     )
-    status = msgspec.structs.replace(made.status, start_time=started or None)
-    return msgspec.structs.replace(made, metadata=meta, spec=spec, status=status)
+    status = msgspec.structs.replace(built.status, start_time=started or None)
+    return msgspec.structs.replace(built, metadata=meta, spec=spec, status=status)
 
 
 def share(
     name: str, *, weight: int = 1, reclaimable: bool | None = None, guarantee: Amount = 0
 ) -> Queue:
     """A queue that has a weight, and maybe guaranteed CPU."""
-    made = queue(name, weight=weight)
-    changed = msgspec.structs.replace(made.spec, reclaimable=reclaimable)
+    built = queue(name, weight=weight)
+    changed = msgspec.structs.replace(built.spec, reclaimable=reclaimable)
     if guarantee:
         changed = msgspec.structs.replace(changed, guarantee=Guarantee(resource={"cpu": guarantee}))
-    return msgspec.structs.replace(made, spec=changed)
+    return msgspec.structs.replace(built, spec=changed)
 
 
 __all__ = ["EvictingWorld", "conf", "member", "node", "podgroup", "queue", "share"]

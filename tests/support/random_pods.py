@@ -128,15 +128,15 @@ def _pod_term(rng: random.Random) -> Json:
 def _affinity(rng: random.Random) -> Json:
     affinity: Json = {}
     for kind, probability in (("podAffinity", 0.35), ("podAntiAffinity", 0.45)):
-        part: Json = {}
+        section: Json = {}
         if rng.random() < probability:
-            part[_REQUIRED] = [_pod_term(rng) for _ in range(rng.choice((1, 1, 2)))]
+            section[_REQUIRED] = [_pod_term(rng) for _ in range(rng.choice((1, 1, 2)))]
         if rng.random() < 0.3:
-            part[_PREFERRED] = [
+            section[_PREFERRED] = [
                 {"weight": rng.randrange(1, 100), "podAffinityTerm": _pod_term(rng)}
             ]
-        if part:
-            affinity[kind] = part
+        if section:
+            affinity[kind] = section
     if rng.random() < 0.3:
         affinity["nodeAffinity"] = _node_affinity(rng)
     return affinity

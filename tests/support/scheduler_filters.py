@@ -1,6 +1,6 @@
 """Filters and scores of kube-scheduler for one pod, written out in plain Python.
 
-Everything is computed anew from the objects, for one pod at a time and without any cleverness: the
+Everything is computed again from the objects, for one pod at a time and without any cleverness: the
 truth that the scheduler's incremental counts are compared with. `tests/realkube` compares the
 scheduler with kube-scheduler itself.
 """
@@ -49,7 +49,7 @@ class Cluster:
         """The pods on *node*."""
         return [each for each in self.pods if each.spec.node_name == node.metadata.name]
 
-    def placed(self) -> Iterator[tuple[Pod, Labels]]:
+    def on_nodes(self) -> Iterator[tuple[Pod, Labels]]:
         """The pods on known nodes, with the labels of the node."""
         labels = {each.metadata.name: each.metadata.labels for each in self.nodes}
         for each in self.pods:
@@ -138,7 +138,7 @@ def has_affinity(pod: Pod, node: Node, cluster: Cluster) -> bool:
     def matches_all(other: Pod) -> bool:
         return all(_selects(term, pod, other, cluster) for term in terms)
 
-    matching = [there for other, there in cluster.placed() if matches_all(other)]
+    matching = [there for other, there in cluster.on_nodes() if matches_all(other)]
     in_domains = all(
         any(there.get(term.topology_key) == labels[term.topology_key] for there in matching)
         for term in terms
@@ -153,7 +153,7 @@ def has_no_anti_affinity(pod: Pod, node: Node, cluster: Cluster) -> bool:
         _same_domain(term.topology_key, node.metadata.labels, there)
         and _selects(term, pod, other, cluster)
         for term in _required(pod, anti=True)
-        for other, there in cluster.placed()
+        for other, there in cluster.on_nodes()
     )
 
 
@@ -162,7 +162,7 @@ def is_not_repelled(pod: Pod, node: Node, cluster: Cluster) -> bool:
     return not any(
         _same_domain(term.topology_key, node.metadata.labels, there)
         and _selects(term, other, pod, cluster)
-        for other, there in cluster.placed()
+        for other, there in cluster.on_nodes()
         for term in _required(other, anti=True)
     )
 
@@ -241,7 +241,7 @@ def affinity_scores(pod: Pod, cluster: Cluster, candidates: Sequence[str]) -> di
     """Score *candidates* by preferred affinity in both directions, from 0 to 100."""
     labels = {each.metadata.name: each.metadata.labels for each in cluster.nodes}
     raw = dict.fromkeys(candidates, 0)
-    for other, there in cluster.placed():
+    for other, there in cluster.on_nodes():
         for holder, target in ((pod, other), (other, pod)):
             for weight, term in _preferred(holder):
                 if _selects(term, holder, target, cluster):
@@ -289,14 +289,14 @@ def spread_scores(pod: Pod, cluster: Cluster, candidates: Sequence[str]) -> dict
 
 
 def _required(pod: Pod, *, anti: bool) -> tuple[PodAffinityTerm, ...]:
-    part = _part(pod, anti=anti)
-    return part.required_during_scheduling_ignored_during_execution if part else ()
+    found = _part(pod, anti=anti)
+    return found.required_during_scheduling_ignored_during_execution if found else ()
 
 
 def _preferred(pod: Pod) -> Iterator[tuple[int, PodAffinityTerm]]:
     for anti, sign in ((False, 1), (True, -1)):
-        part = _part(pod, anti=anti)
-        terms = part.preferred_during_scheduling_ignored_during_execution if part else ()
+        found = _part(pod, anti=anti)
+        terms = found.preferred_during_scheduling_ignored_during_execution if found else ()
         for each in terms:
             yield sign * each.weight, each.pod_affinity_term
 

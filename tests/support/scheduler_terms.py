@@ -30,7 +30,7 @@ def single(name: str) -> Pod:
     return pod(name, scheduler="default-scheduler")
 
 
-def placed(world: SchedulerWorld, each: Pod) -> str | None:
+def node_for(world: SchedulerWorld, each: Pod) -> str | None:
     """The node that a cycle chooses for *each*, which stays."""
     world.upsert(each)
     return world.schedule().get(each.metadata.name)

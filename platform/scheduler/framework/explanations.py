@@ -1,8 +1,8 @@
 """The explanation of a waiting gang: the JSON of the PodGroup annotation ``batholith.io/why``.
 
-It answers for programs what the Unschedulable condition answers for people; the condition's message
-is its ``message``. Quantities have the units of the pods' requests. An explanation is at most
-:data:`MAX_BYTES` long: names of nodes, reasons and resources are what is left out first.
+It is for programs what the Unschedulable condition is for people; ``message`` is the message of
+that condition. Quantities have the units of the pods' requests. An explanation is at most
+:data:`MAX_BYTES` long: the nodes, the limits and the message are left out first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Explanation:
         """Return whether *annotation* is this explanation, apart from the position."""
         try:
             shown = msgspec.json.decode(annotation)
-        except (msgspec.MsgspecError, RecursionError):  # anybody may write it
+        except (msgspec.MsgspecError, RecursionError):  # users may write it, too
             return False
         if not isinstance(shown, dict) or not isinstance(shown.get("queue"), dict):
             return False

@@ -107,7 +107,7 @@ def build_report(
             pod_conditions = tuple(_pod_conditions(gang, diagnosis))
     requeue_after = left or None
     if gang.is_pending and not was_pending:
-        # It is to be admitted again in the next cycle, whatever its last attempt has come to.
+        # It is to be admitted again in the next cycle, independent of its last attempt.
         gang.version += 1
         requeue_after = 0.0
     why = None

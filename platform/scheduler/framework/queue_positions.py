@@ -8,7 +8,7 @@ from ..state.gangs import Gang
 from .session import Session, SortKey
 
 _GANGS_PER_SECOND = 1000
-"""The order of a queue is computed again after a second for each of so many gangs, so that it costs
+"""The order of a queue with n gangs is computed again after n / 1000 seconds, so that it costs
 little of the scheduler's time; positions are as old as that at most."""
 
 

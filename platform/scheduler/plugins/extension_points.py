@@ -340,8 +340,8 @@ class Preemptor:
 class PreemptablePlugin(Protocol):
     """Which tasks may be evicted for a gang of the same queue.
 
-    The answers of the plugins of a tier are intersected; the first tier with an answer decides. So
-    an empty answer means that there are no victims.
+    The results of the plugins of a tier are intersected; the first tier with a result decides. So
+    an empty result means that there are no victims.
     """
 
     def preemptable(
@@ -375,7 +375,7 @@ class PreemptivePlugin(Protocol):
 
 @runtime_checkable
 class VictimMaskPlugin(Protocol):
-    """A plugin that votes on victims and can tell quickly which of them it never permits."""
+    """A plugin that votes on victims and determines quickly which of them it never permits."""
 
     def victim_mask(
         self, preemptor: Preemptor, table: TaskTable, slots: IntVector
