@@ -296,32 +296,30 @@ async def test_pods_of_the_default_scheduler_are_bound_without_a_podgroup(
         assert await wait_bound(server, "p") == ["a"]
 
 
-async def test_allocated_of_a_queue_is_written_and_reset(
-    server: Server,
-) -> None:
+async def wait_allocated(server: Server, expected: Json) -> None:
+    async def is_expected() -> bool:
+        found = await server.get(QUEUES.path("", "default"))
+        return bool(found["status"].get("allocated") == expected)
+
+    await wait_until_true(is_expected)
+
+
+async def test_allocated_of_a_queue_is_written_and_reset(server: Server) -> None:
     """Scenario queue-capability: an empty queue has CPU and memory only."""
-
-    async def wait_allocated(expected: Json) -> None:
-        async def is_expected() -> bool:
-            found = await server.get(QUEUES.path("", "default"))
-            return bool(found["status"].get("allocated") == expected)
-
-        await wait_until_true(is_expected)
-
     async with scheduling(server):
-        await wait_allocated({"cpu": "0", "memory": "0"})
+        await wait_allocated(server, {"cpu": "0", "memory": "0"})
         await add_node(server, "a")
         await add_group(server, "g", 1)
         await add_pod(server, "g-0", "g", cpu="600m")
         running = {"cpu": "600m", "memory": "64Mi", "pods": "1"}
-        await wait_allocated(running)
+        await wait_allocated(server, running)
         # A write by another client, such as a delayed one of a former leader, is corrected.
         other = {"status": {"allocated": {"cpu": "7"}}}
         await merge_patch(server, QUEUES.path("", "default", "status"), other)
-        await wait_allocated(running)
+        await wait_allocated(server, running)
         await wait_bound(server, "g-0")
         await phase_of_pod(server, "g-0", "Succeeded")
-        await wait_allocated({"cpu": "0", "memory": "0"})
+        await wait_allocated(server, {"cpu": "0", "memory": "0"})
         found = await server.get(QUEUES.path("", "default"))
         assert found["status"]["state"] == "Open"
 
@@ -432,12 +430,8 @@ async def test_binding_waits_for_the_write_of_a_condition_of_its_pod(server: Ser
             await add_pod(server, "p", "g")
             await client.in_flight.wait()
             await add_node(server, "a")
-
-            async def scheduled() -> bool:
-                status = (await group(server, "g")).get("status", {})
-                return any(each["type"] == "Scheduled" for each in status.get("conditions", ()))
-
-            await wait_until_true(scheduled)
+            # The pod is allocated; the condition Scheduled follows its binding.
+            await wait_allocated(server, {"cpu": "1", "memory": "64Mi", "pods": "1"})
             assert client.bindings == 0
             client.released.set()
             assert await wait_bound(server, "p") == ["a"]
