@@ -268,7 +268,8 @@ class RbacScenario:
 
     async def run_failing_jobs(self) -> None:
         """Unschedulable pods, a missing PVC, a name conflict, a Command without target."""
-        await self._job("picky", "exit 0", where={"no": "such-node"})
+        # A pod with a host port is tried again after each change of a node.
+        await self._job("picky", "exit 0", where={"no": "such-node"}, host_port=8099)
         await self._wait_until(PODGROUPS.path(TEST_NAMESPACE), _has_message("Unschedulable"))
         await self._wait_until(
             PODS.path(TEST_NAMESPACE), lambda it: "PodScheduled" in _text(it, "picky-t-0")
@@ -643,19 +644,21 @@ def _repeated(listed: Json) -> bool:
     return any((it.get("count") or 1) > 1 and "volcano" in str(it) for it in listed["items"])
 
 
-def _pod_spec(does: str, where: Json | None = None) -> Json:
+def _pod_spec(does: str, where: Json | None = None, host_port: int = 0) -> Json:
     container = {
         "name": "main",
         "image": "busybox",
         "command": ["sh", "-c", does],
         "resources": {"requests": {"cpu": "100m"}},
+        "ports": [{"containerPort": host_port, "hostPort": host_port}] if host_port else [],
     }
     return {"schedulerName": "volcano", "nodeSelector": where or {}, "containers": [container]}
 
 
 def _job(name: str, does: str = "exit 0", *, where: Json | None = None, **spec: Any) -> Json:
     replicas = spec.pop("replicas", 1)
-    template = {"spec": _pod_spec(does, where) | {"restartPolicy": "Never"}}
+    pod_spec = _pod_spec(does, where, spec.pop("host_port", 0))
+    template = {"spec": pod_spec | {"restartPolicy": "Never"}}
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,

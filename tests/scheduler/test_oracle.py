@@ -8,7 +8,7 @@ change no decision.
 from collections import Counter
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.oracle_world import OracleWorld
@@ -292,6 +292,7 @@ def _exact_shares(weights: list[int], demand: list[int], cluster: int) -> list[F
         max_size=4,
     ),
 )
+@example(cluster=19, wanted=[(1, [1, 1, 1, 1, 1, 4]), (1, [3]), (1, [1, 1, 6])])
 def test_no_queue_misses_its_share_by_more_than_one_gang(
     cluster: int, wanted: list[tuple[int, list[int]]]
 ) -> None:

@@ -58,7 +58,7 @@ ALLOWED = (
     AllowedDifference(
         reason="The annotation `batholith.io/why` of a PodGroup explains why it waits.",
         scenarios=("*",),
-        paths=("/final/groups/*/annotations", "/final/groups/*/annotations/batholith.io/why"),
+        paths=("/final/groups/*/annotations/batholith.io/why",),
     ),
     AllowedDifference(
         reason="A deleted PodGroup is re-created.",
