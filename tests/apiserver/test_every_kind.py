@@ -117,7 +117,7 @@ async def test_both_servers_return_the_same_fields(real: RealServerFactory, tmp_
     found: dict[str, list[str]] = {}
     async with (
         real.start(tmp_path) as one,  # without controllers
-        embedded_server(tmp_path, node_lifecycle=None) as other,
+        embedded_server(tmp_path, node_lifecycle=False) as other,
     ):
         for kind in samples.KINDS:
             for obj in (samples.minimal_sample(kind), samples.accepted_sample(kind)):
