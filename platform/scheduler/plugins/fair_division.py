@@ -9,6 +9,12 @@ UNLIMITED = 2**62
 
 _MAX_PRODUCT = 2**62
 
+_MAX_AMOUNT, _MAX_SCALE = 2**60, 2**24
+"""Amounts are divided in parts of a unit: the product of both is limited, per resource."""
+
+_NEAR_WHOLE = 8
+"""What lacks less than one part of this of a unit is first to be rounded up."""
+
 
 def divide(
     weights: IntVector, requested: Matrix, guarantee: Matrix, capability: Matrix, total: IntVector
@@ -17,21 +23,35 @@ def divide(
 
     A queue deserves the fraction of its weight, but no more than it requests and than its
     capability, and no less than its guarantee. What one queue does not request is divided among
-    the others, until nothing is left or all requests are met. Units that are left by rounding go
-    to the first queues.
+    the others, until nothing is left or all requests are met. A queue that deserves a whole number
+    gets it; units that are left by rounding go to the first of the other queues.
     """
+    if not len(weights):
+        return np.zeros_like(requested)
+    largest = np.maximum(total, guarantee.sum(axis=0))
+    requested = np.minimum(requested, largest + 1)
+    most = np.minimum(capability, requested)
+    scale = np.clip(_MAX_AMOUNT // (largest + 1), 1, _MAX_SCALE)
+    parts = _divide_parts(
+        weights, requested * scale, guarantee * scale, most * scale, total * scale
+    )
+    return _whole_units(parts, total, scale)
+
+
+def _divide_parts(
+    weights: IntVector, requested: Matrix, guarantee: Matrix, most: Matrix, total: IntVector
+) -> Matrix:
+    """Divide *total* in rounds; what rounding down leaves is not divided."""
     deserved = np.zeros_like(requested)
     unmet = np.arange(len(weights))
     remaining = total.copy()
     while len(unmet) and remaining.any():
-        before = deserved[unmet]
-        most = np.minimum(capability[unmet], requested[unmet])
-        least = guarantee[unmet]
-        fractions = _fractions(weights[unmet], remaining, most - before)
-        after = np.maximum(np.minimum(before + np.minimum(fractions, remaining), most), least)
+        before, at_most, least = deserved[unmet], most[unmet], guarantee[unmet]
+        fractions = _fractions(weights[unmet], remaining)
+        after = np.maximum(np.minimum(before + fractions, at_most), least)
         taken = np.minimum(after - before, remaining)
         left = np.maximum(remaining - (np.cumsum(taken, axis=0) - taken), 0)
-        after = np.maximum(np.minimum(before + np.minimum(fractions, left), most), least)
+        after = np.maximum(np.minimum(before + np.minimum(fractions, left), at_most), least)
         deserved[unmet] = after
         now = np.maximum(remaining - np.minimum(after - before, remaining).sum(axis=0), 0)
         if np.array_equal(now, remaining):
@@ -42,23 +62,30 @@ def divide(
     return deserved
 
 
-def _fractions(weights: IntVector, remaining: IntVector, at_most: Matrix) -> Matrix:
-    """Return the fraction of *remaining* for each weight.
-
-    What rounding down leaves goes to the first fractions that are no whole number and less than
-    *at_most*, so that a queue that deserves a whole number gets it.
-    """
+def _fractions(weights: IntVector, remaining: IntVector) -> Matrix:
+    """Return the fraction of *remaining* for each weight, rounded down."""
     total = int(weights.sum())
     if total * int(weights.max()) > _MAX_PRODUCT:
-        products = [[units * weight for units in remaining.tolist()] for weight in weights.tolist()]
-        rounded = np.array([[each // total for each in row] for row in products], np.int64)
-        inexact = np.array([[each % total > 0 for each in row] for row in products], np.bool_)
-    else:
-        whole, rest = np.divmod(remaining, total)
-        column = weights[:, None]
-        rounded = whole * column + rest * column // total
-        inexact = rest * column % total > 0
-    inexact &= rounded < at_most
-    missing = remaining - rounded.sum(axis=0)
-    fractions: Matrix = rounded + (inexact & (np.cumsum(inexact, axis=0) <= missing))
+        rows = [[n * weight // total for n in remaining.tolist()] for weight in weights.tolist()]
+        return np.array(rows, np.int64)
+    whole, rest = np.divmod(remaining, total)
+    column = weights[:, None]
+    fractions: Matrix = whole * column + rest * column // total
     return fractions
+
+
+def _whole_units(parts: Matrix, total: IntVector, scale: IntVector) -> Matrix:
+    """Return *parts* of a unit, of which *scale* are one, in units.
+
+    As many are rounded up as *total* permits: the first that are nearly whole, which they are but
+    for the rounding of parts; then the first others, those that are hardly above a whole last.
+    """
+    units, rest = np.divmod(parts, scale)
+    missing = np.maximum(total - units.sum(axis=0), 0)
+    margin = scale // _NEAR_WHOLE
+    nearly, hardly = rest >= scale - margin, rest <= margin
+    for group in (nearly, ~nearly & ~hardly, ~nearly & hardly & (rest > 0)):
+        rounded_up = group & (np.cumsum(group, axis=0) <= missing)
+        units += rounded_up
+        missing = missing - rounded_up.sum(axis=0)
+    return units

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor
 
 from support.scheduler_oracle.objects import (
     Amounts,
@@ -16,6 +18,9 @@ from support.scheduler_oracle.objects import (
 
 from batholith.model.queue import Queue
 from batholith.scheduler.state.resources import amounts
+
+NOTHING = Fraction(1, 10**6)
+"""A rest that is not divided any more."""
 
 
 class QueueFacts:
@@ -129,33 +134,54 @@ def proportion_limits(queues: Sequence[QueueFacts], cluster: Request) -> QueueLi
 
 
 def divide(queues: Sequence[QueueFacts], cluster: Request) -> None:
-    """Set what each of *queues* deserves: weighted water filling, in rounds.
-
-    Amounts are integers: a fraction is rounded up, and the last queue by name gets what is left.
-    """
-    remaining = dict(cluster)
+    """Set what each of *queues* deserves: weighted water filling, in rounds, then rounded."""
+    remaining = {name: Fraction(units) for name, units in cluster.items()}
+    shares: dict[str, dict[str, Fraction]] = {queue.name: {} for queue in queues}
     unmet = [(queue, queue.requested) for queue in queues]
-    while unmet:
+    while unmet and any(units > NOTHING for units in remaining.values()):
         at_start, weights = dict(remaining), sum(queue.weight for queue, _ in unmet)
         still = []
         for queue, request in unmet:
-            before = queue.deserved
-            queue.deserved = {}
+            before, share = shares[queue.name], dict[str, Fraction]()
             for name in {*request, *queue.guarantee}:
-                fraction = -(-at_start.get(name, 0) * queue.weight // weights)
-                units = before.get(name, 0) + min(fraction, remaining.get(name, 0))
-                limit = queue.real_capability.get(name)
-                units = units if limit is None else min(units, limit)
-                units = min(units, request.get(name, 0))
-                queue.deserved[name] = max(units, queue.guarantee.get(name, 0))
-            gained = positive(queue.deserved, before)
-            remaining = {name: max(n - gained.get(name, 0), 0) for name, n in remaining.items()}
-            changed = any(queue.deserved.get(name, 0) != before.get(name, 0) for name in request)
-            if (changed or gained) and positive(request, queue.deserved):
+                fraction = at_start.get(name, Fraction(0)) * queue.weight / weights
+                units = before.get(name, Fraction(0))
+                units += min(fraction, remaining.get(name, Fraction(0)))
+                units = min(units, Fraction(request.get(name, 0)))
+                if name in queue.real_capability:
+                    units = min(units, Fraction(queue.real_capability[name]))
+                share[name] = max(units, Fraction(queue.guarantee.get(name, 0)))
+                gained = share[name] - before.get(name, 0)
+                if name in remaining:
+                    remaining[name] = max(remaining[name] - gained, Fraction(0))
+            shares[queue.name] = share
+            if share != before and any(n > share.get(name, 0) for name, n in request.items()):
                 still.append((queue, request))
         if remaining == at_start:
-            return
+            break
         unmet = still
+    names = {name for share in shares.values() for name in share}
+    for name in sorted(names):
+        own = [shares[queue.name].get(name, Fraction(0)) for queue in queues]
+        whole = rounded(own, cluster.get(name, 0))
+        for queue, deserved in zip(queues, whole, strict=True):
+            queue.deserved[name] = deserved
+
+
+def rounded(shares: Sequence[Fraction], whole: int) -> list[int]:
+    """Return *shares* in units, no more than *whole*: as many as possible are rounded up, the first
+    nearly whole ones first, those hardly above a whole number last."""
+    units = [floor(each) for each in shares]
+    margin = Fraction(1, 8)
+
+    def priority(index: int) -> tuple[int, int]:
+        rest = shares[index] - units[index]
+        return (0 if rest >= 1 - margin else 2 if rest <= margin else 1), index
+
+    inexact = [index for index, each in enumerate(shares) if each != units[index]]
+    for index in sorted(inexact, key=priority)[: max(whole - sum(units), 0)]:
+        units[index] += 1
+    return units
 
 
 def capacity_limits(queues: Sequence[QueueFacts], cluster: Request) -> QueueLimits:
