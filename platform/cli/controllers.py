@@ -256,7 +256,7 @@ class _Builder:
         def create() -> JobFlowController:
             return JobFlowController(
                 self.client,
-                settings=self._flow_settings(),
+                settings=self._flow_settings,
                 clock=self._clock,
                 recorder=self.recorder,
                 templates=self._templates,
@@ -271,7 +271,7 @@ class _Builder:
         def create() -> JobTemplateController:
             return JobTemplateController(
                 self.client,
-                settings=self._flow_settings(),
+                settings=self._flow_settings,
                 clock=self._clock,
                 templates=self._templates,
             )
@@ -287,13 +287,16 @@ class _Builder:
 
         return Informer(self.client, JOBTEMPLATES, JobTemplate)
 
+    @cached_property
     def _flow_settings(self) -> "FlowSettings":
+        """Settings of both controllers, with the counters of all that start one after another."""
+        from ..flow_ctrl.metrics import FlowMetrics
         from ..flow_ctrl.settings import FlowSettings
 
         return FlowSettings(
             workers=self.flags.worker_threads_for_jobflow,
             reconcile_timeout=self._timeout,
-            registry=self.registry,
+            metrics=FlowMetrics(self.registry),
             work_metrics=self._work_metrics,
         )
 

@@ -36,7 +36,6 @@ from ..model.names import CREATED_BY_JOB_FLOW, JOBFLOWS, JOBS, JOBTEMPLATES
 from .build import Json
 from .core_types import Event, Job, index_by_flow_uid
 from .decide import AwaitedProbe, Plan, decide
-from .metrics import FlowMetrics
 from .prober import Network, Prober
 from .settings import FlowSettings
 from .status import next_status
@@ -78,7 +77,7 @@ class JobFlowController:
         self._settings = settings or FlowSettings()
         self._clock = clock if clock is not None else SystemClock()
         self._recorder = recorder
-        self._metrics = FlowMetrics(self._settings.registry)
+        self._metrics = self._settings.metrics
         self._workqueue = ShardedQueue(
             name="jobflow",
             shards=self._settings.workers,

@@ -1,11 +1,10 @@
 """Options of the JobFlow and JobTemplate controllers."""
 
-from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry
+from dataclasses import dataclass, field
 
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
+from .metrics import FlowMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +26,8 @@ class FlowSettings:
     probe_concurrency: int = 32
     """Concurrent requests to pods and lists of pods, of all flows together."""
 
-    registry: CollectorRegistry | None = None
-    """Registry of the metrics, if any."""
+    metrics: FlowMetrics = field(default_factory=lambda: FlowMetrics(None))
+    """Counters that later controllers continue."""
 
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queues, if any."""

@@ -58,11 +58,15 @@ class ClientMetrics:
         return HostMetrics(self, host)
 
     def register_informer(self, informer: "InstrumentedInformer") -> None:
-        """Export the counts of *informer* at each scrape until it is garbage collected."""
+        """Export the counts of *informer* at each scrape until it ends or is garbage collected."""
         self._informer_collector.informers.add(informer)
 
+    def unregister_informer(self, informer: "InstrumentedInformer") -> None:
+        """Forget an *informer* that has ended: it is not expected to be current."""
+        self._informer_collector.informers.discard(informer)
+
     def informers(self) -> list["InstrumentedInformer"]:
-        """Return the informers of this process."""
+        """Return the informers of this process that run, or have not run yet."""
         return list(self._informer_collector.informers)
 
     def register_rate_limiter(self, owner: str, saturation: Callable[[], float]) -> None:

@@ -8,6 +8,7 @@ from support.flow_stateful import FlowWorld
 from support.inmemory_api import InMemoryClient
 
 from batholith.flow_ctrl.controller import JobFlowController
+from batholith.flow_ctrl.metrics import FlowMetrics
 from batholith.flow_ctrl.settings import FlowSettings
 from batholith.model.names import JOBFLOWS, JOBS
 
@@ -18,9 +19,10 @@ class MeasuredWorld(FlowWorld):
     def __init__(self) -> None:
         super().__init__()
         self.registry = CollectorRegistry()
+        self.metrics = FlowMetrics(self.registry)
 
     def make_controller(self, client: InMemoryClient) -> JobFlowController:
-        settings = FlowSettings(registry=self.registry)
+        settings = FlowSettings(metrics=self.metrics)
         return JobFlowController(client, settings=settings, clock=self.clock)
 
     def count(self, phase: str) -> float | None:
@@ -56,6 +58,17 @@ def test_finished_flows_are_counted_once_by_namespace(world: MeasuredWorld) -> N
     world.api.inject_fault(500, times=2, method="PATCH", path="/status")
     run_to(world, "h", "Failed")
     assert (world.count("succeed"), world.count("failed")) == (2, 1)
+
+
+def test_a_later_controller_continues_the_counters(world: MeasuredWorld) -> None:
+    """The kind may be served again after a while, and its controller starts again."""
+    run_to(world, "f", "Completed")
+    world.run(world.kill())
+    world.run(world.start())
+    run_to(world, "g", "Completed")
+    assert world.count("succeed") == 2
+    names = [family.name for family in world.registry.collect()]
+    assert len(names) == len(set(names))
 
 
 def test_the_series_are_deleted_with_the_last_flow(world: MeasuredWorld) -> None:

@@ -20,7 +20,7 @@ from support.watched_pods import PodsApi, impatient_client, is_watch_list
 from batholith.apiserver.verbs import reads
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
-from batholith.kube.informer.informer import EventHandler, Informer
+from batholith.kube.informer.informer import EventHandler, Informer, KindSource
 from batholith.kube.informer.reflector import InformerOptions, Reflector
 from batholith.kube.informer.relist import YIELD_EVERY, Relist
 from batholith.kube.metrics import ClientMetrics
@@ -498,6 +498,53 @@ async def test_informer_run_again_resumes_from_its_version(api: PodsApi) -> None
             await asyncio.gather(task, return_exceptions=True)
             assert informer.stats().lists == 1
             api.put(PODS, "b")
+
+
+async def test_an_informer_that_has_ended_is_not_reported(api: PodsApi) -> None:
+    """A controller whose kind is no longer served must not make its process stale."""
+    metrics = ClientMetrics()
+    options = ClientOptions(metrics=metrics)
+    async with Client(api.credentials, user_agent="t", options=options) as client:
+        informer = Informer(client, PODS, Pod)
+        assert metrics.informers() == [informer], "readiness waits for it"
+        for _ in range(2):
+            task, other = (asyncio.create_task(informer.run()) for _ in range(2))
+            await asyncio.sleep(0)
+            await informer.wait_synced()
+            other.cancel()
+            await asyncio.wait([other])
+            assert metrics.informers() == [informer]
+            task.cancel()
+            await asyncio.wait([task])
+            assert metrics.informers() == []
+
+
+async def test_a_source_that_has_ended_gets_no_events_from_a_shared_informer(api: PodsApi) -> None:
+    """Otherwise each new controller of a kind that is served again would leave one more handler."""
+    events: list[str] = []
+
+    def source(name: str) -> KindSource[Pod]:
+        def handler(old: Pod | None, new: Pod | None) -> None:
+            assert new is not None
+            events.append(f"{name} {new.metadata.name}")
+
+        return KindSource(informer, handler)
+
+    api.put(PODS, "a")
+    async with Client(api.credentials, user_agent="t") as client:
+        informer = Informer(client, PODS, Pod)
+        sources = [source("first"), source("second")]
+        tasks = [asyncio.create_task(each.run()) for each in sources]
+        for each in sources:
+            await each.wait_synced()
+            await each.attach()
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        api.put(PODS, "b")
+        await wait_for(lambda: "second b" in events)
+        tasks[1].cancel()
+        await asyncio.wait(tasks[1:])
+    assert events == ["first a", "second a", "second b"]
 
 
 async def test_metrics_report_informer_counts(api: PodsApi) -> None:

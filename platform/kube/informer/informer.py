@@ -91,6 +91,9 @@ class _IndexedStore(Generic[T]):
             self._handlers = _with_replaced(self._handlers, replay, ())
             raise
 
+    def remove_event_handler(self, handler: EventHandler[T]) -> None:
+        self._handlers = _with_replaced(self._handlers, handler, ())
+
     @property
     def is_synced(self) -> bool:
         return self.synced.is_set()
@@ -183,15 +186,21 @@ def _with_replaced(
 
 
 class KindSource(Generic[T]):
-    """An informer and its one event handler, added by :meth:`attach`."""
+    """An informer and its one event handler, added by :meth:`attach`, removed after :meth:`run`."""
 
     def __init__(self, informer: "Informer[T]", handler: EventHandler[T]) -> None:
         self._informer = informer
         self._handler = handler
+        self._attached = False
 
     async def run(self) -> None:
-        """Run the informer until cancelled."""
-        await self._informer.run()
+        """Run the informer until cancelled; other users of it may run it longer."""
+        try:
+            await self._informer.run()
+        finally:
+            if self._attached:
+                self._attached = False
+                self._informer.remove_event_handler(self._handler)
 
     async def wait_synced(self) -> None:
         """Wait until the initial list is in the store."""
@@ -200,6 +209,7 @@ class KindSource(Generic[T]):
     async def attach(self) -> None:
         """Add the event handler; returns after its initial replay."""
         await self._informer.attach_event_handler(self._handler)
+        self._attached = True
 
 
 class OptionalSource(KindSource[T]):
@@ -244,7 +254,8 @@ class Informer(Generic[T]):
         self._timing = (options or InformerOptions()).timing or client.timing
         self._reflector_task: asyncio.Task[None] | None = None
         self._runners = 0
-        client.metrics.register_informer(self)
+        self._metrics = client.metrics
+        self._metrics.register_informer(self)
 
     def add_event_handler(self, handler: EventHandler[T]) -> None:
         """Add *handler*; it gets an add for each object in the store, then every change.
@@ -261,6 +272,10 @@ class Informer(Generic[T]):
         """
         await self._store.attach_event_handler(handler)
 
+    def remove_event_handler(self, handler: EventHandler[T]) -> None:
+        """Remove *handler*, which was added before; it gets no more changes."""
+        self._store.remove_event_handler(handler)
+
     async def run(self) -> None:
         """List and watch until cancelled; a later run resumes from the last version.
 
@@ -270,6 +285,7 @@ class Informer(Generic[T]):
             self._reflector_task = asyncio.create_task(
                 supervise(f"watch {self.name}", self._reflector.run, timing=self._timing)
             )
+            self._metrics.register_informer(self)
         reflector_task = self._reflector_task
         self._runners += 1
         try:
@@ -278,6 +294,7 @@ class Informer(Generic[T]):
             self._runners -= 1
             if not self._runners:
                 self._reflector_task = None
+                self._metrics.unregister_informer(self)
                 reflector_task.cancel()
                 await asyncio.gather(reflector_task, return_exceptions=True)
 
