@@ -17,12 +17,12 @@ from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
-from .framework.preemption import (
+from .framework.queue_positions import QueuePositions
+from .framework.reservation_upkeep import (
     clear_nominations,
     drop_unbacked_reservations,
     update_reservations,
 )
-from .framework.queue_positions import QueuePositions
 from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache

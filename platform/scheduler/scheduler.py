@@ -192,13 +192,7 @@ class Scheduler:
         self._pod_versions = PodVersions(self._pod_informer.get)
         self._change_rate = ChangeRate(self._clock)
         self._binder = self._new_binder(client, recorder)
-        self._evictor = Evictor(
-            client,
-            recorder=recorder,
-            clock=self._clock,
-            max_in_flight=self._settings.max_bindings_in_flight,
-            forget=self._forget_eviction,
-        )
+        self._evictor = self._new_evictor(client, recorder)
         self._nominator = Nominator(
             client,
             clock=self._clock,
@@ -232,6 +226,15 @@ class Scheduler:
                 self._nominator,
             ):
                 self._settings.work_metrics.register(writer.queue)
+
+    def _new_evictor(self, client: Client, recorder: Recorder | None) -> Evictor:
+        return Evictor(
+            client,
+            recorder=recorder,
+            clock=self._clock,
+            max_in_flight=self._settings.max_bindings_in_flight,
+            forget=self._forget_eviction,
+        )
 
     def _new_binder(self, client: Client, recorder: Recorder | None) -> Binder:
         return Binder(

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.scheduler import Amount, SchedulerWorld, node, pod, podgroup, queue
@@ -61,6 +61,11 @@ def _divided(queues: list[Queue], total: list[int]) -> list[list[int]]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(_QUEUE, min_size=1, max_size=7), _UNITS)
+@example(
+    [(1, [1, 3], [0, 0], [3, 3]), (2, [0, 12], [0, 0], [3, 20])]
+    + 2 * [(3, [0, 17], [0, 0], [3, 20])],
+    [1, 48],
+)
 def test_division_equals_that_of_one_queue_after_the_other(
     queues: list[Queue], total: list[int]
 ) -> None:

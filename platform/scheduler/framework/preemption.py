@@ -5,8 +5,7 @@ any more. Tasks that fit without evictions get what is free first. Gangs are lef
 minimum in a second attempt only, if the first one fails.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES, Preemptor
 from ..plugins.gang import SurplusCounter, gangs_with_surplus
 from ..plugins.queue_state import queue_state_rejection
-from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
@@ -23,6 +21,7 @@ from ..state.resources import CPU, MEMORY, Amounts, BoolVector, IntVector, amoun
 from ..state.task_table import TaskTable
 from ..state.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
 from .decision import Eviction, GangRef
+from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
 from .session import OWN_CHANGES, Session
 from .statement import MissingMembers, OperationKind, Statement, grouped
 from .victim_plan import Candidates, NodeOption, choose_victims, pods_fitting
@@ -490,7 +489,7 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
             if attempt.run() and (outranked or _evicts(statement)):
                 _commit(session, gang, statement, reach)
                 for dropped in reservations.recount(outranked):
-                    _forget_reservation(session, dropped)
+                    forget_reservation(session, dropped)
                 return True
         retry_at += [] if attempt.retry_at is None else [attempt.retry_at]
         if not attempt.breaks_gangs:
@@ -498,47 +497,6 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
     if retry_at:
         session.wait(gang, retry_at=min(retry_at))
     return False
-
-
-def update_reservations(cache: SchedulerCache) -> None:
-    """Restore reservations after a restart, and end those that expired; to be called before a
-    session.
-
-    A gang is tried again once all that is held for it is free. A reservation
-    whose nodes will not have what is held is kept until its gang has been tried again: what they
-    have is still for that gang.
-    """
-    reservations = cache.reservations
-    reservations.restore(now=cache.cycle_time, longest_grace=partial(_longest_grace, cache))
-    if not reservations:
-        return
-    for expired in reservations.expire(cache.cycle_time):
-        _wake(cache, expired.gang)
-    for reservation in reservations.changed():
-        if reservations.is_free(reservation):
-            _wake(cache, reservation.gang)
-        if reservation.purpose is Purpose.PREEMPTION:
-            backed = reservations.is_backed(reservation)
-            if reservation.backed and not backed:
-                _wake(cache, reservation.gang)  # other victims may be chosen
-            reservation.backed = backed
-
-
-def clear_nominations(session: Session) -> None:
-    """Clear the nominated nodes of tasks for which nothing is held any more."""
-    for reservation in session.cache.reservations.pop_ended():
-        _clear_nominations(session, reservation)
-
-
-def drop_unbacked_reservations(session: Session) -> None:
-    """End the reservations whose nodes will not have what is held, after other victims were tried.
-
-    To be called after the actions.
-    """
-    rejected = {gang.key for gang in session.starving_gangs()}
-    for reservation in list(session.cache.reservations):
-        if not reservation.backed and reservation.gang.key in rejected:
-            _drop_reservation(session, reservation.gang)
 
 
 def _is_waiting(session: Session, gang: Gang) -> bool:
@@ -577,7 +535,7 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
             nodes.update(zip((task.uid for task in tasks), indexes, strict=True))
     grace = max(
         max((task.traits.grace_period for task in victims), default=0),
-        _longest_grace(cache, nodes.values()),
+        longest_grace(cache, nodes.values()),
     )
     message = f"evicted for {_described(gang)} ({reach.value})"
     session.evictions += [
@@ -594,7 +552,7 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
     session.commit(gang, statement)
     before = cache.reservations.drop(gang.key)
     if before is not None:
-        _clear_nominations(session, before)
+        clear_nominations_of(session, before)
     until = cache.cycle_time + grace + EXPIRY_MARGIN
     session.reserve(gang, nodes, until=until)
     for task in waiting:
@@ -609,46 +567,6 @@ def _evicts(statement: Statement) -> bool:
 def _waiting_diagnosis(gang: Gang) -> Diagnosis:
     message = "waits until the pods that are evicted for it have terminated"
     return Diagnosis(NOT_ENOUGH_RESOURCES, message)
-
-
-def _drop_reservation(session: Session, gang: Gang) -> None:
-    """End the reservation of *gang*, if there is one."""
-    dropped = session.cache.reservations.drop(gang.key)
-    if dropped is not None:
-        _forget_reservation(session, dropped)
-
-
-def _forget_reservation(session: Session, reservation: Reservation) -> None:
-    """Clear the nominations of a reservation that has ended, and try its gang again."""
-    _clear_nominations(session, reservation)
-    _wake(session.cache, reservation.gang)
-
-
-def _clear_nominations(session: Session, reservation: Reservation) -> None:
-    for uid in reservation.holds:
-        task = session.cache.task(uid)
-        if task is not None and task.status in (TaskStatus.PENDING, TaskStatus.PIPELINED):
-            session.nominate(task, "")
-
-
-def _wake(cache: SchedulerCache, gang: Gang) -> None:
-    """Let *gang* be tried again."""
-    if gang.key in cache.pending_gangs:
-        cache.waiting.activate(gang)
-        cache.mark_changed(gang)
-
-
-def _longest_grace(cache: SchedulerCache, node_indexes: Collection[int]) -> float:
-    """Return the longest grace period of terminating tasks on *node_indexes*."""
-    return max(
-        (
-            task.traits.grace_period
-            for node_index in set(node_indexes)
-            for task in cache.task_table.tasks_on(node_index)
-            if task.status is TaskStatus.RELEASING
-        ),
-        default=0,
-    )
 
 
 def _described(gang: Gang) -> str:

@@ -12,8 +12,9 @@ _MAX_PRODUCT = 2**62
 _MAX_AMOUNT, _MAX_SCALE = 2**60, 2**24
 """Amounts are divided in parts of a unit: the product of both is limited, per resource."""
 
-_NEAR_WHOLE = 8
-"""What lacks less than one part of this of a unit is first to be rounded up."""
+_MARGIN, _MIN_PARTS = 101, 16
+"""What differs from a whole number of units by less than one part of the first counts as one that
+was rounded, or by less than the second in parts where those are few."""
 
 
 def divide(
@@ -82,7 +83,7 @@ def _whole_units(parts: Matrix, total: IntVector, scale: IntVector) -> Matrix:
     """
     units, rest = np.divmod(parts, scale)
     missing = np.maximum(total - units.sum(axis=0), 0)
-    margin = scale // _NEAR_WHOLE
+    margin = np.minimum(np.maximum(scale // _MARGIN, _MIN_PARTS), scale // 8)
     nearly, hardly = rest >= scale - margin, rest <= margin
     for group in (nearly, ~nearly & ~hardly, ~nearly & hardly & (rest > 0)):
         rounded_up = group & (np.cumsum(group, axis=0) <= missing)

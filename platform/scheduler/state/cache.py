@@ -8,7 +8,7 @@ waits for (:mod:`.waiting`).
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...model import names
 from ...model.pod import FINISHED
@@ -23,25 +23,8 @@ from .core_types import (
 )
 from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceClass
-from .events import (
-    CacheEvent,
-    CSINodeEvent,
-    EvictionForgotten,
-    NamespaceEvent,
-    NodeEvent,
-    NodesMeasured,
-    PlacementForgotten,
-    PodDisruptionBudgetEvent,
-    PodEvent,
-    PodGroupEvent,
-    PriorityClassEvent,
-    PVCEvent,
-    PVEvent,
-    QueueEvent,
-    Recheck,
-    ResourceQuotaEvent,
-    StorageClassEvent,
-)
+from .event_dispatch import apply_event
+from .events import CacheEvent
 from .gangs import (
     Gang,
     QueueInfo,
@@ -56,6 +39,7 @@ from .node_matrix import ChangeLog, NodeMatrix
 from .node_usage import NodeUsages
 from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
+from .queue_shares import QueueShare
 from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
@@ -80,34 +64,6 @@ class _ForeignPod:
     node_index: int
     eq_class: EquivalenceClass
     releasing: bool
-
-
-@dataclass(slots=True)
-class _QueueShare:
-    """What the sums of a queue contain of one gang."""
-
-    queue_name: str
-    allocated: Amounts = field(default_factory=dict)
-    requested: Amounts = field(default_factory=dict)
-    reserved: Amounts = field(default_factory=dict)
-    elastic: Amounts = field(default_factory=dict)
-    ungated: Amounts = field(default_factory=dict)
-    settled: Amounts = field(default_factory=dict)
-    """What was allocated at the last refresh."""
-
-    def admitted(self) -> Amounts:
-        """Return what is allocated or still needed."""
-        return sum_amounts((self.settled, self.reserved))
-
-    def charged(self) -> Amounts:
-        """Return what is allocated, or will be to tasks without their gate."""
-        return sum_amounts((self.settled, self.ungated))
-
-    def inqueue(self) -> Amounts:
-        """Return what admission compares with the limit of the queue."""
-        inqueue = self.admitted()
-        add_amounts(inqueue, self.elastic, -1)
-        return inqueue
 
 
 class SchedulerCache:
@@ -164,7 +120,7 @@ class SchedulerCache:
         self._foreign_pods: dict[str, _ForeignPod] = {}
         self._changed_gangs: dict[str, Gang] = {}
         self._dirty_gangs: dict[str, Gang] = {}
-        self._queue_shares: dict[str, _QueueShare] = {}
+        self._queue_shares: dict[str, QueueShare] = {}
         self._changed_queues: set[str] = set()
         self._unfinished = False
         self._capacity_generation = 0
@@ -192,42 +148,7 @@ class SchedulerCache:
         """
         if self._in_cycle:
             raise RuntimeError("cannot change the scheduler cache: a cycle is running")
-        match event:
-            case PodEvent(old, new):
-                self.update_pod(old, new)
-            case NodeEvent(old, new):
-                self.update_node(old, new)
-            case PodGroupEvent(old, new):
-                self.update_podgroup(old, new)
-            case QueueEvent(old, new):
-                self.update_queue(old, new)
-            case PlacementForgotten(uid):
-                self.forget(uid)
-            case EvictionForgotten(uid, until):
-                self.refused_evictions[uid] = until
-                self.forget_eviction(uid)
-            case Recheck(key):
-                self._recheck(key)
-            case _:
-                self._apply_context(event)
-
-    def _apply_context(self, event: CacheEvent) -> None:
-        """Apply an event of an object that pods or gangs only refer to."""
-        match event:
-            case PriorityClassEvent(old, new):
-                self.update_priority_class(old, new)
-            case PVCEvent(old, new):
-                self.update_pvc(old, new)
-            case NamespaceEvent(old, new):
-                self.capacity_generation += self.pod_classes.update_namespace(old, new)
-            case PVEvent(old, new):
-                self.update_volume(old, new)
-            case StorageClassEvent(old, new):
-                self.pod_classes.pvcs.update_class(old, new)
-            case CSINodeEvent(old, new):
-                self.capacity_generation += self.pod_classes.update_csi_node(old, new)
-            case _:
-                self._apply_for_plugins(event)
+        apply_event(self, event)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -345,16 +266,11 @@ class SchedulerCache:
                 self.task_table.update_gang(gang, self.queue_of(gang).name)
                 self._dirty_gangs[gang.key] = gang
 
-    def _apply_for_plugins(self, event: CacheEvent) -> None:
-        """Apply an event that only plugins are concerned with."""
-        match event:
-            case ResourceQuotaEvent(old, new):
-                self.capacity_generation += self.resource_quotas.update(old, new)
-            case PodDisruptionBudgetEvent(old, new):
-                self.capacity_generation += self.disruption_budgets.update(old, new)
-            case NodesMeasured(by_node, amounts):
-                self.node_usage.update(by_node, amounts, self.node_matrix)
-                self.capacity_generation += 1
+    def recheck(self, key: str) -> None:
+        """Let the gang with *key* be reported again."""
+        gang = self.gangs.get(key)
+        if gang is not None:
+            self.mark_changed(gang)
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -726,37 +642,25 @@ class SchedulerCache:
         self._changed_queues.update({self.queue_of(gang).name} - {""})
         self.mark_changed(gang)
 
-    def _recheck(self, key: str) -> None:
-        gang = self.gangs.get(key)
-        if gang is not None:
-            self.mark_changed(gang)
-
     def _update_queue_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
         before = self._queue_shares.pop(gang.key, None)
         if before is not None:
             former = self.queue_named(before.queue_name)
-            _add_to_queue(former, before, -1)
+            before.add_to(former, -1)
             former.gangs.discard(gang.key)
         is_deleted = gang.podgroup is None and not gang.tasks
         queue = self.queue_of(gang)
         if not is_deleted:
             gang.priority = self._priority(gang)
-            share = self._queue_shares[gang.key] = _QueueShare(
-                queue.name,
-                gang.allocated.copy(),
-                gang.requested.copy(),
-                *_reserved_and_elastic(gang),
-                gang.ungated_request.copy(),
-                settled=gang.allocated.copy(),
-            )
-            _add_to_queue(queue, share, 1)
+            share = self._queue_shares[gang.key] = QueueShare.of(gang, queue.name)
+            share.add_to(queue)
             queue.gangs.add(gang.key)
             self.task_table.update_gang(gang, queue.name)
-        share = _QueueShare("") if is_deleted else self._queue_shares[gang.key]
-        self._record_changes(before or _QueueShare(""), share)
+        share = QueueShare("") if is_deleted else self._queue_shares[gang.key]
+        self._record_changes(before or QueueShare(""), share)
 
-    def _record_changes(self, before: "_QueueShare", after: "_QueueShare") -> None:
+    def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""
         if before == after:
             return
@@ -769,12 +673,7 @@ class SchedulerCache:
         add_amounts(self.reserved, after.reserved)
         if positive_difference(before.admitted(), after.admitted()):
             self.waiting.publish(RESERVED)
-        if before.queue_name and (
-            before.queue_name != after.queue_name
-            or positive_difference(before.settled, after.settled)
-            or positive_difference(before.inqueue(), after.inqueue())
-            or positive_difference(before.charged(), after.charged())
-        ):
+        if before.queue_name and before.is_reduced_to(after):
             for name in self.with_ancestors(before.queue_name):
                 self.waiting.publish(queue_gained(name))
 
@@ -789,14 +688,6 @@ class SchedulerCache:
         )
 
 
-def _add_to_queue(queue: QueueInfo, share: _QueueShare, sign: int) -> None:
-    add_amounts(queue.allocated, share.allocated, sign)
-    add_amounts(queue.requested, share.requested, sign)
-    add_amounts(queue.reserved, share.reserved, sign)
-    add_amounts(queue.elastic, share.elastic, sign)
-    add_amounts(queue.ungated, share.ungated, sign)
-
-
 def _keep_evicting(task: Task) -> None:
     """Keep the task of an updated pod as evicted, unless it has finished."""
     if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
@@ -807,23 +698,3 @@ def _is_stale_update(task: Task, pod: Pod) -> bool:
     """Return whether *pod* is a version from before the placement of *task*."""
     unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
     return task.status is TaskStatus.BINDING and unplaced
-
-
-def _reserved_and_elastic(gang: Gang) -> tuple[Amounts, Amounts]:
-    """Return what an admitted *gang* still needs for its minimum, and has beyond it."""
-    started = gang.counts.allocated >= gang.min_member
-    is_reserving = gang.phase == PodGroupPhase.INQUEUE or (
-        gang.phase == PodGroupPhase.RUNNING and started
-    )
-    gang.min_request = _min_request(gang)
-    reserved = positive_difference(gang.min_request, gang.allocated) if is_reserving else {}
-    elastic = positive_difference(gang.allocated, gang.min_resources) if gang.min_resources else {}
-    return reserved, elastic
-
-
-def _min_request(gang: Gang) -> Amounts:
-    return (
-        positive_difference(gang.min_resources, gang.gated_request)
-        if gang.gated_request
-        else gang.min_resources
-    )

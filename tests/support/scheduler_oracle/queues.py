@@ -172,7 +172,7 @@ def rounded(shares: Sequence[Fraction], whole: int) -> list[int]:
     """Return *shares* in units, no more than *whole*: as many as possible are rounded up, the first
     nearly whole ones first, those hardly above a whole number last."""
     units = [floor(each) for each in shares]
-    margin = Fraction(1, 8)
+    margin = Fraction(1, 101)
 
     def priority(index: int) -> tuple[int, int]:
         rest = shares[index] - units[index]
