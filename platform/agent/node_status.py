@@ -25,6 +25,7 @@ from ..kube.errors import (
     NotFoundError,
 )
 from ..kube.informer.informer import Informer
+from ..kube.supervision import supervise
 from ..machinery.clock import Clock
 from ..model import times
 from ..model.names import LEASES, NAMESPACES, NODES
@@ -249,10 +250,12 @@ class NodeStatusManager:
 
     async def run(self) -> None:
         """Renew leases and statuses, until cancelled; errors are logged."""
+        timing = self._client.timing
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._informer.run())
-            tasks.create_task(self._report_unready())
-            tasks.create_task(self._send_heartbeats())
+            # A group does not notice a task that ends as if it had been cancelled.
+            for work in (self._report_unready, self._send_heartbeats):
+                tasks.create_task(supervise("node heartbeat", work, timing=timing))
 
     def _on_node_event(self, old: Node | None, new: Node | None) -> None:
         if new is None or new.metadata.name not in self._configs:

@@ -129,8 +129,8 @@ _WINDOWS = {"hostProcess": True}
 POD_FIELDS: Mapping[str, EnforcementRow] = {
     "activeDeadlineSeconds": enforced(f"{AGENT}/state/pod_actions.py", 1),
     "affinity.nodeAffinity": enforced(f"{SCHEDULER}/plugins/predicates.py"),
-    **{f"affinity.{kind}.{strength}DuringSchedulingIgnoredDuringExecution": warned([{}])
-        for kind in ("podAffinity", "podAntiAffinity") for strength in ("preferred", "required")},
+    **{f"affinity.{kind}": enforced(f"{SCHEDULER}/plugins/pod_filters.py")
+        for kind in ("podAffinity", "podAntiAffinity")},
     "automountServiceAccountToken": warned(True),
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
@@ -153,7 +153,9 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "priorityClassName": enforced(f"{SERVER}/verbs/admission.py", "c"),
     "readinessGates": warned([{"conditionType": "a"}]),
     "resourceClaims": warned([{"name": "c"}]),
-    "resources": warned({"requests": {"cpu": "1"}}),
+    "resources.claims": warned([{"name": "c"}]),
+    "resources.limits": warned({"cpu": "1"}),
+    "resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "restartPolicy": enforced(f"{AGENT}/state/status.py", "Never"),
     "runtimeClassName": warned("gvisor"),
     "schedulerName": enforced(f"{SCHEDULER}/state/cache.py", "volcano"),
@@ -166,10 +168,7 @@ POD_FIELDS: Mapping[str, EnforcementRow] = {
     "subdomain": enforced(f"{AGENT}/state/hosts.py", "s"),
     "terminationGracePeriodSeconds": enforced(f"{AGENT}/state/core_types.py", 1),
     "tolerations": enforced(f"{SCHEDULER}/plugins/predicates.py", [{"operator": "Exists"}]),
-    **{f"topologySpreadConstraints[*].{name}": data(1, "whenUnsatisfiable causes the warning")
-        for name in ("labelSelector", "matchLabelKeys", "maxSkew", "minDomains",
-            "nodeAffinityPolicy", "nodeTaintsPolicy", "topologyKey")},
-    "topologySpreadConstraints[*].whenUnsatisfiable": warned("ScheduleAnyway"),
+    "topologySpreadConstraints": enforced(f"{SCHEDULER}/plugins/pod_filters.py"),
     "securityContext.appArmorProfile": warned(_PROFILE),
     "securityContext.fsGroup": warned(1),
     "securityContext.fsGroupChangePolicy": warned("Always"),
@@ -312,11 +311,7 @@ def test_pod_fields_without_effect_are_reported(container_list: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [
-    {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}},
-    {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}},
-    {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
     {"resourceClaims": [{"name": "c"}]},
-    {"resources": {"requests": {"cpu": "1"}}},
     {"schedulingGroup": {"podGroupName": "g"}},
 ], ids=str)  # fmt: skip
 def test_field_that_the_scheduler_rejects_is_not_said_to_be_ignored(spec: Json) -> None:

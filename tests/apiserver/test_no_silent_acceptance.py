@@ -149,6 +149,8 @@ ROWS: Mapping[str, EnforcementRow] = {
     "scheduling.volcano.sh/v1beta1/queues": enforced(
         f"{SCHEDULER}/plugins/proportion.py", {"spec": {}}
     ),
+    "flow.volcano.sh/v1alpha1/jobflows": enforced("flow_ctrl/controller.py", {"spec": {}}),
+    "flow.volcano.sh/v1alpha1/jobtemplates": enforced("flow_ctrl/controller.py", {"spec": {}}),
     "bus.volcano.sh/v1alpha1/commands": enforced("job_ctrl/controller.py", {"action": "AbortJob"}),
 }
 """Kinds served by a new cluster."""
@@ -165,6 +167,7 @@ SUBRESOURCES: Mapping[str, set[str]] = {
         "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
         "batch.volcano.sh/v1alpha1/cronjobs", "batch.volcano.sh/v1alpha1/jobs",
+        "flow.volcano.sh/v1alpha1/jobflows", "flow.volcano.sh/v1alpha1/jobtemplates",
         "scheduling.volcano.sh/v1beta1/queues",
     )},
     **{f"{path}/scale": _STATUS for path in (
@@ -248,7 +251,14 @@ async def test_kinds_without_effect_bring_a_warning(server: EmbeddedServer) -> N
             continue
         body = {"metadata": {"name": "row"}, **row.body}
         if kind.path.endswith(
-            ("volcano.sh/v1alpha1/commands", "v1alpha1/cronjobs", "queues", "podgroups")
+            (
+                "volcano.sh/v1alpha1/commands",
+                "v1alpha1/cronjobs",
+                "queues",
+                "podgroups",
+                "jobflows",
+                "jobtemplates",
+            )
         ):
             body |= _head(kind)
         response = await server.request("POST", f"{kind.url()}?dryRun=All", body)

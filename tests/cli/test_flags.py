@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from batholith.admission.serving.service import AdmissionOptions
 from batholith.cli import admission, controllers, scheduler
+from batholith.cli.controller_flags import ControllerFlags
 from batholith.cli.controller_selection import (
     DEFAULT,
     SelectionError,
     select,
     unsupported,
 )
-from batholith.cli.controllers import ControllerFlags
 from batholith.cli.featuregate import QUEUE_GATES, FeatureGateError, ineffective_gates, is_enabled
 from batholith.cli.flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags
 from batholith.cli.go_flags import GoFlagCommand, IgnoredFlag, command_from_groups

@@ -200,7 +200,10 @@ async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
 
             await wait_until_true(open_)
             assert await one.get("health", "/healthz") == (200, "ok")
-            reported = "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
+            reported = (
+                "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
+                "[-]controllers: not started yet\n"
+            )
             await wait_until_equal(lambda: one.get("health", "/readyz"), (503, reported))
             await client.create(CRDS, known["jobs"])
 

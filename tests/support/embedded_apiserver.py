@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
+from batholith.apiserver.controllers.node_health import NodeLifecycleSettings
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.gc_tuning import gc_paused
@@ -212,6 +213,7 @@ async def embedded_server(
     webhooks: Sequence[Webhook] = (),
     crds: Sequence[Json] = (),
     collect_garbage: bool = True,
+    node_lifecycle: bool = True,
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart.
 
@@ -226,6 +228,7 @@ async def embedded_server(
         webhooks=webhooks,
         crds=() if filled else crds,
         collect_garbage=collect_garbage,
+        node_lifecycle=NodeLifecycleSettings() if node_lifecycle else None,
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

@@ -12,9 +12,6 @@ _NO_EFFECT = "has no effect"
 _UNSCHEDULABLE = "leaves the pod unschedulable"
 _PLACEMENT_ONLY = "only affects on which node the pod is scheduled"
 _OPENED_BY_PROGRAM = _SHARED_NETWORK + "; a port is open where the program opens it"
-_NODE_ONLY = "the scheduler knows the affinity to nodes only"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _OWN_NAMESPACES = "each container has its own PID and IPC namespaces, and the pod will not start"
 _NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
@@ -51,14 +48,6 @@ _DRIVERS = (
 )  # fmt: skip
 
 _POD = (
-    *(
-        UnenforcedField(f"affinity.{kind}.{_REQUIRED}", _NODE_ONLY, effect=_UNSCHEDULABLE)
-        for kind in ("podAffinity", "podAntiAffinity")
-    ),
-    *(
-        UnenforcedField(f"affinity.{kind}.{_PREFERRED}", _NODE_ONLY)
-        for kind in ("podAffinity", "podAntiAffinity")
-    ),
     UnenforcedField("automountServiceAccountToken", _NO_TOKENS),
     UnenforcedField("dnsConfig", "pods resolve names as the machine does"),
     UnenforcedField("hostIPC", _OWN_NAMESPACES),
@@ -67,23 +56,13 @@ _POD = (
     UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
     UnenforcedField("readinessGates", "a pod is ready when its containers are"),
     UnenforcedField("resourceClaims", _NO_DEVICES, effect=_UNSCHEDULABLE),
-    UnenforcedField("resources", "only those of containers count", effect=_UNSCHEDULABLE),
+    UnenforcedField("resources.claims", _NO_DEVICES),
+    UnenforcedField("resources.limits", "only the limits of containers are enforced"),
     UnenforcedField("runtimeClassName", "containers are processes of the machine"),
     UnenforcedField("schedulingGroup", "use a PodGroup of Volcano", effect=_UNSCHEDULABLE),
     UnenforcedField("serviceAccountName", _NO_TOKENS, ("default",)),
     UnenforcedField("setHostnameAsFQDN", "the host name of a pod is its short name"),
     UnenforcedField("shareProcessNamespace", _OWN_NAMESPACES),
-    UnenforcedField(
-        "topologySpreadConstraints[*].whenUnsatisfiable",
-        "the scheduler does not spread pods",
-        ("DoNotSchedule",),
-    ),
-    UnenforcedField(
-        "topologySpreadConstraints[*].whenUnsatisfiable",
-        "the scheduler does not spread pods; use ScheduleAnyway",
-        ("ScheduleAnyway",),
-        effect=_UNSCHEDULABLE,
-    ),
     UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     UnenforcedField("securityContext.fsGroup", "all users of a pod may write its volumes"),
     UnenforcedField(
