@@ -205,15 +205,7 @@ class Scheduler:
             max_in_flight=self._settings.max_bindings_in_flight,
             pod_versions=self._pod_versions,
         )
-        self._status_updater = StatusUpdater(
-            client,
-            recorder=recorder,
-            clock=self._clock,
-            pod_versions=self._pod_versions,
-            max_in_flight=self._settings.max_status_writes_in_flight,
-            write_intervals=self._settings.write_intervals,
-            change_rate=self._change_rate,
-        )
+        self._status_updater = self._new_status_updater(client, recorder)
         self._register_queues()
 
     def _register_queues(self) -> None:
@@ -226,6 +218,17 @@ class Scheduler:
                 self._nominator,
             ):
                 self._settings.work_metrics.register(writer.queue)
+
+    def _new_status_updater(self, client: Client, recorder: Recorder | None) -> StatusUpdater:
+        return StatusUpdater(
+            client,
+            recorder=recorder,
+            clock=self._clock,
+            pod_versions=self._pod_versions,
+            max_in_flight=self._settings.max_status_writes_in_flight,
+            write_intervals=self._settings.write_intervals,
+            change_rate=self._change_rate,
+        )
 
     def _new_evictor(self, client: Client, recorder: Recorder | None) -> Evictor:
         return Evictor(

@@ -44,7 +44,7 @@ def _one_by_one(queues: list[Queue], total: list[int]) -> list[list[int]]:
             deserved[each] = new
             if new != had and any(want > has for want, has in zip(requested, new, strict=True)):
                 still.append(each)
-        if remaining == before:
+        if all(had - left <= _NOTHING for had, left in zip(before, remaining, strict=True)):
             break
         unmet = still
     columns = [rounded([row[r] for row in deserved], total[r]) for r in range(_RESOURCES)]

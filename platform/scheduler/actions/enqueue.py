@@ -7,7 +7,8 @@
 import heapq
 from collections.abc import Callable
 
-from ..framework.session import Candidate, Session, SortKey
+from ..framework.plugin_decisions import SortKey
+from ..framework.session import Candidate, Session
 from ..plugins.extension_points import Rejection
 from ..plugins.queue_state import queue_state_rejection
 from ..state.gangs import Gang

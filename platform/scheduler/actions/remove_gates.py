@@ -9,7 +9,8 @@ queue must not count there, so they have a scheduling gate until then.
 """
 
 from ..framework.plugin_calls import PluginError
-from ..framework.session import Candidate, Session, SortKey
+from ..framework.plugin_decisions import SortKey
+from ..framework.session import Candidate, Session
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.diagnosis import Stage

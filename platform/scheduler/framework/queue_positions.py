@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from ..state.cache import SchedulerCache
 from ..state.gangs import Gang
-from .session import Session, SortKey
+from .plugin_decisions import SortKey
+from .session import Session
 
 _GANGS_PER_SECOND = 1000
 """The order of a queue with n gangs is computed again after n / 1000 seconds, so that it costs

@@ -10,11 +10,12 @@ UNLIMITED = 2**62
 _MAX_PRODUCT = 2**62
 
 _MAX_AMOUNT, _MAX_SCALE = 2**60, 2**24
-"""Amounts are divided in parts of a unit: the product of both is limited, per resource."""
+"""Amounts are divided in subunits: the product of the amount and of their number per unit is
+limited."""
 
-_MARGIN, _MIN_PARTS = 101, 16
-"""What differs from a whole number of units by less than one part of the first counts as one that
-was rounded, or by less than the second in parts where those are few."""
+_MARGIN, _MIN_SUBUNITS = 101, 16
+"""Reciprocal of the difference in units, and difference in subunits, up to which an amount may be a
+whole number of units that was rounded."""
 
 
 def divide(
@@ -33,13 +34,13 @@ def divide(
     requested = np.minimum(requested, largest + 1)
     most = np.minimum(capability, requested)
     scale = np.clip(_MAX_AMOUNT // (largest + 1), 1, _MAX_SCALE)
-    parts = _divide_parts(
+    subunits = _divide_subunits(
         weights, requested * scale, guarantee * scale, most * scale, total * scale
     )
-    return _whole_units(parts, total, scale)
+    return _whole_units(subunits, total, scale)
 
 
-def _divide_parts(
+def _divide_subunits(
     weights: IntVector, requested: Matrix, guarantee: Matrix, most: Matrix, total: IntVector
 ) -> Matrix:
     """Divide *total* in rounds; what rounding down leaves is not divided."""
@@ -75,15 +76,15 @@ def _fractions(weights: IntVector, remaining: IntVector) -> Matrix:
     return fractions
 
 
-def _whole_units(parts: Matrix, total: IntVector, scale: IntVector) -> Matrix:
-    """Return *parts* of a unit, of which *scale* are one, in units.
+def _whole_units(subunits: Matrix, total: IntVector, scale: IntVector) -> Matrix:
+    """Return *subunits*, of which *scale* are one unit, in units.
 
     As many are rounded up as *total* permits: the first that are nearly whole, which they are but
-    for the rounding of parts; then the first others, those that are hardly above a whole last.
+    for rounding; then the first others, those that are hardly above a whole last.
     """
-    units, rest = np.divmod(parts, scale)
+    units, rest = np.divmod(subunits, scale)
     missing = np.maximum(total - units.sum(axis=0), 0)
-    margin = np.minimum(np.maximum(scale // _MARGIN, _MIN_PARTS), scale // 8)
+    margin = np.minimum(np.maximum(scale // _MARGIN, _MIN_SUBUNITS), scale // 8)
     nearly, hardly = rest >= scale - margin, rest <= margin
     for group in (nearly, ~nearly & ~hardly, ~nearly & hardly & (rest > 0)):
         rounded_up = group & (np.cumsum(group, axis=0) <= missing)

@@ -8,12 +8,12 @@ waits for (:mod:`.waiting`).
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
+from .change_record import ChangeRecord
 from .core_types import (
     Node,
     PersistentVolume,
@@ -25,6 +25,7 @@ from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceClass
 from .event_dispatch import apply_event
 from .events import CacheEvent
+from .foreign_pods import ForeignPod, ForeignPods
 from .gangs import (
     Gang,
     QueueInfo,
@@ -35,10 +36,11 @@ from .gangs import (
     sum_amounts,
     task_role,
 )
-from .node_matrix import ChangeLog, NodeMatrix
+from .node_matrix import ChangeLog
 from .node_usage import NodeUsages
 from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
+from .priority_classes import PriorityClasses
 from .queue_shares import QueueShare
 from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
@@ -47,26 +49,14 @@ from .role_counts import RoleCounts
 from .task_table import TaskTable
 from .victim_columns import add_victim_columns
 from .waiting import (
-    ANY,
     PODGROUP,
     QUEUES,
     RESERVED,
-    WaitingGangs,
-    Wake,
     queue_gained,
 )
 
 
-@dataclass(slots=True)
-class _ForeignPod:
-    """A pod of another scheduler that uses resources of a node."""
-
-    node_index: int
-    eq_class: EquivalenceClass
-    releasing: bool
-
-
-class SchedulerCache:
+class SchedulerCache(ChangeRecord):
     """Nodes, gangs and queues after the last event, with the assumed placements."""
 
     def __init__(
@@ -83,7 +73,7 @@ class SchedulerCache:
         of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
         queue gates.
         """
-        self.node_matrix = NodeMatrix()
+        super().__init__()
         self.task_table = TaskTable(self.node_matrix.resource_index)
         add_victim_columns(self.task_table)
         self.reservations = Reservations(self.node_matrix, self.task)
@@ -102,7 +92,6 @@ class SchedulerCache:
         """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, QueueInfo] = {}
-        self.waiting = WaitingGangs()
         self.queue_changes: ChangeLog[str] = ChangeLog()
         """Names of queues whose object or sums changed."""
         self.queue_version = 0
@@ -115,17 +104,10 @@ class SchedulerCache:
         self._pod_scheduler_names = frozenset(pod_scheduler_names)
         self._default_queue = default_queue
         self._queue_gates = queue_gates
-        self._priority_classes: dict[str, PriorityClass] = {}
+        self._priority_classes = PriorityClasses()
         self._tasks: dict[str, tuple[Gang, Task]] = {}
-        self._foreign_pods: dict[str, _ForeignPod] = {}
-        self._changed_gangs: dict[str, Gang] = {}
-        self._dirty_gangs: dict[str, Gang] = {}
+        self._foreign_pods = ForeignPods(self.node_matrix, self.pod_classes)
         self._queue_shares: dict[str, QueueShare] = {}
-        self._changed_queues: set[str] = set()
-        self._unfinished = False
-        self._capacity_generation = 0
-        self._seen_positions = (-1, -1)
-        """Ends of the change logs of the node matrix after the last cycle."""
         self.overcommitted_nodes: set[int] = set()
         """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
@@ -174,7 +156,7 @@ class SchedulerCache:
         if known and (_is_stale_update(known[1], new) or self._update_in_place(*known, new)):
             return
         gang = self._gang_of(new)
-        if gang is None and not known and self._update_foreign_pod(new):
+        if gang is None and not known and self._foreign_pods.update(new):
             return
         self._remove_pod(uid)
         if gang is not None:
@@ -254,12 +236,9 @@ class SchedulerCache:
 
     def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         """Add, update or delete a priority class; rare, so all gangs are updated."""
-        if old is not None:
-            self._priority_classes.pop(old.metadata.name, None)
-        if new is not None:
-            self._priority_classes[new.metadata.name] = new
+        self._priority_classes.update(old, new)
         for gang in self.gangs.values():
-            priority = self._priority(gang)
+            priority = self._priority_classes.priority_of(gang)
             if priority != gang.priority:
                 gang.priority = priority
                 gang.version += 1
@@ -355,11 +334,6 @@ class SchedulerCache:
         self.mark_changed(gang)
         self.refresh()
 
-    def mark_changed(self, gang: Gang) -> None:
-        """Record that *gang* has changed."""
-        self._changed_gangs[gang.key] = gang
-        self._dirty_gangs[gang.key] = gang
-
     # -- lookups -------------------------------------------------------------------------------
 
     def task(self, uid: str) -> Task | None:
@@ -393,60 +367,6 @@ class SchedulerCache:
                 self.waiting.discard(gang)
             if gang.podgroup is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
-
-    def has_changes(self) -> bool:
-        """Return whether anything has changed since the last call that needs a cycle."""
-        positions = self._positions()
-        changes = bool(
-            self._changed_gangs
-            or self._changed_queues
-            or self._dirty_gangs
-            or self._unfinished
-            or self.waiting.has_work()
-            or positions != self._seen_positions
-        )
-        self._seen_positions = positions
-        return changes
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the last cycle has left gangs to the next."""
-        return self._unfinished
-
-    def mark_cycle_end(self, *, unfinished: bool) -> None:
-        """Record that a cycle has seen all changes of nodes, its own included; an *unfinished* one
-        has left gangs to the next."""
-        self._seen_positions = self._positions()
-        self._unfinished = unfinished
-
-    def _positions(self) -> tuple[int, int]:
-        matrix = self.node_matrix
-        return matrix.usage_changes.position, matrix.node_changes.position
-
-    @property
-    def capacity_generation(self) -> int:
-        """Grows when every rejected gang is to be tried again."""
-        return self._capacity_generation
-
-    @capacity_generation.setter
-    def capacity_generation(self, value: int) -> None:
-        if value != self._capacity_generation:
-            self._capacity_generation = value
-            self.waiting.publish(ANY)
-
-    def wake(self, event: Wake) -> None:
-        """Publish *event*, so that gangs that wait for it are tried again."""
-        self.waiting.publish(event)
-
-    def changed_gangs(self) -> Collection[Gang]:
-        """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
-        return self._changed_gangs.values()
-
-    def pop_changed_gangs(self) -> list[Gang]:
-        """Return the gangs that have changed since the last call."""
-        changed = list(self._changed_gangs.values())
-        self._changed_gangs.clear()
-        return changed
 
     def pop_changed_queues(self) -> set[str]:
         """Return queues whose allocation may have changed since the last call, with ancestors."""
@@ -531,31 +451,11 @@ class SchedulerCache:
             sign = 1 if after else -1
             self.node_matrix.add_releasing(task.eq_class, (task.node_index,), sign)
 
-    def _update_foreign_pod(self, pod: Pod) -> bool:
-        """Apply an update that changes neither node nor resources, as most updates do.
-
-        Returns whether *pod* is such an update.
-        """
-        known = self._foreign_pods.get(pod.metadata.uid)
-        if known is None or pod.status.phase in FINISHED:
-            return False
-        name = self.node_matrix.names[known.node_index]
-        eq_class = self.pod_classes.get(pod)
-        if pod.spec.node_name != name or eq_class is not known.eq_class:
-            return False
-        self.pod_classes.update(pod, eq_class)
-        releasing = bool(pod.metadata.deletion_timestamp)
-        if releasing is not known.releasing:
-            sign = 1 if releasing else -1
-            self.node_matrix.add_releasing(eq_class, (known.node_index,), sign)
-            known.releasing = releasing
-        return True
-
     def _add_foreign_pod(self, pod: Pod) -> None:
         eq_class = self.pod_classes.register(pod)
         releasing = bool(pod.metadata.deletion_timestamp)
         node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
-        self._foreign_pods[pod.metadata.uid] = _ForeignPod(node_index, eq_class, releasing)
+        self._foreign_pods.by_uid[pod.metadata.uid] = ForeignPod(node_index, eq_class, releasing)
 
     def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
         """Return what plugins see of *pod*, a member of *gang*."""
@@ -594,7 +494,7 @@ class SchedulerCache:
         self.mark_changed(gang)
 
     def _classified_pod(self, uid: str) -> ClassifiedPod | None:
-        return self.task(uid) or self._foreign_pods.get(uid)
+        return self.task(uid) or self._foreign_pods.by_uid.get(uid)
 
     def _on_class_changed(self, pod: ClassifiedPod) -> None:
         if not isinstance(pod, Task):
@@ -606,7 +506,7 @@ class SchedulerCache:
 
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)
-        other = self._foreign_pods.pop(uid, None)
+        other = self._foreign_pods.by_uid.pop(uid, None)
         if other is not None:
             self._remove_from_node(other.node_index, other.eq_class, releasing=other.releasing)
         known = self._tasks.pop(uid, None)
@@ -626,7 +526,7 @@ class SchedulerCache:
         self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
-        elif self._seen_positions[0] >= 0 and self.node_matrix.is_overcommitted(node_index):
+        elif self._has_run and self.node_matrix.is_overcommitted(node_index):
             self.overcommitted_nodes.add(node_index)
         return node_index
 
@@ -652,7 +552,7 @@ class SchedulerCache:
         is_deleted = gang.podgroup is None and not gang.tasks
         queue = self.queue_of(gang)
         if not is_deleted:
-            gang.priority = self._priority(gang)
+            gang.priority = self._priority_classes.priority_of(gang)
             share = self._queue_shares[gang.key] = QueueShare.of(gang, queue.name)
             share.add_to(queue)
             queue.gangs.add(gang.key)
@@ -676,16 +576,6 @@ class SchedulerCache:
         if before.queue_name and before.is_reduced_to(after):
             for name in self.with_ancestors(before.queue_name):
                 self.waiting.publish(queue_gained(name))
-
-    def _priority(self, gang: Gang) -> int:
-        if gang.single:
-            return max((task.priority for task in gang.tasks.values()), default=0)
-        named = gang.podgroup.spec.priority_class_name if gang.podgroup else ""
-        if named in self._priority_classes:
-            return self._priority_classes[named].value
-        return next(
-            (each.value for each in self._priority_classes.values() if each.global_default), 0
-        )
 
 
 def _keep_evicting(task: Task) -> None:

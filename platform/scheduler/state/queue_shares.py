@@ -55,7 +55,7 @@ class QueueShare:
         add_amounts(queue.ungated, self.ungated, sign)
 
     def is_reduced_to(self, after: "QueueShare") -> bool:
-        """Return whether the queue has more room once *after* replaces this."""
+        """Return whether the queue has more capacity once *after* replaces this."""
         return self.queue_name != after.queue_name or bool(
             positive_difference(self.settled, after.settled)
             or positive_difference(self.inqueue(), after.inqueue())

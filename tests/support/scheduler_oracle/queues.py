@@ -157,7 +157,7 @@ def divide(queues: Sequence[QueueFacts], cluster: Request) -> None:
             shares[queue.name] = share
             if share != before and any(n > share.get(name, 0) for name, n in request.items()):
                 still.append((queue, request))
-        if remaining == at_start:
+        if all(at_start[name] - units <= NOTHING for name, units in remaining.items()):
             break
         unmet = still
     names = {name for share in shares.values() for name in share}
