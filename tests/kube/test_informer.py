@@ -501,7 +501,7 @@ async def test_informer_run_again_resumes_from_its_version(api: PodsApi) -> None
 
 
 async def test_an_informer_that_has_ended_is_not_reported(api: PodsApi) -> None:
-    """A controller whose kind is no longer served must not make its process stale."""
+    """A controller whose kind is no longer served does not cause its process to count as stale."""
     metrics = ClientMetrics()
     options = ClientOptions(metrics=metrics)
     async with Client(api.credentials, user_agent="t", options=options) as client:
