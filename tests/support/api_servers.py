@@ -59,8 +59,10 @@ class EmbeddedServerFactory(ServerFactory):
     async def start(
         self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
     ) -> AsyncIterator[Server]:
-        """See `Servers.start`."""
-        async with embedded_server(directory, webhooks=webhooks, crds=crds) as server:
+        """See `Servers.start`. As at the real one, no controller changes the taints of nodes."""
+        async with embedded_server(
+            directory, webhooks=webhooks, crds=crds, node_lifecycle=False
+        ) as server:
             yield server
 
 
