@@ -29,6 +29,8 @@ async def test_the_example_runs_to_its_end(tmp_path: Path) -> None:
             return result.out
 
         async def wait(what: str, phase: str) -> None:
+            if not what.startswith("jf/"):  # not found is an error, and a flow creates it later
+                await kubectl("wait", "--timeout=200s", "--for=create", what)
             condition = f"--for=jsonpath={{.status.state.phase}}={phase}"
             await kubectl("wait", "--timeout=200s", condition, what)
 
