@@ -34,10 +34,6 @@ LONGEST_BACKOFF = 65.0
 ON_EVICTION = {"DisruptionTarget", "batholith.io/ReplacedByScheduler"}
 """Conditions of a pod that is evicted."""
 
-REPAIRS = "stranded_gang_timeout" in SchedulerSettings.__dataclass_fields__
-"""Whether the scheduler evicts pods of gangs and nodes that another one has left incomplete or
-overcommitted."""
-
 MAX_ROUNDS = 10
 """How often the longest backoff passes until nothing is left to do."""
 
@@ -360,9 +356,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             return
         mine = sum(cpu_of(pod) for pod in pods if pod["metadata"]["uid"] in self.bound_by_us)
         assert mine <= allocatable, f"node {name} is overcommitted by {mine} CPUs of ours"
-        if REPAIRS:
-            ours = [pod["metadata"]["name"] for pod in pods if cpu_of(pod) and _group_of(pod)]
-            assert not ours, f"node {name} is overcommitted, and has {ours}"
+        ours = [pod["metadata"]["name"] for pod in pods if cpu_of(pod) and _group_of(pod)]
+        assert not ours, f"node {name} is overcommitted, and has {ours}"
 
     def _check_not_stranded(self, name: str) -> None:
         """Check that a gang that was never complete has enough pods on nodes, or none."""
@@ -370,7 +365,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         pods = [pod for pod in bound(self.members(name)) if not _ends(pod)]
         active = [pod for pod in pods if pod["status"]["phase"] not in ENDED]
         ready = sum(pod["status"]["phase"] != "Failed" for pod in pods)
-        if REPAIRS and group["metadata"]["uid"] not in self.complete and active:
+        if group["metadata"]["uid"] not in self.complete and active:
             assert ready >= group["spec"]["minMember"], f"{name} is stranded with {ready} pods"
 
     def _check_nothing_is_schedulable(self) -> None:
