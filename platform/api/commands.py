@@ -27,6 +27,7 @@ from ..model.job import FINAL_PHASES, Action, Job
 from ..model.names import COMMANDS, JOBS
 from ..store.commands import CommandRecord, CommandState, CommandStore, timestamp
 from ..store.database import StoreUnavailableError
+from .caches import CachedJob
 from .observed_jobs import ObservedJobs, add_bounded
 from .problems import ProblemError
 
@@ -83,6 +84,7 @@ class CommandService:
         self,
         client: Client,
         store: CommandStore,
+        jobs: Informer[CachedJob],
         *,
         clock: Clock | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -93,7 +95,7 @@ class CommandService:
         self._now = now
         self._sweep_due = asyncio.Event()
         self._deleted_commands: asyncio.Queue[Command] = asyncio.Queue()
-        self._jobs = ObservedJobs(client)
+        self._jobs = ObservedJobs(jobs)
         self._listed_at: str | None = None
         """Time at or after which the last list of Jobs was complete."""
         self._lists = 0
@@ -153,11 +155,10 @@ class CommandService:
         return msgspec.structs.replace(record, state=CommandState.ISSUED, command_uid=uid)
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch Commands and record outcomes until cancelled."""
+        """Watch Commands and record outcomes until cancelled; somebody else runs the Jobs."""
         informer = Informer(self._client, COMMANDS, Command)
         informer.add_event_handler(self._on_command)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._jobs.run())
             await self._jobs.wait_synced()
             tasks.create_task(informer.run())
             await informer.wait_synced()

@@ -1,5 +1,6 @@
 """What the routes of all resources depend on."""
 
+import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,9 +10,11 @@ from ..kube.client.client import Client
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
 from . import problems
-from .auth import AccessReviewer, UserInfo
+from .auth import AccessReviewer
+from .caches import Caches
+from .caller import AuthenticatedCaller
 from .commands import CommandService
-from .schemas import Problem
+from .schemas.problem import Problem
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
@@ -26,6 +29,9 @@ class AppState:
     """Dependencies of the routes."""
 
     client: Client
+    """Acts with the account of the REST API, which may only read."""
+
+    caches: Caches
     reviewer: AccessReviewer
     commands: CommandService
     store: CommandStore
@@ -39,9 +45,16 @@ def _app_state(request: Request) -> AppState:
 async def _caller(
     state: Annotated[AppState, Depends(_app_state)],
     authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> UserInfo:
-    return await state.reviewer.authenticate(authorization)
+) -> AuthenticatedCaller:
+    user = await state.reviewer.authenticate(authorization)
+    return AuthenticatedCaller(user=user, client=state.client)
 
 
-Caller = Annotated[UserInfo, Depends(_caller)]
+async def _operation_id() -> uuid.UUID:
+    return uuid.uuid4()
+
+
+Caller = Annotated[AuthenticatedCaller, Depends(_caller)]
 State = Annotated[AppState, Depends(_app_state)]
+OperationId = Annotated[uuid.UUID, Depends(_operation_id)]
+"""Identifies what a POST creates: names of objects and ids of rows are derived from it."""

@@ -9,13 +9,11 @@ import asyncio
 from collections import OrderedDict
 from typing import TypeVar
 
-from ..kube.client.client import Client
 from ..kube.informer.informer import Informer
-from ..model.base import ApiStruct
 from ..model.controlled_resources import executed_commands
 from ..model.job import Job, JobStatus
 from ..model.meta import ObjectMeta
-from ..model.names import JOBS
+from .caches import CachedJob
 
 T = TypeVar("T")
 
@@ -23,29 +21,18 @@ CACHE_SIZE = 10_000
 """Maximum number of executed Commands, and of deleted Jobs, that are remembered."""
 
 
-class WatchedJob(ApiStruct, frozen=True):
-    """Fields of a Job that the informer caches."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    status: JobStatus = JobStatus()
-
-
 class ObservedJobs:
     """Executed Commands and deleted Jobs, from the watch of Jobs."""
 
-    def __init__(self, client: Client) -> None:
-        """Watch through *client*."""
-        self._informer = Informer(client, JOBS, WatchedJob)
+    def __init__(self, informer: Informer[CachedJob]) -> None:
+        """Observe *informer*, which somebody else runs."""
+        self._informer = informer
         self._informer.add_event_handler(self._on_job)
         self._executed_phases: OrderedDict[str, str] = OrderedDict()
         """Phase that each Command led to, by uid."""
         self._deleted: OrderedDict[str, None] = OrderedDict()
         """Uids of deleted Jobs."""
         self._changed = asyncio.Event()
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        await self._informer.run()
 
     async def wait_synced(self) -> None:
         """Wait until the Jobs are listed."""
@@ -82,7 +69,7 @@ class ObservedJobs:
             return False
         return _version(cached.metadata) >= _version(live.metadata)
 
-    def _on_job(self, old: WatchedJob | None, new: WatchedJob | None) -> None:
+    def _on_job(self, old: CachedJob | None, new: CachedJob | None) -> None:
         if new is not None:
             self.add_status(new.status)
         elif old is not None:

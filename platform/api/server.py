@@ -23,6 +23,7 @@ from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
 from .app import create_app
 from .auth import AccessReviewer
+from .caches import Caches
 from .commands import CommandService
 from .dependencies import AppState
 from .limited_server import LimitedServer
@@ -86,9 +87,11 @@ async def serve(
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
-        commands = CommandService(client, store, clock=clock)
+        caches = Caches(client)
+        commands = CommandService(client, store, caches.jobs, clock=clock)
         state = AppState(
             client=client,
+            caches=caches,
             reviewer=AccessReviewer(client, clock=clock),
             commands=commands,
             store=store,
@@ -97,6 +100,7 @@ async def serve(
         server = _new_server(state, settings, tls)
         synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(supervise("rest caches", caches.run))
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)

@@ -11,6 +11,7 @@ from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_until_true
 from support.rest import JOB, sqlite
 
+from batholith.api.caches import Caches
 from batholith.api.commands import CommandService
 from batholith.kube.client.client import Client
 from batholith.model.command import Command
@@ -73,13 +74,16 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
     database = Database(sqlite(tmp_path))
     await database.migrate(MIGRATIONS)
     async with ControllerApi(JOBS, COMMANDS) as api, api.client() as client:
-        service = CommandService(client, CommandStore(database))
+        caches = Caches(client)
+        service = CommandService(client, CommandStore(database), caches.jobs)
         ready = asyncio.Event()
+        informing = asyncio.create_task(caches.jobs.run())
         running = asyncio.create_task(service.run(ready=ready))
         await ready.wait()
         yield Commands(api, client, service)
-        running.cancel()
-        await asyncio.wait([running])
+        for task in (running, informing):
+            task.cancel()
+        await asyncio.wait([running, informing])
     await database.close()
 
 

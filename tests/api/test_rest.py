@@ -297,7 +297,7 @@ async def test_not_ready_before_informers_are_synced(tmp_path: Path) -> None:
 
             async def not_followed() -> bool:
                 async with session.get(f"{url}/readyz") as response:
-                    not_synced = (503, "[-]commands: informers not synced\n")
+                    not_synced = (503, "[-]informers: not synced\n")
                     return (response.status, await response.text()) == not_synced
 
             await wait_until_true(not_followed)

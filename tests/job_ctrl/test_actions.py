@@ -3,7 +3,7 @@
 import pytest
 
 from batholith.admission.policy_validation import policies_error
-from batholith.api.schemas import ACTIONS as REST_ACTIONS
+from batholith.api.schemas.commands import ACTIONS as REST_ACTIONS
 from batholith.job_ctrl.actions import ACTIONS, COMMAND_ACTIONS, Target
 from batholith.job_ctrl.phases import RULES
 from batholith.job_ctrl.pod_info import LifecycleEvent

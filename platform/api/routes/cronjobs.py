@@ -5,18 +5,20 @@ import secrets
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..cron_ctrl.core_types import KIND
-from ..kube.client.client import ObjectList
-from ..kube.errors import AlreadyExistsError, NotFoundError
-from ..machinery.cronjobs.build import build_manual_job
-from ..machinery.cronjobs.objects import CronJob
-from ..model.job import Job
-from ..model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
-from ..model.validation import DNS1123_SUBDOMAIN
-from .auth import AccessAttributes, UserInfo
-from .dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
-from .problems import ProblemError
-from .schemas import JobOut, Problem
+from ...cron_ctrl.core_types import KIND
+from ...kube.client.client import ObjectList
+from ...kube.errors import AlreadyExistsError, NotFoundError
+from ...machinery.cronjobs.build import build_manual_job
+from ...machinery.cronjobs.objects import CronJob
+from ...model.job import Job
+from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
+from ...model.validation import DNS1123_SUBDOMAIN
+from ..auth import AccessAttributes
+from ..caller import AuthenticatedCaller
+from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
+from ..problems import ProblemError
+from ..schemas.jobs import JobOut
+from ..schemas.problem import Problem
 
 _MAX_NAME = 63
 _GENERATED = 5
@@ -112,7 +114,7 @@ async def patch_cronjob(
 ) -> CronJobOut:
     """Suspend or resume a CronJob; resumed, it starts the latest missed time."""
     access = AccessAttributes(verb="patch", resource=CRONJOBS, namespace=namespace, name=name)
-    await state.reviewer.authorize(caller, access)
+    await state.reviewer.authorize(caller.user, access)
     change = {"spec": {"suspend": body.suspend}}
     try:
         changed = await state.client.patch(
@@ -139,7 +141,7 @@ async def create_job(
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(state, caller, namespace=namespace, name=name)
     access = AccessAttributes(verb="create", resource=JOBS, namespace=namespace)
-    await state.reviewer.authorize(caller, access)
+    await state.reviewer.authorize(caller.user, access)
     job_name = (body.name if body else None) or _generate_name(name)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
@@ -154,18 +156,20 @@ async def create_job(
         return JobOut.of(existing)
 
 
-async def _list(state: AppState, caller: UserInfo, *, namespace: str) -> CronJobList:
+async def _list(state: AppState, caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
     access = AccessAttributes(verb="list", resource=CRONJOBS, namespace=namespace)
-    await state.reviewer.authorize(caller, access)
+    await state.reviewer.authorize(caller.user, access)
     found: ObjectList[CronJob] = await state.client.list(
         CRONJOBS, namespace=namespace, view=CronJob
     )
     return CronJobList(items=[CronJobOut.of(each) for each in found.items])
 
 
-async def _get(state: AppState, caller: UserInfo, *, namespace: str, name: str) -> CronJob:
+async def _get(
+    state: AppState, caller: AuthenticatedCaller, *, namespace: str, name: str
+) -> CronJob:
     access = AccessAttributes(verb="get", resource=CRONJOBS, namespace=namespace, name=name)
-    await state.reviewer.authorize(caller, access)
+    await state.reviewer.authorize(caller.user, access)
     try:
         return await state.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
     except NotFoundError:

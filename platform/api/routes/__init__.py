@@ -1,0 +1,1 @@
+"""Routes of the REST API: one module and one router per resource."""
