@@ -172,8 +172,9 @@ class Transport:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection; running requests fail."""
-        for pool in {self._pool, self._pool_without_cert} - {None}:
-            await pool.close()
+        for pool in {self._pool, self._pool_without_cert}:
+            if pool is not None:
+                await pool.close()
         self._pool = self._pool_without_cert = None
 
     async def send(self, request: ApiRequest) -> bytes:
