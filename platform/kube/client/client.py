@@ -5,6 +5,7 @@ names: a struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for th
 those of :mod:`batholith.kube.errors`.
 """
 
+import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -124,8 +125,7 @@ class Client:
         return self._derive(background=self._background, identity=identity)
 
     def _derive(self, *, background: bool, identity: Identity | None) -> "Client":
-        client = Client.__new__(Client)
-        client._transport = self._transport
+        client = copy.copy(self)
         client._background = background
         client._identity = identity
         return client
