@@ -16,12 +16,21 @@ from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
 from .identity import CALLER, Callers, SecuritySettings
+from .job_kinds import KINDS, JobKind
+from .job_summaries import JobKindName
+from .problems import ProblemError
 from .schemas.problem import Problem
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
-}
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the description of error responses: *statuses*, and those of every route."""
+    return {
+        status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
+        for status in sorted({*statuses, 401, 403, 429, 500, 502, 503})
+    }
+
+
+PROBLEMS = problem_responses(404, 409, 413, 422)
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -60,7 +69,20 @@ async def _operation_id(request: Request) -> uuid.UUID:
     return id_
 
 
+def _job_kind(
+    kind: Annotated[JobKindName, Path(description="Kind of the jobs.")],
+    state: Annotated[AppState, Depends(_app_state)],
+    _: Annotated[AuthenticatedCaller, Depends(_caller)],
+) -> JobKind:
+    found = KINDS[kind]
+    if not state.caches.of(kind).is_served:
+        raise ProblemError(404, f"this cluster does not serve jobs of the kind {found.label}")
+    return found
+
+
 Caller = Annotated[AuthenticatedCaller, Depends(_caller)]
 State = Annotated[AppState, Depends(_app_state)]
+Kind = Annotated[JobKind, Depends(_job_kind)]
+"""The kind in the path, as ``{kind:job_kind}``; 404 if the cluster does not serve it."""
 OperationId = Annotated[uuid.UUID, Depends(_operation_id)]
 """Identifies what a POST creates: names of objects and ids of rows are derived from it."""

@@ -15,6 +15,7 @@ from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..caller import AuthenticatedCaller
 from ..dependencies import PROBLEMS, Caller, Name, Namespace
+from ..job_summaries import summarize_volcano
 from ..problems import ProblemError
 from ..schemas.jobs import JobOut
 from ..schemas.problem import Problem
@@ -139,7 +140,7 @@ async def create_job(
     job_name = (body.name if body else None) or _generate_name(name)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
-        return JobOut.of(await caller.client.create(JOBS, job, namespace=namespace, view=Job))
+        created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:
         existing = await caller.client.get(JOBS, job_name, namespace=namespace, view=Job)
         meta = existing.metadata
@@ -147,7 +148,8 @@ async def create_job(
         if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
             text = f"job {job_name!r} exists, and was not created by such a request"
             raise ProblemError(409, text) from None
-        return JobOut.of(existing)
+        created = existing
+    return JobOut.of(summarize_volcano(created))
 
 
 async def _list(caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
