@@ -28,6 +28,9 @@ T = TypeVar("T")
 Lines = Sequence[bytes]
 """Complete lines of a watch received in one read."""
 
+STREAM_BUFFER = 64 * 1024
+"""Bytes of a stream that are buffered while its reader does not read, plus one read."""
+
 WATCH_IDLE_TIMEOUT = 90.0
 """Seconds without data after which a watch is resumed; servers send a bookmark a minute."""
 
@@ -350,6 +353,28 @@ class Client:
             ApiRequest("GET", path), idle_timeout=idle_timeout
         ) as chunks:
             yield _lines(chunks())
+
+    @asynccontextmanager
+    async def stream_path(
+        self, path: str, *, idle_timeout: float | None, buffer_limit: int = STREAM_BUFFER
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open any path, such as a pod's log; the block gets its bytes as they arrive.
+
+        The end of the block ends the request. At most about *buffer_limit* bytes are buffered for
+        a slow reader; then the server has to wait.
+
+        Args:
+            path: with an encoded query.
+            idle_timeout: seconds without data after which the request fails; None for never, as
+                a log that is followed may have no lines for days.
+            buffer_limit: bytes.
+
+        Raises:
+            ApiError, ConnectionLostError: also from the iteration.
+        """
+        request = ApiRequest("GET", path, buffer_limit=buffer_limit)
+        async with self._transport.stream(request, idle_timeout=idle_timeout) as chunks:
+            yield chunks()
 
     async def _send(
         self,
