@@ -1,7 +1,7 @@
 """What the routes of all resources depend on."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request
@@ -14,6 +14,7 @@ from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
+from .container_logs import LogStreams
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
 from .problems import ProblemError
@@ -38,6 +39,7 @@ class AppState:
     reviewer: AccessReviewer
     commands: CommandService
     store: CommandStore
+    log_streams: LogStreams = field(default_factory=LogStreams)
 
 
 def _app_state(request: Request) -> AppState:

@@ -132,8 +132,14 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         limit: int = 0,
+        continue_token: str = "",
     ) -> ObjectList[T]:
-        """List objects: all of them by default, else the first *limit*."""
+        """List objects: all of them by default, else the first *limit* from *continue_token* on.
+
+        Raises:
+            GoneError: the continue token expired.
+            BadRequestError: it is none.
+        """
         scope = ListScope(
             resource=resource,
             namespace=namespace,
@@ -142,7 +148,7 @@ class Client:
         )
         items: list[T] = []
         version, more = "", ""
-        async for page in self.list_pages(scope, size=limit or 500):
+        async for page in self.list_pages(scope, size=limit or 500, token=continue_token):
             items += [codec.decode(bytes(raw), view) for raw in page.items]
             version, more = page.resource_version, page.continue_token
             if limit:
@@ -150,14 +156,15 @@ class Client:
         return ObjectList(items, version, more)
 
     async def list_pages(
-        self, scope: ListScope, *, size: int = 500
+        self, scope: ListScope, *, size: int = 500, token: str = ""
     ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
-        """List in pages of undecoded items; all pages are of one resourceVersion.
+        """List in pages of undecoded items, from the continue *token* on.
+
+        All pages are of one resourceVersion.
 
         Raises:
             GoneError: the continue token expired; start again.
         """
-        token = ""
         while True:
             path = scope.path(limit=size, **{"continue": token})
             page = codec.decode_page(await self._send("GET", path))
