@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from . import problems
 from .dependencies import AppState
 from .limits import BodyLimitMiddleware
-from .routes import commands, cronjobs, jobflows, jobs, logs, pods
+from .routes import commands, cronjobs, events, jobflows, jobs, logs, pods, timeline, why
 
 ROUTERS = (
     jobs.router,
@@ -17,6 +17,9 @@ ROUTERS = (
     cronjobs.router,
     pods.router,
     logs.router,
+    events.router,
+    timeline.router,
+    why.router,
 )
 
 

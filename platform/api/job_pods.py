@@ -105,9 +105,9 @@ class JobPods:
         tasks = {task.name: at for at, task in enumerate(self.summary().tasks)}
 
         def order(pod: JobPod) -> tuple[int, str, int, str]:
-            place = self.kind.pod_place(pod.metadata)
-            index = -1 if place.index is None else place.index
-            return tasks.get(place.task, len(tasks)), place.task, index, pod.metadata.name
+            found = self.kind.pod_place(pod.metadata)
+            index = -1 if found.index is None else found.index
+            return tasks.get(found.task, len(tasks)), found.task, index, pod.metadata.name
 
         return sorted(pods, key=order)
 

@@ -1,7 +1,7 @@
 """Lines of container logs: assembled from a stream, without those already read, and formatted.
 
-The streams have timestamps, which tell where a stream that broke, or that the server ended while
-the container runs on, has to continue.
+The lines of a stream have timestamps: after a stream that broke, or that the server ended while the
+container runs on, the next one continues there.
 """
 
 import re

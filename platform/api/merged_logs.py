@@ -3,7 +3,7 @@
 The log of a container is a `_Source`. One with lines that were not read is queued, and a limited
 number of logs are read at a time, in the order of the queue, each to its end. So the memory is
 bounded, and without ``follow`` any number of pods can be read. With ``follow`` each container that
-runs needs a stream of its own: a job with too many of them is rejected, and one that grows beyond
+runs needs its own stream: a job with too many of them is rejected, and one that grows beyond
 the limit later is reported in the text. Nothing is omitted silently: where lines are missing, the
 text has a line that begins with `NOTICE`, and if they may still exist, the transfer is broken.
 """
@@ -284,7 +284,7 @@ class MergedLogs:
         self._reads.release()
 
     async def _report_limit(self, output: TextOutput) -> None:
-        """Report once that logs wait until others end, which may take for ever if they run."""
+        """Report once that logs wait until others end, maybe for as long as the job runs."""
         has_slot = not self._reads.locked() and self._streams.is_available(self._user)
         if self._options.follow and not has_slot and not self._reported_limit:
             self._reported_limit = True

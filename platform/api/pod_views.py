@@ -1,4 +1,4 @@
-"""Pods of jobs as the REST API reads them: without what they are made of."""
+"""Pods of jobs as the REST API reads them: without their containers' specs."""
 
 from collections.abc import Iterator
 
@@ -86,7 +86,7 @@ class JobPodStatus(ApiStruct, frozen=True):
 
 
 class JobPod(ApiStruct, frozen=True):
-    """A pod, without what it is made of."""
+    """A pod, without the specs of its containers and volumes."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: JobPodSpec = JobPodSpec()

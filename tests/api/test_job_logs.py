@@ -1,6 +1,5 @@
 """Logs of a job's pods over REST, with pods that run, on both API servers."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,7 +10,6 @@ import pytest_asyncio
 from support.agent import container
 from support.api_servers import ServerFactory, add_namespace
 from support.job_pods import RestSession, logs_cluster
-from support.polling import DEFAULT_TIMEOUT
 
 Json = dict[str, Any]
 

@@ -70,7 +70,7 @@ class RestSession:
         assert isinstance(body, str)
         return body
 
-    async def create_job(self, name: str = "train", *, tasks: Mapping[str, int] = {"w": 2}) -> None:  # noqa: B006
+    async def create_job(self, name: str = "train", *, tasks: Mapping[str, int] = {"w": 2}) -> None:
         """A Volcano job that no controller acts on."""
         template = {"spec": {"containers": [container("true")], "restartPolicy": "Never"}}
         spec = {

@@ -36,7 +36,7 @@ class PodOut(BaseModel):
     deleting: bool = Field(description="Whether the pod is being terminated.")
 
     @classmethod
-    def of(cls, pod: JobPod, place: PodPlace) -> "PodOut":
+    def of(cls, pod: JobPod, located: PodPlace) -> "PodOut":
         """Convert a pod."""
         status = pod.status
         ended = [each.state.terminated for each in status.container_statuses]
@@ -45,8 +45,8 @@ class PodOut(BaseModel):
         return cls(
             name=pod.metadata.name,
             uid=pod.metadata.uid,
-            task=place.task,
-            index=place.index,
+            task=located.task,
+            index=located.index,
             phase=_phase(status.phase),
             ready=pod.is_ready,
             restarts=sum(each.restart_count for each in pod.all_statuses()),
