@@ -11,13 +11,18 @@ from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState
 from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
-from .routes import commands, cronjobs, jobflows, jobs
+from .routes import commands, cronjobs, events, jobflows, jobs, logs, pods, timeline, why
 
 ROUTERS = (
     jobs.router,
     commands.router,
     jobflows.router,
     cronjobs.router,
+    pods.router,
+    logs.router,
+    events.router,
+    timeline.router,
+    why.router,
 )
 
 

@@ -1,7 +1,7 @@
 """What the routes of all resources depend on."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
@@ -15,6 +15,7 @@ from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
+from .container_logs import LogStreams
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
@@ -48,6 +49,7 @@ class AppState:
     security: SecuritySettings
     commands: CommandService
     store: CommandStore
+    log_streams: LogStreams = field(default_factory=LogStreams)
 
 
 def _app_state(request: Request) -> AppState:
