@@ -9,17 +9,12 @@ from fastapi import Depends, Header, Path, Request
 from ..kube.client.client import Client
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
-from . import problems
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
-from .schemas.problem import Problem
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
-}
+PROBLEMS: dict[int | str, dict[str, Any]] = {}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 

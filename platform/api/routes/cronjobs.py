@@ -15,17 +15,16 @@ from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
-from ..problems import ProblemError
+from ..dependencies import AppState, Caller, Name, Namespace, State
+from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
-from ..schemas.problem import Problem
 
 _MAX_NAME = 63
 _GENERATED = 5
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """As in names that Kubernetes generates."""
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["cronjobs"])
 
 
 class CronJobOut(BaseModel):
@@ -71,7 +70,7 @@ class CronJobList(BaseModel):
 class CronJobPatch(BaseModel):
     """A change of a CronJob."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"suspend": True}]})
 
     suspend: bool = Field(description="Whether no jobs are started; active jobs go on.")
 
@@ -79,7 +78,9 @@ class CronJobPatch(BaseModel):
 class ManualJobIn(BaseModel):
     """A job to create now."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-by-hand"}]}
+    )
 
     name: str | None = Field(
         default=None,
@@ -102,13 +103,21 @@ async def list_cronjobs(namespace: Namespace, state: State, caller: Caller) -> C
     return await _list(state, caller, namespace=namespace)
 
 
-@router.get("/namespaces/{namespace}/cronjobs/{name}", summary="One CronJob")
+@router.get(
+    "/namespaces/{namespace}/cronjobs/{name}",
+    summary="One CronJob",
+    responses=problem_responses(404),
+)
 async def get_cronjob(namespace: Namespace, name: Name, state: State, caller: Caller) -> CronJobOut:
     """Return schedule and active jobs of a CronJob."""
     return CronJobOut.of(await _get(state, caller, namespace=namespace, name=name))
 
 
-@router.patch("/namespaces/{namespace}/cronjobs/{name}", summary="Suspend or resume a CronJob")
+@router.patch(
+    "/namespaces/{namespace}/cronjobs/{name}",
+    summary="Suspend or resume a CronJob",
+    responses=problem_responses(404, 409),
+)
 async def patch_cronjob(
     namespace: Namespace, name: Name, body: CronJobPatch, state: State, caller: Caller
 ) -> CronJobOut:
@@ -129,9 +138,9 @@ async def patch_cronjob(
     "/namespaces/{namespace}/cronjobs/{name}/jobs",
     status_code=201,
     summary="Create a job of a CronJob now",
-    responses={400: {"model": Problem}},
+    responses=problem_responses(404, 409),
 )
-async def create_job(
+async def create_job_of_cronjob(
     namespace: Namespace,
     name: Name,
     state: State,

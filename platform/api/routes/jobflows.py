@@ -6,11 +6,11 @@ from ...kube.errors import NotFoundError
 from ...model.flow import JobFlow
 from ...model.names import JOBFLOWS
 from ..auth import AccessAttributes
-from ..dependencies import PROBLEMS, Caller, Name, Namespace, State
-from ..problems import ProblemError
+from ..dependencies import Caller, Name, Namespace, State
+from ..problems import ProblemError, problem_responses
 from ..schemas.jobflows import JobFlowList, JobFlowOut
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["jobflows"])
 
 
 @router.get("/jobflows", summary="Job flows of all namespaces")
@@ -33,7 +33,11 @@ async def list_jobflows(namespace: Namespace, state: State, caller: Caller) -> J
     return JobFlowList(items=[JobFlowOut.of(jobflow) for jobflow in found.items])
 
 
-@router.get("/namespaces/{namespace}/jobflows/{name}", summary="One job flow")
+@router.get(
+    "/namespaces/{namespace}/jobflows/{name}",
+    summary="One job flow",
+    responses=problem_responses(404),
+)
 async def get_jobflow(namespace: Namespace, name: Name, state: State, caller: Caller) -> JobFlowOut:
     """Return the phase of a job flow and of its jobs."""
     act = AccessAttributes(verb="get", resource=JOBFLOWS, namespace=namespace, name=name)

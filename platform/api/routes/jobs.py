@@ -6,11 +6,11 @@ from ...kube.errors import NotFoundError
 from ...model.job import Job
 from ...model.names import JOBS
 from ..auth import AccessAttributes
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
-from ..problems import ProblemError
+from ..dependencies import AppState, Caller, Name, Namespace, State
+from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobList, JobOut
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["jobs"])
 
 
 async def _job(state: AppState, namespace: str, name: str) -> Job:
@@ -40,7 +40,9 @@ async def list_jobs(namespace: Namespace, state: State, caller: Caller) -> JobLi
     return JobList(items=[JobOut.of(job) for job in found.items])
 
 
-@router.get("/namespaces/{namespace}/jobs/{name}", summary="One job")
+@router.get(
+    "/namespaces/{namespace}/jobs/{name}", summary="One job", responses=problem_responses(404)
+)
 async def get_job(namespace: Namespace, name: Name, state: State, caller: Caller) -> JobOut:
     """Return phase and counts of a job."""
     act = AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
