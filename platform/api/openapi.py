@@ -67,8 +67,10 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
     schemas["Problem"] = problem
     document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"bearer": []}]
-    for item in document["paths"].values():
+    for path, item in document["paths"].items():
         for method, operation in item.items():
+            if "{kind}" in path:
+                operation["responses"].setdefault("404", problem_responses(404)[404])
             _complete(operation, is_post=method == "post")
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
@@ -76,7 +78,7 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
 
 
 def _complete(operation: dict[str, Any], *, is_post: bool) -> None:
-    """Add the statuses that every operation of this kind has."""
+    """Add the statuses that every operation of its kind has."""
     responses = operation["responses"]
     common = dict(_COMMON)
     if "requestBody" in operation:
