@@ -8,7 +8,10 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from . import openapi, problems
+from .audit import AuditMiddleware, RouteMiddleware
+from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState, Caller
+from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
 from .operations import OperationMiddleware, OperationTable, check_query
 from .routes import commands, cronjobs, jobflows, jobs
@@ -66,8 +69,15 @@ def create_app(state: AppState) -> FastAPI:
     app.openapi = document  # type: ignore[method-assign]
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(_check_request)])
+    # The last one is the outermost.
+    app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(AuthenticationMiddleware, callers=state.callers)
     app.add_middleware(OperationMiddleware, table=OperationTable(document()))
+    if state.security.cors_allowed_origins:
+        origins = OriginPatterns(state.security.cors_allowed_origins)
+        app.add_middleware(CorsMiddleware, origins=origins)
+    app.add_middleware(AuditMiddleware)
     problems.add_exception_handlers(app)
 
     @app.get("/healthz", include_in_schema=False)

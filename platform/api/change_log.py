@@ -27,7 +27,9 @@ PIECE_SIZE = 64 * 1024
 SYNCED, END = b"synced", b"end"
 """Events beside those of objects."""
 
-_POSITION = re.compile(r"([0-9a-z-]{1,64})\.([0-9]{1,20})\.([0-9a-f]{1,32})\.([0-9]{1,20})", re.ASCII)
+_POSITION = re.compile(
+    r"([0-9a-z-]{1,64})\.([0-9]{1,20})\.([0-9a-f]{1,32})\.([0-9]{1,20})", re.ASCII
+)
 
 
 class Row(Protocol):
@@ -306,9 +308,7 @@ class Subscription(Generic[T]):
         self._sent_id = ""
         if after is None:
             listed = (
-                frame(b"list", item.data)
-                for item in log.snapshot()
-                if selection.matches(item.row)
+                frame(b"list", item.data) for item in log.snapshot() if selection.matches(item.row)
             )
             self._rest = _pieces(_chain(listed, self._synced()))
             return

@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .problems import MEDIA_TYPE, ProblemError, encode_problem
 
 _PARAMETER = re.compile(r"{([^}:]+)(?::[^}]+)?}")
-_SCOPE_KEY = "batholith.operation"
+_STATE_KEY = "operation"
+"""Key of the request's state, which copies of the scope share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def _is_array(schema: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
 
 def operation_of(scope: Scope) -> Operation | None:
     """Return the operation that *scope* requests, if it is one of the description."""
-    found: Operation | None = scope.get(_SCOPE_KEY)
+    found: Operation | None = scope.get("state", {}).get(_STATE_KEY)
     return found
 
 
@@ -130,7 +131,7 @@ class OperationMiddleware:
         if operation is None:
             await _reject_method(method, operations, send)
             return
-        scope[_SCOPE_KEY] = operation
+        scope.setdefault("state", {})[_STATE_KEY] = operation
         if method == "HEAD":
             await self._head({**scope, "method": "GET"}, receive, send)
         else:

@@ -27,9 +27,13 @@ from .process import SHUTDOWN_TIMEOUT, on_termination, run
 
 if TYPE_CHECKING:
     from ..agent.settings import AgentSettings
+    from ..api.identity import SecuritySettings
     from ..httpserver.limits import Limits
     from ..machinery.serving_certificate import KeyPairFiles
     from .health import Endpoint
+
+DEFAULT_CALLER_RATE = 100.0
+"""Requests per second and caller of the REST API."""
 
 Kubeconfig = Annotated[
     Path | None,
@@ -247,6 +251,45 @@ def _key_pair(
     return None
 
 
+def _security(
+    *,
+    audience: list[str],
+    impersonate_callers: bool,
+    client_ca_file: Path | None,
+    caller_rate: float,
+    cors_allowed_origins: list[str],
+    tls: bool,
+) -> "SecuritySettings":
+    """Return who may call the REST API.
+
+    Raises:
+        FlagError: flags contradict each other.
+        OriginPatternError: an origin pattern is invalid.
+    """
+    from ..api.cors import OriginPatterns
+    from ..api.identity import SecuritySettings
+
+    if client_ca_file is not None and not tls:
+        raise FlagError("--client-ca-file requires --tls-cert-file and --tls-private-key-file")
+    for flag, given in (("--audience", audience), ("--client-ca-file", client_ca_file)):
+        if given and not impersonate_callers:
+            raise FlagError(
+                f"{flag} requires --impersonate-callers: the Kubernetes API does not accept the"
+                " credentials of such callers"
+            )
+    if not 0 <= caller_rate < float("inf"):
+        raise FlagError(f"--caller-rate={caller_rate}: want a number of requests per second")
+    origins = tuple(each for text in cors_allowed_origins for each in text.split(",") if each)
+    OriginPatterns(origins)
+    return SecuritySettings(
+        audiences=tuple(audience),
+        impersonate=impersonate_callers,
+        client_ca_file=client_ca_file,
+        caller_rate=caller_rate,
+        cors_allowed_origins=origins,
+    )
+
+
 def api(
     kubeconfig: Kubeconfig = None,
     store: Annotated[
@@ -264,6 +307,36 @@ def api(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plain HTTP on addresses other than loopback.")
     ] = False,
+    audience: Annotated[
+        list[str],
+        typer.Option(
+            help="Audience of accepted tokens, repeatable; requires --impersonate-callers.",
+            show_default="those of the Kubernetes API",
+        ),
+    ] = [],  # noqa: B006 - Typer does not change it
+    client_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Accept client certificates of these authorities; requires --impersonate-callers."
+        ),
+    ] = None,
+    impersonate_callers: Annotated[
+        bool,
+        typer.Option(
+            "--impersonate-callers",
+            help="Impersonate callers whose credentials are not valid at the Kubernetes API.",
+        ),
+    ] = False,
+    caller_rate: Annotated[
+        float, typer.Option(help="Requests per second and caller, twice as many at once; 0: any.")
+    ] = DEFAULT_CALLER_RATE,
+    cors_allowed_origins: Annotated[
+        list[str],
+        typer.Option(
+            help="Regular expressions of origins whose scripts may call, comma-separated.",
+            show_default="none",
+        ),
+    ] = [],  # noqa: B006
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -271,6 +344,8 @@ def api(
     version: Version = False,
 ) -> None:
     """Serve the REST command API, with /livez and /readyz."""
+    from ..api.client_certificates import ClientCaError
+    from ..api.cors import OriginPatternError
     from ..api.server import ApiSettings, CertificateFilesError, serve
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
@@ -291,13 +366,29 @@ def api(
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    errors = (CannotListenError, CertificateFilesError, ConfigError, FlagError, StoreError)
+    errors = (
+        CannotListenError,
+        CertificateFilesError,
+        ClientCaError,
+        ConfigError,
+        FlagError,
+        OriginPatternError,
+        StoreError,
+    )
     with exit_on_error(*errors), listener:
         pair = _key_pair(listener, tls_cert_file, tls_private_key_file, insecure=insecure)
         settings = ApiSettings(
             store_url=store,
             listener=listener,
             certificate=pair,
+            security=_security(
+                audience=audience,
+                impersonate_callers=impersonate_callers,
+                client_ca_file=client_ca_file,
+                caller_rate=caller_rate,
+                cors_allowed_origins=cors_allowed_origins,
+                tls=pair is not None,
+            ),
             limits=limits,
             listener_metrics=telemetry.listener_metrics,
         )
