@@ -14,13 +14,14 @@ from .dependencies import AppState, Caller
 from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
 from .operations import OperationMiddleware, OperationTable, check_query
-from .routes import commands, cronjobs, jobflows, jobs
+from .routes import commands, cronjobs, jobflows, jobs, watch
 
 ROUTERS = (
     jobs.router,
     commands.router,
     jobflows.router,
     cronjobs.router,
+    watch.router,
 )
 
 

@@ -18,6 +18,7 @@ from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
 from .problems import ProblemError
+from .streams import Streams
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
@@ -37,6 +38,7 @@ class AppState:
     security: SecuritySettings
     commands: CommandService
     store: CommandStore
+    streams: Streams
 
 
 def _app_state(request: Request) -> AppState:
