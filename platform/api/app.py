@@ -1,17 +1,31 @@
 """The ASGI application: routers, middleware, health and description pages."""
 
 import html
+from functools import cache
+from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
-from . import problems
+from . import openapi, problems
 from .audit import AuditMiddleware, RouteMiddleware
 from .cors import CorsMiddleware, OriginPatterns
-from .dependencies import AppState
+from .dependencies import AppState, Caller
 from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
-from .routes import commands, cronjobs, events, jobflows, jobs, logs, pods, timeline, why
+from .operations import OperationMiddleware, OperationTable, check_query
+from .routes import (
+    commands,
+    cronjobs,
+    events,
+    jobflows,
+    jobs,
+    logs,
+    pods,
+    timeline,
+    watch,
+    why,
+)
 
 ROUTERS = (
     jobs.router,
@@ -23,13 +37,20 @@ ROUTERS = (
     events.router,
     timeline.router,
     why.router,
+    watch.router,
 )
 
 
-def _docs_page(app: FastAPI) -> str:
+@cache
+def document() -> dict[str, Any]:
+    """Return the OpenAPI description."""
+    return openapi.describe(ROUTERS)
+
+
+def _docs_page() -> str:
     """Return the API description as one HTML page without external resources."""
     rows = []
-    for path, operations in app.openapi()["paths"].items():
+    for path, operations in document()["paths"].items():
         for verb, operation in operations.items():
             cells = (verb.upper(), path, operation.get("summary", ""))
             rows.append("".join(f"<td><code>{html.escape(cell)}</code></td>" for cell in cells))
@@ -41,6 +62,11 @@ def _docs_page(app: FastAPI) -> str:
         "The full description: <a href=/openapi.json>/openapi.json</a>.</p>"
         f"<table>{table}</table>"
     )
+
+
+async def _check_request(request: Request, _: Caller) -> None:
+    """Check the query, after the caller is authenticated."""
+    check_query(request)
 
 
 async def _readiness_errors(state: AppState) -> list[str]:
@@ -55,14 +81,16 @@ async def _readiness_errors(state: AppState) -> list[str]:
 def create_app(state: AppState) -> FastAPI:
     """Create the ASGI application."""
     # FastAPI's own pages load external scripts, which fail on isolated networks.
-    app = FastAPI(title="Batholith", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title=openapi.TITLE, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.dependencies = state
+    app.openapi = document  # type: ignore[method-assign]
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(_check_request)])
     # The last one is the outermost.
     app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AuthenticationMiddleware, callers=state.callers)
+    app.add_middleware(OperationMiddleware, table=OperationTable(document()))
     if state.security.cors_allowed_origins:
         origins = OriginPatterns(state.security.cors_allowed_origins)
         app.add_middleware(CorsMiddleware, origins=origins)
@@ -82,6 +110,6 @@ def create_app(state: AppState) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(_docs_page(app))
+        return HTMLResponse(_docs_page())
 
     return app

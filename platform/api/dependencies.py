@@ -9,7 +9,6 @@ from fastapi import Depends, Path, Request
 from ..kube.client.client import Client
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
-from . import problems
 from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
@@ -20,18 +19,9 @@ from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
 from .problems import ProblemError
-from .schemas.problem import Problem
+from .streams import Streams
 
-
-def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the description of error responses: *statuses*, and those of every route."""
-    return {
-        status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-        for status in sorted({*statuses, 401, 403, 429, 500, 502, 503})
-    }
-
-
-PROBLEMS = problem_responses(404, 409, 413, 422)
+PROBLEMS: dict[int | str, dict[str, Any]] = {}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -49,6 +39,7 @@ class AppState:
     security: SecuritySettings
     commands: CommandService
     store: CommandStore
+    streams: Streams
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 

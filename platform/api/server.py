@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import uvicorn
 
 from ..httpserver.limits import Limits
@@ -29,6 +30,9 @@ from .commands import CommandService
 from .dependencies import AppState
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
+from .queue_summaries import summarize_queue
+from .routes.watch import QUEUES_KIND
+from .streams import Streams, StreamSettings
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,9 @@ class ApiSettings:
 
     limits: Limits = field(default_factory=Limits)
     """Limits of the listener."""
+
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    """Limits of server-sent events."""
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
@@ -107,6 +114,7 @@ async def serve(
             security=security,
             commands=commands,
             store=store,
+            streams=_new_streams(caches, settings, clock),
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -115,6 +123,7 @@ async def serve(
             tasks.create_task(supervise("rest caches", caches.run))
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
+            tasks.create_task(supervise("rest streams", state.streams.run))
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
@@ -187,6 +196,16 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
+def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams:
+    """Create the streams of all kinds of jobs, and of queues."""
+    streams = Streams(clock=clock, settings=settings.streams)
+    encode = msgspec.json.encode
+    for name, cache in caches.kinds.items():
+        streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
+    streams.add_feed(QUEUES_KIND, caches.queues, summarize_queue, encode=encode)
+    return streams
+
+
 def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
     """Create the HTTP server."""
     config = uvicorn.Config(
@@ -198,4 +217,9 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
     )
     config.load()
     config.ssl = tls
-    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics)
+    return _Server(
+        config,
+        limits=settings.limits,
+        metrics=settings.listener_metrics,
+        on_stop=state.streams.stop,
+    )

@@ -10,14 +10,13 @@ from ...model.job import Job
 from ...model.names import COMMANDS, JOBS
 from ...store.commands import CommandRecord
 from ..auth import AccessAttributes
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
-from ..problems import ProblemError
+from ..dependencies import AppState, Caller, Name, Namespace, State
+from ..problems import ProblemError, problem_responses
 from ..schemas.commands import ACTIONS, CommandIn, CommandList, CommandOut
-from ..schemas.problem import Problem
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["commands"])
 
 
 async def _job(state: AppState, namespace: str, name: str) -> Job:
@@ -31,7 +30,7 @@ async def _job(state: AppState, namespace: str, name: str) -> Job:
     "/namespaces/{namespace}/jobs/{name}/commands",
     status_code=202,
     summary="Suspend, resume, restart, abort, terminate or complete a job",
-    responses={400: {"model": Problem}},
+    responses=problem_responses(404, 409),
 )
 async def command_job(  # Parameters of a route are the request's inputs.
     namespace: Namespace,
@@ -69,7 +68,11 @@ async def list_commands(
     return CommandList(items=[CommandOut.of(record) for record in records])
 
 
-@router.get("/namespaces/{namespace}/jobs/{name}/commands/{id_}", summary="A command's outcome")
+@router.get(
+    "/namespaces/{namespace}/jobs/{name}/commands/{id_}",
+    summary="A command's outcome",
+    responses=problem_responses(404),
+)
 async def get_command(
     namespace: Namespace, name: Name, id_: CommandId, state: State, caller: Caller
 ) -> CommandOut:

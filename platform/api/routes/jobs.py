@@ -21,7 +21,6 @@ from ..dependencies import (
     Namespace,
     OperationId,
     State,
-    problem_responses,
 )
 from ..job_index import PageRequest, SortField
 from ..job_kinds import JobKind
@@ -29,7 +28,7 @@ from ..job_manifests import build_job, decode_body
 from ..job_summaries import JobSummary, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..preconditions import IfMatch, KnownVersions, etag, is_known
-from ..problems import ProblemError, invalid_fields
+from ..problems import ProblemError, invalid_fields, problem_responses
 from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
 from ..selection import JobFilter
 
@@ -37,7 +36,7 @@ JSON = "application/json"
 COLLECTION = "/namespaces/{namespace}/{kind:job_kind}"
 OBJECT = f"{COLLECTION}/{{name}}"
 
-router = APIRouter(prefix="/v1", responses=problem_responses(404))
+router = APIRouter(prefix="/v1", tags=["jobs"])
 
 
 def _parse_time(value: object) -> object:
@@ -133,7 +132,6 @@ ListQuery = Annotated[_ListQuery, Depends(_list_query)]
     "/{kind:job_kind}",
     summary="Jobs of all namespaces",
     response_model=JobList,
-    responses=problem_responses(422),
 )
 async def list_all_jobs(kind: Kind, query: ListQuery, state: State, caller: Caller) -> Response:
     """List the jobs of one kind in all namespaces, page by page.
@@ -151,7 +149,6 @@ async def list_all_jobs(kind: Kind, query: ListQuery, state: State, caller: Call
     COLLECTION,
     summary="Jobs of one namespace",
     response_model=JobList,
-    responses=problem_responses(422),
 )
 async def list_jobs(
     namespace: Namespace, kind: Kind, query: ListQuery, state: State, caller: Caller
@@ -194,7 +191,7 @@ async def _page(state: AppState, kind: JobKind, query: _ListQuery, wanted: JobFi
     OBJECT,
     summary="One job",
     response_model=JobOut,
-    responses={304: {"description": "The caller has this version."}, **problem_responses(422)},
+    responses={304: {"description": "The caller has this version."}, **problem_responses(404)},
 )
 async def get_job(
     namespace: Namespace, kind: Kind, name: Name, known: KnownVersions, caller: Caller
@@ -215,7 +212,7 @@ class _Versioned(msgspec.Struct, frozen=True):
     f"{OBJECT}/manifest",
     summary="A job as it is in the cluster",
     response_model=dict[str, Any],
-    responses={304: {"description": "The caller has this version."}, **problem_responses(422)},
+    responses={304: {"description": "The caller has this version."}, **problem_responses(404)},
 )
 async def get_manifest(
     namespace: Namespace, kind: Kind, name: Name, known: KnownVersions, caller: Caller
@@ -249,7 +246,7 @@ _BODY = {
     responses={
         200: {"model": JobOut, "description": "The job would be created (`dry_run`)."},
         201: {"headers": {"Location": {"schema": {"type": "string"}}}},
-        **problem_responses(400, 409, 413, 422),
+        **problem_responses(409),
     },
     openapi_extra=_BODY,
 )
@@ -287,7 +284,7 @@ async def create_job(
     status_code=202,
     summary="Delete a job",
     response_model=JobOut,
-    responses=problem_responses(409, 412, 422),
+    responses=problem_responses(404, 409, 412),
 )
 async def delete_job(
     namespace: Namespace,
@@ -318,7 +315,7 @@ async def delete_job(
     f"{OBJECT}/scale",
     summary="Scale a job",
     response_model=JobOut,
-    responses=problem_responses(400, 409, 412, 413, 422),
+    responses=problem_responses(404, 409, 412),
 )
 async def scale_job(
     namespace: Namespace,

@@ -1,0 +1,408 @@
+"""A bounded log of the changes of one kind, and the streams that are sent from it. Pure.
+
+Changes are collected by object and appended as one batch (:meth:`ChangeLog.flush`), so that an
+object appears in a batch once. All streams read the same log: one that is slow has a position in
+it and no queue of its own, and later gets the latest state of each object that changed since. A
+stream whose position has left the log cannot continue: its client has to list again.
+
+A position consists of a number of this log and of a resourceVersion. The number is exact, and
+means nothing to another process, which continues from the resourceVersion: from the latest point
+at which its log had every change up to that version. Changes after this point may be sent a second
+time, and none is missing, whatever a relist of the informer delivers late.
+"""
+
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+MAX_CHANGES = 10_000
+"""Changes that are kept."""
+
+PIECE_SIZE = 64 * 1024
+"""Bytes after which a list or a long series of changes is sent in another piece."""
+
+SYNCED, END = b"synced", b"end"
+"""Events beside those of objects."""
+
+_POSITION = re.compile(
+    r"([0-9a-z-]{1,64})\.([0-9]{1,20})\.([0-9a-f]{1,32})\.([0-9]{1,20})", re.ASCII
+)
+
+
+class Row(Protocol):
+    """What a stream shows of an object."""
+
+    @property
+    def uid(self) -> str:
+        """The object's uid."""
+        ...
+
+
+T = TypeVar("T", bound=Row)
+
+
+class Selection(Protocol[T]):
+    """The objects of a stream; hashable, so that equal streams share their events."""
+
+    @property
+    def digest(self) -> str:
+        """The same for equal selections, in any process; of lower-case letters and digits."""
+        ...
+
+    def matches(self, row: T) -> bool:
+        """Return whether the stream contains *row*."""
+        ...
+
+
+class PositionLostError(Exception):
+    """The log has no more changes after the position."""
+
+
+class Position(NamedTuple):
+    """A position in a stream, as clients know it."""
+
+    digest: str
+    """Of the selection: with another one, objects that the client has would not be deleted."""
+
+    version: int
+    epoch: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Position | None":
+        """Parse the text of a position."""
+        found = _POSITION.fullmatch(text)
+        return cls(found[1], int(found[2]), found[3], int(found[4])) if found else None
+
+    def __str__(self) -> str:
+        """Return the position as clients send it back."""
+        return f"{self.digest}.{self.version}.{self.epoch}.{self.number}"
+
+
+class Item(Generic[T]):
+    """One state of an object, encoded once at most."""
+
+    __slots__ = ("_data", "_encode", "row")
+
+    def __init__(self, row: T, encode: Callable[[T], bytes]) -> None:
+        self.row = row
+        self._encode = encode
+        self._data: bytes | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The state as JSON, in one line."""
+        if self._data is None:
+            self._data = self._encode(self.row)
+        return self._data
+
+
+class Change(NamedTuple, Generic[T]):
+    """The change of an object from one batch to the next."""
+
+    key: str
+    old: Item[T] | None
+    new: Item[T] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch(Generic[T]):
+    changes: tuple[Change[T], ...]
+    version: int
+    """The log has every change up to this version after the batch."""
+
+
+class _Group(NamedTuple):
+    """Events for all streams of one selection at one position."""
+
+    frames: tuple[bytes, ...]
+    chunk: bytes | None
+    """The whole, if it is not longer than one piece."""
+
+
+class ChangeLog(Generic[T]):
+    """Changes of the objects of one kind, and their state after the last batch."""
+
+    def __init__(
+        self,
+        encode: Callable[[T], bytes],
+        *,
+        max_changes: int = MAX_CHANGES,
+        epoch: str | None = None,
+    ) -> None:
+        self.number = 0
+        """Number of the last batch."""
+        self.version = 0
+        """The log has every change up to this resourceVersion."""
+        self.epoch = epoch or secrets.token_hex(6)
+        self.changes = 0
+        """Number of changes that are kept."""
+        self._encode = encode
+        self._max_changes = max_changes
+        self._items: dict[str, Item[T]] = {}
+        self._pending: dict[str, T | None] = {}
+        self._batches: deque[_Batch[T]] = deque()
+        self._base_version = 0
+        """Version before the oldest batch."""
+        self._snapshot: tuple[Item[T], ...] | None = None
+        self._groups: dict[tuple[Selection[T], int], _Group] = {}
+
+    def __len__(self) -> int:
+        """Number of objects."""
+        return len(self._items)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest position that a stream can continue from."""
+        return self.number - len(self._batches)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether changes wait for the next flush."""
+        return bool(self._pending)
+
+    def record(self, key: str, row: T | None) -> None:
+        """Record the new state of an object, or its deletion."""
+        self._pending[key] = row
+
+    def load(self, version: int) -> None:
+        """Take what was recorded as the initial list of *version*; nobody streams yet."""
+        self._apply()
+        self._base_version = self.version = version
+
+    def flush(self, version: int | None) -> None:
+        """Append what was recorded as one batch.
+
+        Args:
+            version: all changes up to it are recorded; None while changes may be missing.
+        """
+        if version is None:
+            version = self.version
+        if version < self.version:
+            # The server has another history: positions by version are meaningless from here on.
+            self.epoch = secrets.token_hex(6)
+            self._batches.clear()
+            self.changes = 0
+            self._base_version = version
+        self.version = version
+        changes = self._apply()
+        if changes:
+            self._snapshot = None
+            self._groups.clear()
+            self.number += 1
+            self.changes += len(changes)
+            self._batches.append(_Batch(changes, version))
+            while self.changes > self._max_changes:
+                dropped = self._batches.popleft()
+                self.changes -= len(dropped.changes)
+                self._base_version = dropped.version
+        elif self._batches:
+            self._batches[-1] = _Batch(self._batches[-1].changes, version)
+        else:
+            self._base_version = version
+
+    def _apply(self) -> tuple[Change[T], ...]:
+        """Update the items to what was recorded; return the changes."""
+        changes = []
+        for key, row in self._pending.items():
+            old = self._items.get(key)
+            new = None if row is None else Item(row, self._encode)
+            if new is not None:
+                self._items[key] = new
+            elif old is not None:
+                del self._items[key]
+            if old is not None or new is not None:
+                changes.append(Change(key, old, new))
+        self._pending = {}
+        return tuple(changes)
+
+    def snapshot(self) -> tuple[Item[T], ...]:
+        """Return all objects after the last batch; shared until the next one."""
+        if self._snapshot is None:
+            self._snapshot = tuple(self._items.values())
+        return self._snapshot
+
+    def position(self, digest: str, number: int) -> Position:
+        """Return the position after the batch *number*."""
+        at = number - self.oldest
+        version = self._batches[at - 1].version if at > 0 else self._base_version
+        return Position(digest, version, self.epoch, number)
+
+    def find(self, position: Position) -> int | None:
+        """Return the batch after which a stream continues; None if it has to list again."""
+        if position.epoch == self.epoch:
+            return position.number if self.oldest <= position.number <= self.number else None
+        if not 0 < position.version <= self.version:
+            return None  # this process is behind, or knows another history
+        number = self.number
+        for batch in reversed(self._batches):
+            if batch.version <= position.version:
+                return number
+            number -= 1
+        return number if 0 < self._base_version <= position.version else None
+
+    def since(self, number: int, selection: Selection[T]) -> Iterator[tuple[bytes, Item[T]]]:
+        """Yield the events of *selection* after the batch *number*, one or two per object.
+
+        Raises:
+            PositionLostError: the batch has left the log.
+        """
+        if not self.oldest <= number:
+            raise PositionLostError
+        merged: dict[str, Change[T]] = {}
+        for at in range(number - self.oldest, len(self._batches)):
+            for change in self._batches[at].changes:
+                first = merged.pop(change.key, change)
+                merged[change.key] = Change(change.key, first.old, change.new)
+        for change in merged.values():
+            yield from _events(change, selection)
+
+    def group(self, number: int, selection: Selection[T]) -> _Group:
+        """Return the events of *selection* after the batch *number*, encoded once for all streams.
+
+        Raises:
+            PositionLostError: the batch has left the log.
+        """
+        found = self._groups.get((selection, number))
+        if found is None:
+            frames = [frame(name, item.data) for name, item in self.since(number, selection)]
+            if frames:
+                frames[-1] = _with_id(frames[-1], self.position(selection.digest, self.number))
+            chunk = b"".join(frames) if sum(map(len, frames)) <= PIECE_SIZE else None
+            found = self._groups[selection, number] = _Group(tuple(frames), chunk)
+        return found
+
+    def validate(self) -> None:
+        """Check the counts; for tests.
+
+        Raises:
+            AssertionError: they are wrong.
+        """
+        kept = sum(len(batch.changes) for batch in self._batches)
+        if kept != self.changes or kept > self._max_changes or self.oldest < 0:
+            raise AssertionError("the counts do not match the batches")
+        versions = [self._base_version, *(batch.version for batch in self._batches)]
+        if versions != sorted(versions) or versions[-1] != self.version:
+            raise AssertionError("the versions of the batches decrease")
+
+
+class Subscription(Generic[T]):
+    """The state of one stream: its position, and what is left of a list."""
+
+    def __init__(
+        self, log: ChangeLog[T], selection: Selection[T], *, after: Position | None
+    ) -> None:
+        """Continue after a position, or begin with a list.
+
+        Raises:
+            PositionLostError: the stream cannot continue there.
+        """
+        self._log = log
+        self._selection = selection
+        self._rest: Iterator[bytes] | None
+        self.number = log.number
+        """Number of the last batch whose events were sent, or are in the rest."""
+        self._sent_id = ""
+        if after is None:
+            listed = (
+                frame(b"list", item.data) for item in log.snapshot() if selection.matches(item.row)
+            )
+            self._rest = _pieces(_chain(listed, self._synced()))
+            return
+        number = log.find(after) if after.digest == selection.digest else None
+        if number is None:
+            raise PositionLostError
+        self.number = number
+        changes = [frame(name, item.data) for name, item in log.since(number, selection)]
+        self.number = log.number
+        self._rest = _pieces(_chain(changes, self._synced()))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether there is nothing to send."""
+        return self._rest is None and self.number == self._log.number
+
+    def next_chunk(self) -> bytes | None:
+        """Return what to send next; None if there is nothing.
+
+        Raises:
+            PositionLostError: the client reads so slowly that its position has left the log.
+        """
+        if self._rest is not None:
+            piece = next(self._rest, None)
+            if piece is not None:
+                return piece
+            self._rest = None
+        if self.number == self._log.number:
+            return None
+        group = self._log.group(self.number, self._selection)
+        self.number = self._log.number
+        if not group.frames:
+            return None
+        self._sent_id = str(self._position())
+        if group.chunk is not None:
+            return group.chunk
+        self._rest = _pieces(group.frames)
+        return next(self._rest)
+
+    def heartbeat(self) -> bytes:
+        """Return a comment, with the position if that has changed since it was sent."""
+        current = str(self._position())
+        if not self.is_current or current == self._sent_id:
+            return b": heartbeat\n\n"
+        self._sent_id = current
+        return b": heartbeat\nid: %b\n\n" % current.encode()
+
+    def _position(self) -> Position:
+        return self._log.position(self._selection.digest, self.number)
+
+    def _synced(self) -> bytes:
+        position = self._position()
+        self._sent_id = str(position)
+        return _with_id(frame(SYNCED, b"{}"), position)
+
+
+def frame(name: bytes, data: bytes) -> bytes:
+    """Encode one event; *data* has no line breaks."""
+    return b"event: %b\ndata: %b\n\n" % (name, data)
+
+
+def _with_id(event: bytes, position: Position) -> bytes:
+    return b"%bid: %b\n\n" % (event[:-1], str(position).encode())
+
+
+def _events(change: Change[T], selection: Selection[T]) -> Iterator[tuple[bytes, Item[T]]]:
+    """Yield the events of a change for the streams of *selection*."""
+    old = change.old if change.old and selection.matches(change.old.row) else None
+    new = change.new if change.new and selection.matches(change.new.row) else None
+    if old is not None and new is not None and old.row.uid == new.row.uid:
+        yield b"modified", new
+        return
+    if old is not None:
+        # It may go on outside of the selection: then that state is the last one.
+        left = change.new if change.new and change.new.row.uid == old.row.uid else old
+        yield b"deleted", left
+    if new is not None:
+        yield b"added", new
+
+
+def _chain(frames: Iterable[bytes], last: bytes) -> Iterator[bytes]:
+    yield from frames
+    yield last
+
+
+def _pieces(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Join *frames* to pieces of a limited size, one at a time."""
+    piece: list[bytes] = []
+    size = 0
+    for each in frames:
+        piece.append(each)
+        size += len(each)
+        if size >= PIECE_SIZE:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
