@@ -125,6 +125,13 @@ removes it once the queue has capacity for the pod."""
 WHY = "batholith.io/why"
 """Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
 
+TASK = "batholith.io/task"
+POD = "batholith.io/pod"
+PARTITION = "batholith.io/partition"
+"""Annotations of a Command: the task, pod or partition (of the task) that it restarts."""
+OPERATION = "batholith.io/operation"
+"""Annotation of what the REST API creates: the id of the operation that it belongs to."""
+
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
 again. The job controller then counts no retry and applies no policy."""
