@@ -129,8 +129,10 @@ TASK = "batholith.io/task"
 POD = "batholith.io/pod"
 PARTITION = "batholith.io/partition"
 """Annotations of a Command: the task, pod or partition (of the task) that it restarts."""
+SUBMITTED_BY = "batholith.io/submitted-by"
+"""Annotation of a job: the user who created it through the REST API."""
 OPERATION = "batholith.io/operation"
-"""Annotation of what the REST API creates: the id of the operation that it belongs to."""
+"""Annotation of an object that a POST to the REST API has created: the id of that operation."""
 
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
