@@ -24,8 +24,10 @@ from ..store.migrations import MIGRATIONS
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
+from .client_certificates import accept_client_certificates
 from .commands import CommandService
 from .dependencies import AppState
+from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,9 @@ class ApiSettings:
     certificate: KeyPairFiles | None = None
     """Serving certificate, reloaded when it changes; without it the API serves plain HTTP."""
 
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """Who may call, how often, and with which identity."""
+
     limits: Limits = field(default_factory=Limits)
     """Limits of the listener."""
 
@@ -79,20 +84,27 @@ async def serve(
 
     Raises:
         CertificateFilesError: the certificate cannot be served.
+        ClientCaError: the authorities of client certificates cannot be loaded.
         StoreError: the store's URL cannot be used, or its schema version is too new.
     """
     serving_certificate, files = ServingCertificate(), None
     if settings.certificate is not None:
         files = _load_certificate(settings.certificate, serving_certificate)
+    if settings.security.client_ca_file is not None:
+        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
         caches = Caches(client)
         commands = CommandService(client, store, caches.jobs, clock=clock)
+        security = settings.security
+        reviewer = AccessReviewer(client, clock=clock, audiences=security.audiences)
         state = AppState(
             client=client,
             caches=caches,
-            reviewer=AccessReviewer(client, clock=clock),
+            reviewer=reviewer,
+            callers=Callers(client, reviewer, security, clock=clock),
+            security=security,
             commands=commands,
             store=store,
         )
