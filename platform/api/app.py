@@ -9,13 +9,15 @@ from . import problems
 from .audit import AuditMiddleware, RouteMiddleware
 from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState
+from .idempotency import IdempotencyMiddleware
 from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
-from .routes import commands, cronjobs, jobflows, jobs
+from .routes import bulk, commands, cronjobs, jobflows, jobs
 
 ROUTERS = (
     jobs.router,
     commands.router,
+    bulk.router,
     jobflows.router,
     cronjobs.router,
 )
@@ -55,6 +57,7 @@ def create_app(state: AppState) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     # The last one is the outermost.
+    app.add_middleware(IdempotencyMiddleware, service=state.idempotency)
     app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AuthenticationMiddleware, callers=state.callers)

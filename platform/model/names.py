@@ -96,6 +96,8 @@ VALIDATING_CONFIGURATIONS = Resource(
 SCHEDULER_NAME = "volcano"
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
+QUEUE_COMMAND_NAMESPACE = "default"
+"""Namespace in which the REST API creates Commands for queues, which have none."""
 
 # Volcano's labels and annotations: wire names, never renamed.
 JOB_NAME = "volcano.sh/job-name"
