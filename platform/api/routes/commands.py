@@ -1,7 +1,7 @@
 """Routes of commands on jobs and queues: issue one, and read the outcomes."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -41,10 +41,10 @@ Wait = Annotated[
         examples=["30s"],
     ),
 ]
-_LOCATION = {
+_LOCATION: dict[str, Any] = {
     "headers": {"Location": {"schema": {"type": "string"}, "description": "Path of the command."}}
 }
-_ISSUED = {
+_ISSUED: dict[int | str, dict[str, Any]] = {
     202: _LOCATION,
     200: {"model": CommandResult, "description": "With `wait`: what the command has led to."}
     | _LOCATION,
