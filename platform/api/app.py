@@ -11,10 +11,12 @@ from . import openapi, problems
 from .audit import AuditMiddleware, RouteMiddleware
 from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState, Caller
+from .idempotency import IdempotencyMiddleware
 from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
 from .operations import OperationMiddleware, OperationTable, check_query
 from .routes import (
+    bulk,
     commands,
     cronjobs,
     events,
@@ -30,6 +32,7 @@ from .routes import (
 ROUTERS = (
     jobs.router,
     commands.router,
+    bulk.router,
     jobflows.router,
     cronjobs.router,
     pods.router,
@@ -87,6 +90,7 @@ def create_app(state: AppState) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(_check_request)])
     # The last one is the outermost.
+    app.add_middleware(IdempotencyMiddleware, service=state.idempotency)
     app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AuthenticationMiddleware, callers=state.callers)

@@ -21,13 +21,16 @@ from ..machinery.file_watcher import FileWatcher
 from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
+from ..store.idempotency import IdempotencyStore
 from ..store.migrations import MIGRATIONS
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
 from .client_certificates import accept_client_certificates
+from .command_waits import CommandWaits
 from .commands import CommandService
 from .dependencies import AppState
+from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 from .queue_summaries import summarize_queue
@@ -103,7 +106,9 @@ async def serve(
     try:
         store = CommandStore(database)
         caches = Caches(client)
-        commands = CommandService(client, store, caches.jobs, clock=clock)
+        commands = CommandService(client, store, caches, clock=clock)
+        idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
+        waits = CommandWaits(caches, commands.outcomes)
         security = settings.security
         reviewer = AccessReviewer(client, clock=clock, audiences=security.audiences)
         state = AppState(
@@ -113,6 +118,8 @@ async def serve(
             callers=Callers(client, reviewer, security, clock=clock),
             security=security,
             commands=commands,
+            waits=waits,
+            idempotency=idempotency,
             store=store,
             streams=_new_streams(caches, settings, clock),
         )
@@ -124,6 +131,7 @@ async def serve(
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
             tasks.create_task(supervise("rest streams", state.streams.run))
+            tasks.create_task(idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
@@ -138,6 +146,7 @@ async def serve(
             finally:
                 # Drain requests in flight before closing the listener.
                 server.should_exit = True
+                waits.stop()
                 await serving
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)
