@@ -33,6 +33,7 @@ COMMANDS = sa.Table(
     sa.Index("commands_by_job", "namespace", "job", "received_at"),
     sa.Index("commands_by_state", "state"),
     sa.Index("commands_by_command", "namespace", "command"),
+    sa.Index("commands_by_finish", "finished_at"),
 )
 
 
