@@ -14,6 +14,9 @@ from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
+from .job_kinds import KINDS, JobKind
+from .job_summaries import JobKindName
+from .problems import ProblemError
 from .schemas.problem import Problem
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -54,7 +57,19 @@ async def _operation_id() -> uuid.UUID:
     return uuid.uuid4()
 
 
+def _job_kind(
+    kind: Annotated[JobKindName, Path(description="Kind of the jobs.")],
+    state: Annotated[AppState, Depends(_app_state)],
+) -> JobKind:
+    found = KINDS[kind]
+    if not state.caches.of(kind).is_served:
+        raise ProblemError(404, f"this cluster does not serve jobs of the kind {found.label}")
+    return found
+
+
 Caller = Annotated[AuthenticatedCaller, Depends(_caller)]
 State = Annotated[AppState, Depends(_app_state)]
+Kind = Annotated[JobKind, Depends(_job_kind)]
+"""The kind in the path, as ``{kind:job_kind}``; 404 if the cluster does not serve it."""
 OperationId = Annotated[uuid.UUID, Depends(_operation_id)]
 """Identifies what a POST creates: names of objects and ids of rows are derived from it."""

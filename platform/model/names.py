@@ -125,6 +125,11 @@ removes it once the queue has capacity for the pod."""
 WHY = "batholith.io/why"
 """Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
 
+SUBMITTED_BY = "batholith.io/submitted-by"
+"""Annotation of a job: the user who created it through the REST API."""
+OPERATION = "batholith.io/operation"
+"""Annotation of an object that a POST to the REST API has created: the id of that operation."""
+
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
 again. The job controller then counts no retry and applies no policy."""

@@ -16,6 +16,7 @@ from ...model.validation import DNS1123_SUBDOMAIN
 from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
 from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
+from ..job_summaries import summarize_volcano
 from ..problems import ProblemError
 from ..schemas.jobs import JobOut
 from ..schemas.problem import Problem
@@ -145,7 +146,7 @@ async def create_job(
     job_name = (body.name if body else None) or _generate_name(name)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
-        return JobOut.of(await state.client.create(JOBS, job, namespace=namespace, view=Job))
+        created = await state.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:
         existing = await state.client.get(JOBS, job_name, namespace=namespace, view=Job)
         meta = existing.metadata
@@ -153,7 +154,8 @@ async def create_job(
         if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
             text = f"job {job_name!r} exists, and was not created by such a request"
             raise ProblemError(409, text) from None
-        return JobOut.of(existing)
+        created = existing
+    return JobOut.of(summarize_volcano(created))
 
 
 async def _list(state: AppState, caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:

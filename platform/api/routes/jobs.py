@@ -1,48 +1,55 @@
-"""Routes of jobs: list and get."""
+"""Routes of jobs of all kinds: list and get."""
 
 from fastapi import APIRouter
 
 from ...kube.errors import NotFoundError
-from ...model.job import Job
-from ...model.names import JOBS
 from ..auth import AccessAttributes
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
+from ..dependencies import PROBLEMS, AppState, Caller, Kind, Name, Namespace, State
+from ..job_kinds import JobKind
 from ..problems import ProblemError
 from ..schemas.jobs import JobList, JobOut
 
 router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
-async def _job(state: AppState, namespace: str, name: str) -> Job:
-    try:
-        return await state.client.get(JOBS, name, namespace=namespace, view=Job)
-    except NotFoundError:
-        raise ProblemError(404, f"job {name!r} not found in namespace {namespace!r}") from None
+def _list(state: AppState, kind: JobKind, namespace: str = "") -> JobList:
+    found = [
+        JobOut.of(kind.summarize(job))
+        for job in state.caches.of(kind).informer
+        if namespace in ("", job.metadata.namespace)
+    ]
+    found.sort(key=lambda job: (job.namespace, job.name))
+    return JobList(items=found, next_cursor=None, total=len(found))
 
 
-@router.get("/jobs", summary="Jobs of all namespaces")
-async def list_all_jobs(state: State, caller: Caller) -> JobList:
+@router.get("/{kind:job_kind}", summary="Jobs of all namespaces")
+async def list_all_jobs(kind: Kind, state: State, caller: Caller) -> JobList:
     """List the jobs of all namespaces."""
     await state.reviewer.authorize(
-        caller.user, AccessAttributes(verb="list", resource=JOBS, namespace="")
+        caller.user, AccessAttributes(verb="list", resource=kind.resource, namespace="")
     )
-    found = await state.client.list(JOBS, view=Job)
-    return JobList(items=[JobOut.of(job) for job in found.items])
+    return _list(state, kind)
 
 
-@router.get("/namespaces/{namespace}/jobs", summary="Jobs of one namespace")
-async def list_jobs(namespace: Namespace, state: State, caller: Caller) -> JobList:
-    """List the jobs of a namespace in key order; an unknown namespace has none."""
+@router.get("/namespaces/{namespace}/{kind:job_kind}", summary="Jobs of one namespace")
+async def list_jobs(namespace: Namespace, kind: Kind, state: State, caller: Caller) -> JobList:
+    """List the jobs of a namespace; an unknown namespace has none."""
     await state.reviewer.authorize(
-        caller.user, AccessAttributes(verb="list", resource=JOBS, namespace=namespace)
+        caller.user, AccessAttributes(verb="list", resource=kind.resource, namespace=namespace)
     )
-    found = await state.client.list(JOBS, namespace=namespace, view=Job)
-    return JobList(items=[JobOut.of(job) for job in found.items])
+    return _list(state, kind, namespace)
 
 
-@router.get("/namespaces/{namespace}/jobs/{name}", summary="One job")
-async def get_job(namespace: Namespace, name: Name, state: State, caller: Caller) -> JobOut:
+@router.get("/namespaces/{namespace}/{kind:job_kind}/{name}", summary="One job")
+async def get_job(
+    namespace: Namespace, kind: Kind, name: Name, state: State, caller: Caller
+) -> JobOut:
     """Return phase and counts of a job."""
-    act = AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
+    act = AccessAttributes(verb="get", resource=kind.resource, namespace=namespace, name=name)
     await state.reviewer.authorize(caller.user, act)
-    return JobOut.of(await _job(state, namespace, name))
+    try:
+        found = await caller.client.get(kind.resource, name, namespace=namespace, view=kind.view)
+    except NotFoundError:
+        text = f"{kind.label} {name!r} not found in namespace {namespace!r}"
+        raise ProblemError(404, text) from None
+    return JobOut.of(kind.summarize(found))
