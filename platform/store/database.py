@@ -32,7 +32,7 @@ _BUSY_TIMEOUT = 1.0
 """Seconds SQLite waits for another process's lock; less than TRANSACTION_TIMEOUT, so that its
 error is reported."""
 
-_PERMANENT_ERRORS = (
+PERMANENT_ERRORS = (
     sa.exc.DataError,
     sa.exc.IntegrityError,
     sa.exc.NotSupportedError,
@@ -160,7 +160,7 @@ class Database:
             raise StoreUnavailableError(
                 f"no response from the store within {TRANSACTION_TIMEOUT} s"
             ) from error
-        except _PERMANENT_ERRORS:
+        except PERMANENT_ERRORS:
             raise
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             cause = getattr(error, "orig", None) or error
@@ -205,7 +205,7 @@ def _run_all(works: Sequence[Callable[[sa.Connection], Any]], db: sa.Connection)
 
 def _is_connection_error(error: Exception) -> bool:
     """Return whether each write of a transaction would fail with *error*."""
-    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, _PERMANENT_ERRORS)
+    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, PERMANENT_ERRORS)
 
 
 def _transact(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
