@@ -17,6 +17,7 @@ EXPOSED_HEADERS = b"Date, ETag, Location, Retry-After, Warning"
 PREFLIGHT_MAX_AGE = b"600"
 """Seconds for which a browser may keep the answer to a preflight request."""
 
+_STARTS, _ENDS = ("^", "//"), ("$", ":", "(:|$)", "($|:)")
 _NO_CONTENT = 204
 _VARY = (b"vary", b"Origin")
 
@@ -43,15 +44,28 @@ class OriginPatterns:
 
 
 def _compile(pattern: str) -> "re2._Regexp[str]":
-    begins = pattern.startswith(("^", "//", "(?i)^", "(?i)//"))
-    ends = pattern.endswith(("$", ":"))
-    if not (begins and ends):
-        text = "it must begin with ^ or // and end with $ or :, to match whole host names"
+    if not pattern.startswith(_STARTS) or not pattern.endswith(_ENDS) or _has_alternatives(pattern):
+        text = "it must begin with ^ or // and end with $, : or (:|$), to match whole host names"
         raise OriginPatternError(f"invalid origin pattern {pattern!r}: {text}")
     try:
         return re2.compile(pattern)
     except re2.error as error:
         raise OriginPatternError(f"invalid origin pattern {pattern!r}: {error}") from error
+
+
+def _has_alternatives(pattern: str) -> bool:
+    """Return whether *pattern* has alternatives outside of parentheses, each with its own ends."""
+    depth, escaped = 0, False
+    for sign in pattern:
+        if escaped:
+            escaped = False
+        elif sign == "\\":
+            escaped = True
+        else:
+            depth += (sign == "(") - (sign == ")")
+            if sign == "|" and depth == 0:
+                return True
+    return False
 
 
 class CorsMiddleware:
