@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +19,8 @@ from support.polling import wait_for
 
 from batholith.api import auth
 from batholith.api.auth import AccessAttributes, AccessReviewer, UserInfo, jwt_expiration
+from batholith.api.client_certificates import ClientCertificate
+from batholith.api.identity import Callers, SecuritySettings
 from batholith.api.problems import ProblemError
 from batholith.api.review_cache import ExpiringCache, SingleFlight
 from batholith.kube.client.client import Client, ClientOptions
@@ -69,11 +71,13 @@ async def reviewing(
     reviews.resume.set()
     app = web.Application()
     app.router.add_post("/{path:.*}", reviews.serve)
-    async with TestServer(app) as server:
-        credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
-        options = ClientOptions(max_attempts=1)
-        async with Client(credentials, user_agent="tests", options=options) as client:
-            yield AccessReviewer(client, clock=clock, audiences=audiences), reviews, server
+    async with TestServer(app) as server, client_of(server) as client:
+        yield AccessReviewer(client, clock=clock, audiences=audiences), reviews, server
+
+
+def client_of(server: TestServer) -> Client:
+    credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
+    return Client(credentials, user_agent="tests", options=ClientOptions(max_attempts=1))
 
 
 async def status_of(reviewer: AccessReviewer, token: str) -> int:
@@ -248,6 +252,80 @@ async def test_the_message_of_a_denial_names_what_is_denied() -> None:
         reviews.allowed = False
         with pytest.raises(ProblemError, match="user 'ada' cannot get pods/log in namespace 'n'"):
             await reviewer.authorize(ADA, attributes)
+
+
+# Callers.
+
+
+@asynccontextmanager
+async def calling(
+    clock: FakeClock, **settings: Any
+) -> AsyncIterator[tuple[Callable[..., Awaitable[int]], Reviews]]:
+    """A function that authenticates a caller, and returns the status of the response."""
+    async with reviewing(clock) as (reviewer, reviews, server), client_of(server) as client:
+        callers = Callers(client, reviewer, SecuritySettings(**settings), clock=clock)
+
+        async def call(
+            token: str = "", *, source: str = "a", certificate: ClientCertificate | None = None
+        ) -> int:
+            header = f"Bearer {token}" if token else None
+            try:
+                await callers.authenticate(header, certificate=certificate, source=source)
+            except ProblemError as problem:
+                return problem.status
+            return 200
+
+        yield call, reviews
+
+
+async def test_invalid_tokens_count_against_their_address_alone() -> None:
+    clock = FakeClock()
+    async with calling(clock, caller_rate=1) as (call, reviews):
+        reviews.accepted = False
+        assert [await call(f"bad-{each}") for each in range(5)] == [401, 401, 429, 429, 429]
+        assert await call("bad-5", source="b") == 401
+        assert len(reviews.specs) == 3
+        await clock.advance(1)
+        assert [await call(f"bad-{each}") for each in (6, 7)] == [401, 429]
+
+
+async def test_valid_tokens_do_not_count_against_their_address() -> None:
+    clock = FakeClock()
+    async with calling(clock, caller_rate=1) as (call, _):
+        for each in range(10):
+            assert await call(f"good-{each}") == 200
+            await clock.advance(1)  # all are of one user, who has a limit of its own
+
+
+async def test_a_known_token_is_reviewed_again_during_a_flood() -> None:
+    """Others at the same address, of an Ingress for instance, do not lock its user out."""
+    clock = FakeClock()
+    async with calling(clock, caller_rate=0.01) as (call, reviews):
+        assert await call("known") == 200
+        reviews.accepted = False
+        assert [await call(f"bad-{each}") for each in range(2)] == [401, 429]
+        reviews.accepted = True
+        await clock.advance(auth.TOKEN_CACHE_TTL)
+        for token, status in (("new", 429), ("known", 429)):
+            assert await call(token) == status
+        assert [each["token"] for each in reviews.specs] == ["known", "bad-0", "known"]
+
+
+async def test_a_certificate_that_expires_during_the_connection_is_rejected() -> None:
+    clock = FakeClock()
+    certificate = ClientCertificate(user=ADA, expires_at=clock.now() + timedelta(seconds=5))
+    async with calling(clock, impersonate=True) as (call, _):
+        assert await call(certificate=certificate) == 200
+        await clock.advance(5)
+        assert await call(certificate=certificate) == 401
+
+
+async def test_a_user_whose_name_a_header_cannot_contain_is_not_impersonated() -> None:
+    clock = FakeClock()
+    user = UserInfo(username="ada ", groups=())
+    certificate = ClientCertificate(user=user, expires_at=clock.now() + timedelta(seconds=5))
+    async with calling(clock, impersonate=True) as (call, _):
+        assert await call(certificate=certificate) == 403
 
 
 # The caches themselves.
