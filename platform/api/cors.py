@@ -17,7 +17,8 @@ EXPOSED_HEADERS = b"Date, ETag, Location, Retry-After, Warning"
 PREFLIGHT_MAX_AGE = b"600"
 """Seconds for which a browser may keep the answer to a preflight request."""
 
-_STARTS, _ENDS = ("^", "//"), ("$", ":", "(:|$)", "($|:)")
+_STARTS = ("^", "//", "(?i)^", "(?i)//")
+_ENDS = ("$", ":", "(:|$)", "($|:)")
 _NO_CONTENT = 204
 _VARY = (b"vary", b"Origin")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import BaseTestServer, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
@@ -66,7 +66,7 @@ class Reviews:
 @asynccontextmanager
 async def reviewing(
     clock: FakeClock, *audiences: str
-) -> AsyncIterator[tuple[AccessReviewer, Reviews, TestServer]]:
+) -> AsyncIterator[tuple[AccessReviewer, Reviews, BaseTestServer]]:
     reviews = Reviews()
     reviews.resume.set()
     app = web.Application()
@@ -75,7 +75,7 @@ async def reviewing(
         yield AccessReviewer(client, clock=clock, audiences=audiences), reviews, server
 
 
-def client_of(server: TestServer) -> Client:
+def client_of(server: BaseTestServer) -> Client:
     credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
     return Client(credentials, user_agent="tests", options=ClientOptions(max_attempts=1))
 
