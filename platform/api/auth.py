@@ -103,7 +103,7 @@ class AuthenticatedToken:
     user: UserInfo
 
     expires_at: datetime | None
-    """Expiration by the wall clock; None if the token does not tell it."""
+    """Expiration by the wall clock; None if it is not in the token."""
 
 
 _Question = tuple[bytes, AccessAttributes]
@@ -268,11 +268,11 @@ def jwt_expiration(token: str) -> datetime | None:
 
     The signature is not verified: the time may only shorten what the cluster allows.
     """
-    parts = token.split(".")
-    if len(parts) != 3:
+    segments = token.split(".")
+    if len(segments) != 3:
         return None
     try:
-        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        payload = base64.urlsafe_b64decode(segments[1] + "=" * (-len(segments[1]) % 4))
         expiration = msgspec.json.decode(payload, type=_Claims).exp
         return None if expiration is None else datetime.fromtimestamp(expiration, UTC)
     except (ValueError, OverflowError, OSError, RecursionError, binascii.Error):

@@ -15,7 +15,7 @@ REQUEST_HEADERS = (
 )
 EXPOSED_HEADERS = b"Date, ETag, Location, Retry-After, Warning"
 PREFLIGHT_MAX_AGE = b"600"
-"""Seconds for which a browser may keep the answer to a preflight request."""
+"""Seconds for which a browser may cache the response to a preflight request."""
 
 _STARTS = ("^", "//", "(?i)^", "(?i)//")
 _ENDS = ("$", ":", "(:|$)", "($|:)")
@@ -70,7 +70,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 class CorsMiddleware:
-    """ASGI middleware: answers preflight requests, and marks responses for allowed origins."""
+    """ASGI middleware: responds to preflight requests, and marks responses for allowed origins."""
 
     def __init__(self, app: ASGIApp, *, origins: OriginPatterns) -> None:
         self._app = app
@@ -85,7 +85,7 @@ class CorsMiddleware:
         origin = headers.get(b"origin", b"")
         allowed = bool(origin) and self._origins.match(origin.decode("latin-1"))
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers and origin:
-            await _answer_preflight(send, origin if allowed else b"")
+            await _respond_to_preflight(send, origin if allowed else b"")
             return
 
         async def send_marked(message: Message) -> None:
@@ -100,8 +100,8 @@ class CorsMiddleware:
         await self._app(scope, receive, send_marked)
 
 
-async def _answer_preflight(send: Send, allowed_origin: bytes) -> None:
-    """Answer without headers of permission to an origin that is not allowed: browsers stop then."""
+async def _respond_to_preflight(send: Send, allowed_origin: bytes) -> None:
+    """Respond, to an origin that is not allowed without headers of permission."""
     headers = [_VARY]
     if allowed_origin:
         headers += [

@@ -81,7 +81,7 @@ async def rest(tmp_path: Path, security: SecuritySettings) -> AsyncIterator[Call
 
 
 async def test_nothing_is_served_without_a_valid_token(tmp_path: Path) -> None:
-    """Neither unknown paths nor malformed bodies tell anything."""
+    """Unknown paths and malformed bodies are not distinguished."""
     async with rest(tmp_path, SecuritySettings()) as caller:
         for method, path in (("GET", PATH), ("GET", "/v1/none"), ("PUT", PATH), ("GET", "/v1")):
             for header in ("", "Bearer", "Bearer ", "Basic YTpi", "Bearer wrong", "Bearer a b"):

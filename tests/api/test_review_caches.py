@@ -39,7 +39,7 @@ def jwt(payload: object) -> str:
 
 @dataclass
 class Reviews:
-    """An API server that answers reviews as a test says."""
+    """An API server that responds to reviews as configured by a test."""
 
     specs: list[dict[str, Any]] = field(default_factory=list)
     accepted: bool = True
@@ -294,7 +294,7 @@ async def test_valid_tokens_do_not_count_against_their_address() -> None:
     async with calling(clock, caller_rate=1) as (call, _):
         for each in range(10):
             assert await call(f"good-{each}") == 200
-            await clock.advance(1)  # all are of one user, who has a limit of its own
+            await clock.advance(1)  # all are of one user, whose own limit applies too
 
 
 async def test_a_known_token_is_reviewed_again_during_a_flood() -> None:

@@ -3,8 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from batholith.cli.components import _security
 from batholith.cli.main import app
+from batholith.cli.rest_flags import SecurityFlags
 
 TLS = ("--tls-cert-file=a", "--tls-private-key-file=b")
 
@@ -33,14 +33,13 @@ def test_contradictory_flags_are_rejected(flags: tuple[str, ...], message: str) 
 
 
 def test_flags_become_settings() -> None:
-    found = _security(
+    flags = SecurityFlags(
         audience=["a", "b"],
         impersonate_callers=True,
-        client_ca_file=None,
         caller_rate=0.5,
         cors_allowed_origins=["^https://a$,^https://b$", "//c$"],
-        tls=False,
     )
+    found = flags.settings(tls=False)
     assert found.audiences == ("a", "b")
     assert found.impersonate
     assert found.caller_rate == 0.5

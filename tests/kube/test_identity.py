@@ -114,7 +114,7 @@ async def test_the_certificate_of_the_client_is_not_sent_with_a_token(tmp_path: 
 
 
 async def test_a_rejected_token_of_a_caller_is_told_from_the_clients_own(tmp_path: Path) -> None:
-    """Nor does it make the client read its own token again."""
+    """The client does not read its own token again because of it."""
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("own")

@@ -36,7 +36,7 @@ from batholith.model.names import CRONJOBS, JOBS, Resource
 Json = dict[str, Any]
 
 OWN_ACCOUNT = service_account("api")
-EDITOR, NOBODY = "editor", "nobody"
+EDITOR, UNPRIVILEGED = "editor", "unprivileged"
 ROBOT = "system:serviceaccount:default:robot"
 OWN_WRITES = {"tokenreviews", "subjectaccessreviews"}
 """What the account of the REST API may create: reviews, which change nothing."""
@@ -57,7 +57,7 @@ _PLURALS = {
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKube]:
     require_realkube()
     options = RealKubeOptions(
-        users={"admin": MASTERS, EDITOR: ("team",), NOBODY: ()},
+        users={"admin": MASTERS, EDITOR: ("team",), UNPRIVILEGED: ()},
         crds=(*crds.load(), *crds.load_training()),
         audit=True,
         # A Command's owner is a job whose finalizers the caller may not change.
@@ -170,11 +170,11 @@ async def test_a_user_without_rights_is_forbidden_every_write_and_nothing_happen
         assert len(routes) >= 3
         before = len(api.server.kube.audit())
         for route in routes:
-            status, body = await api.call(NOBODY, route.method, route.path, route.body)
+            status, body = await api.call(UNPRIVILEGED, route.method, route.path, route.body)
             assert _is_forbidden(route, status, body), (route, status, body)
         await _all_written_down(api)
         written = api.writes(before)
-        assert {each[0] for each in written} <= {NOBODY}
+        assert {each[0] for each in written} <= {UNPRIVILEGED}
         assert {each[3] for each in written} == {403}
 
 
@@ -203,8 +203,8 @@ async def _write_all(api: Rest, user: str, suffix: str) -> None:
         ("PATCH", CRONJOB_PATH, {"suspend": True}, 200),
         ("POST", f"{CRONJOB_PATH}/jobs", {"name": f"manual-{suffix}"}, 201),
     ):
-        status, answer = await api.call(user, method, path, body)
-        assert status == expected, answer
+        status, response = await api.call(user, method, path, body)
+        assert status == expected, response
 
 
 EXPECTED = [("create commands", 201), ("patch cronjobs", 200), ("create jobs", 201)]
@@ -261,7 +261,7 @@ async def test_impersonated_users_have_no_more_rights_than_they_have(
         audiences=(AUDIENCE,),
         impersonate=True,
     ) as api:
-        token = await token_of(api.server, "default", "stranger", AUDIENCE)
+        token = await token_of(api.server, "default", "unprivileged", AUDIENCE)
         for route in write_routes():
             status, body = await api.call(token, route.method, route.path, route.body)
             assert _is_forbidden(route, status, body), (route, status, body)
@@ -347,7 +347,7 @@ async def test_our_account_may_not_write(kube: RealKube, tmp_path: Path) -> None
 
 
 async def test_a_token_is_not_outvoted_by_the_certificate_of_our_account(kube: RealKube) -> None:
-    """kube-apiserver authenticates by a client certificate before it looks at the token."""
+    """kube-apiserver authenticates by a client certificate in preference to a token."""
     async with server_view(kube) as server:
         credentials = Credentials(
             server=server.url,
