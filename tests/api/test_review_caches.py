@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import secrets
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -158,6 +160,17 @@ async def test_a_failed_review_is_an_error_of_the_server_and_not_cached(
         reviews.failure = 0
         assert await status_of(reviewer, "t") == 200
         await reviewer.authorize(ADA, LIST)
+
+
+async def test_a_malformed_review_is_an_error_that_does_not_contain_the_token() -> None:
+    """An error of the decoder contains what it could not decode."""
+    async with reviewing(FakeClock()) as (reviewer, reviews, _):
+        token = secrets.token_hex()
+        reviews.audiences = [{"token": token}]  # type: ignore[list-item]
+        with pytest.raises(ProblemError) as caught:
+            await reviewer.authenticate(token)
+        assert caught.value.status == 502
+        assert token not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_an_unreachable_api_server_is_503_for_all_who_wait() -> None:
