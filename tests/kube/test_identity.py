@@ -1,5 +1,7 @@
 """Requests with another identity than the client's own: their headers, certificates and errors."""
 
+import ast
+import inspect
 import ssl
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from support.raw_http_server import OK, RawConnection, RawHttpServer, raw_http_s
 
 from batholith.apiserver.http.auth import User
 from batholith.apiserver.http.impersonation import acting_user
+from batholith.kube.client import client as client_module
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity, IdentityError
@@ -215,3 +218,21 @@ def test_what_is_sent_is_what_the_server_reads(
     assert [each for each in found.groups if each not in added] == [
         each for each in groups if each not in added
     ]
+
+
+def test_each_request_of_a_client_has_its_identity() -> None:
+    """A request without it would be sent with the rights of the client itself."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(client_module)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ApiRequest"
+    ]
+    assert calls
+    assert [
+        ast.unparse(call)
+        for call in calls
+        if not any(
+            each.arg == "identity" and ast.unparse(each.value) == "self._identity"
+            for each in call.keywords
+        )
+    ] == []

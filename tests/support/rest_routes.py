@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 from support.admission import cronjob
 
-from batholith.api.app import create_app
 from batholith.model.names import CRONJOBS, JOBS, QUEUES, Resource
 
 Json = dict[str, Any]
@@ -53,9 +52,8 @@ def _object(resource: Resource, spec: Json) -> Json:
     }
 
 
-def write_routes() -> list[WriteRoute]:
-    """Return all requests that write, one of each kind for routes of several kinds."""
-    document = _description()
+def write_routes(document: Json) -> list[WriteRoute]:
+    """Return all requests that write by the OpenAPI *document*, for routes of several kinds all."""
     return [
         WriteRoute(method=method.upper(), path=path, body=_body(document, method, template))
         for template, operations in document["paths"].items()
@@ -63,20 +61,6 @@ def write_routes() -> list[WriteRoute]:
         if method in ("post", "put", "patch", "delete")
         for path in _paths(template, operation)
     ]
-
-
-def _description() -> Json:
-    """Return the OpenAPI document; its routes need no running services."""
-
-    class _State:
-        """What middlewares are created with."""
-
-        callers = None
-
-        class security:  # noqa: N801 - a field of the state
-            cors_allowed_origins = ()
-
-    return create_app(cast("Any", _State())).openapi()
 
 
 def _paths(template: str, operation: Json) -> Iterator[str]:
