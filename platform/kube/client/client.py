@@ -378,7 +378,7 @@ class Client:
         content_type: str = "application/json",
     ) -> bytes:
         return await self._transport.send(
-            ApiRequest(method, path, body, content_type, self._background, identity=self._identity)
+            ApiRequest(method, path, body, content_type, self._background, self._identity)
         )
 
 
