@@ -60,7 +60,7 @@ def decode_body(body: bytes) -> object:
             parse_constant=_reject_constant,
             parse_float=_finite,
         )
-        # Also rejects lone surrogates and numbers that no JSON library reads alike.
+        # Also rejects lone surrogates, which no UTF-8 text has.
         encoded = msgspec.json.encode(found)
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         detail = str(error) if isinstance(error, _DuplicateFieldError) else "the body is not JSON"

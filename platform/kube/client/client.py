@@ -208,7 +208,7 @@ class Client:
         )
         data = codec.encode_object(body, resource)
         request = ApiRequest("POST", path, data, background=self._background)
-        response = await self._transport.send(request)
+        response = await self._transport.exchange(request)
         return codec.decode(response.body, view), response.warnings
 
     @overload
@@ -387,8 +387,9 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        request = ApiRequest(method, path, body, content_type, self._background)
-        return (await self._transport.send(request)).body
+        return await self._transport.send(
+            ApiRequest(method, path, body, content_type, self._background)
+        )
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
