@@ -17,7 +17,7 @@ from batholith.api.job_summaries import JobSummary
 from batholith.api.job_views import CachedJob, CachedJobSpec
 from batholith.api.paging import Position, decode_cursor, encode_cursor
 from batholith.api.problems import ProblemError
-from batholith.api.selection import JobFilter
+from batholith.api.selection import JobFilter, TimeRange
 from batholith.model.job import JobState, JobStatus
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import SUBMITTED_BY
@@ -94,15 +94,17 @@ jobs = st.builds(
     generation=st.integers(1, 2),
     tier=st.sampled_from(("x", "y")),
 )
+limits = st.none() | st.integers(0, 5).map(lambda age: START + timedelta(seconds=age))
 filters = st.builds(
     JobFilter,
     namespace=st.sampled_from(("", "a", "c")),
     phases=st.frozensets(st.sampled_from(PHASES), max_size=2),
     queue=st.sampled_from((None, *QUEUES)),
     user=st.sampled_from((None, "ann")),
-    labels=st.sampled_from(("", "tier=x", "tier notin (x)")).map(parse_label_selector),
-    created_after=st.none() | st.integers(0, 5).map(lambda age: START + timedelta(seconds=age)),
-    created_before=st.none() | st.integers(0, 5).map(lambda age: START + timedelta(seconds=age)),
+    labels=st.sampled_from(
+        ("", "tier=x", "tier notin (x)", "tier in (x,y),tier!=y", "absent=a")
+    ).map(parse_label_selector),
+    created=st.builds(TimeRange.between, limits, limits),
 )
 
 
@@ -188,6 +190,7 @@ def test_a_job_that_stays_is_on_exactly_one_page(
     after: Position | None = None
     pauses: Iterator[list[Callable[[World], None]]] = iter(changes)
     while True:
+        world.select(JobFilter(labels=parse_label_selector("tier=x")), limit=1)
         page = world.select(
             JobFilter(), field=field, descending=descending, limit=limit, after=after
         )
@@ -238,6 +241,21 @@ def test_other_tasks_run_while_a_filter_examines_many_jobs(monkeypatch: pytest.M
     assert len(page.keys) == 48
 
 
+def test_jobs_are_grouped_by_the_labels_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batholith.api.job_index.LABELS", 2)
+    world = World()
+    world.put(new_job("a", "job", one="1", two="2", three="3"))
+    for label, value, total in (
+        ("one", "1", 1), ("two", "2", 1), ("one", "2", 0), ("three", "3", 1), ("two", "2", 1),
+    ):  # fmt: skip
+        wanted = JobFilter(labels=parse_label_selector(f"{label}={value}"))
+        assert world.select(wanted, limit=1).total == total
+        world.index.validate()
+    world.put(new_job("a", "job", two="3"))
+    assert world.select(JobFilter(labels=parse_label_selector("two=2")), limit=1).total == 0
+    assert world.select(JobFilter(labels=parse_label_selector("two=3")), limit=1).total == 1
+
+
 def test_the_encoded_summary_is_that_of_the_current_job() -> None:
     world = World()
     world.put(new_job("a", "job", phase="Pending"))
@@ -281,11 +299,13 @@ def test_a_cursor_of_another_query_is_rejected() -> None:
 def test_the_range_of_creation_times_begins_inclusively(
     after: float | None, before: float | None, matches: bool
 ) -> None:
-    limits = [None if each is None else START + timedelta(seconds=each) for each in (after, before)]
-    wanted = JobFilter(created_after=limits[0], created_before=limits[1])
+    first, end = (
+        None if each is None else START + timedelta(seconds=each) for each in (after, before)
+    )
+    wanted = JobFilter(created=TimeRange.between(first, end))
     assert wanted.matches(VOLCANO.summarize(new_job("a", "job"))) is matches
 
 
 def test_limits_at_the_end_of_time_are_after_all_jobs() -> None:
-    wanted = JobFilter(created_after=datetime.max.replace(tzinfo=UTC))
+    wanted = JobFilter(created=TimeRange.between(datetime.max.replace(tzinfo=UTC), None))
     assert not wanted.matches(VOLCANO.summarize(new_job("a", "job")))

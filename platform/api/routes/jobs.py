@@ -31,7 +31,7 @@ from ..paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..preconditions import IfMatch, KnownVersions, etag, is_known
 from ..problems import ProblemError, invalid_fields
 from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
-from ..selection import JobFilter
+from ..selection import JobFilter, TimeRange
 
 JSON = "application/json"
 COLLECTION = "/namespaces/{namespace}/{kind:job_kind}"
@@ -98,8 +98,7 @@ def _list_query(
             queue=queue,
             user=user,
             labels=_selector(label_selector),
-            created_after=created_after,
-            created_before=created_before,
+            created=TimeRange.between(created_after, created_before),
         ),
         sort=sort,
         limit=limit,
