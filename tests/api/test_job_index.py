@@ -93,6 +93,7 @@ jobs = st.builds(
     age=st.integers(0, 5),
     generation=st.integers(1, 2),
     tier=st.sampled_from(("x", "y")),
+    number=st.sampled_from(("1", "2", "many")),
 )
 limits = st.none() | st.integers(0, 5).map(lambda age: START + timedelta(seconds=age))
 filters = st.builds(
@@ -102,7 +103,18 @@ filters = st.builds(
     queue=st.sampled_from((None, *QUEUES)),
     user=st.sampled_from((None, "ann")),
     labels=st.sampled_from(
-        ("", "tier=x", "tier notin (x)", "tier in (x,y),tier!=y", "absent=a")
+        (
+            "",
+            "tier=x",
+            "tier notin (x)",
+            "tier in (x,y),tier!=y",
+            "absent=a",
+            "!absent,tier",
+            "!tier",
+            "tier>1",
+            "number>1,tier=x",
+            "number<3",
+        )
     ).map(parse_label_selector),
     created=st.builds(TimeRange.between, limits, limits),
 )
@@ -224,10 +236,10 @@ def test_other_tasks_run_while_a_filter_examines_many_jobs(monkeypatch: pytest.M
     monkeypatch.setattr("batholith.api.job_index.YIELD_EVERY", 10)
     world = World()
     for number in range(50):
-        world.put(new_job("a", f"job-{number:03}"))
+        world.put(new_job("a", f"job-{number:03}", number="2"))
 
     async def select() -> JobPage:
-        wanted = JobFilter(labels=parse_label_selector("!absent"))
+        wanted = JobFilter(labels=parse_label_selector("number>1"))
         request = PageRequest(filter=wanted, limit=50)
         selecting = asyncio.create_task(world.index.select(request))
         await asyncio.sleep(0)
