@@ -1,6 +1,6 @@
 """Informers of the REST API: jobs of all kinds, queues and PodGroups.
 
-Routes that answer from them authorize the caller by a SubjectAccessReview first.
+Routes that read from them authorize the caller by a SubjectAccessReview first.
 """
 
 import asyncio

@@ -180,7 +180,7 @@ def _metadata_errors(metadata: Json, *, namespace: str, user: str) -> Iterable[t
         if not isinstance(metadata.get(field), str | None):
             yield f"metadata.{field}", "must be a string"
     if metadata.get("name") and metadata.get("generateName"):
-        yield "metadata.generateName", "has no effect beside a name"
+        yield "metadata.generateName", "has no effect next to a name"
     for field in _SET_BY_SERVER:
         if metadata.get(field) is not None:
             yield f"metadata.{field}", "is set by the server"
@@ -199,8 +199,8 @@ def _marked(job: Json, *, operation: uuid.UUID, user: str) -> Json:
     marks = {OPERATION: str(operation), SUBMITTED_BY: user}
     metadata = {**given, "annotations": {**given.get("annotations", {}), **marks}}
     if not metadata.get("name"):
-        # A name of the operation's, so that a repetition meets the job; generateName stays, which
-        # tells the server that a conflict is one of generated names.
+        # A name of the operation's, so that a repetition meets the job; generateName stays: it
+        # marks the name as a generated one.
         prefix = metadata.get("generateName") or "job-"
         metadata["name"] = prefix[:_MAX_GENERATE_NAME] + operation.hex[:_ID_LENGTH]
     return {**job, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Lists of jobs: orders, groups, and pages while jobs come, change and go."""
+"""Lists of jobs: orders, groups, and pages while jobs are added, changed and removed."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -200,7 +200,7 @@ def test_a_job_that_stays_is_on_exactly_one_page(
     throughout = identities()
     seen: list[str] = []
     after: Position | None = None
-    pauses: Iterator[list[Callable[[World], None]]] = iter(changes)
+    between_pages: Iterator[list[Callable[[World], None]]] = iter(changes)
     while True:
         world.select(JobFilter(labels=parse_label_selector("tier=x")), limit=1)
         page = world.select(
@@ -210,7 +210,7 @@ def test_a_job_that_stays_is_on_exactly_one_page(
         after = page.last
         if after is None:
             break
-        for change in next(pauses, []):
+        for change in next(between_pages, []):
             change(world)
             throughout &= identities()
     world.index.validate()
@@ -232,7 +232,7 @@ def test_jobs_of_one_namespace_among_many_are_found_in_their_group() -> None:
 
 
 def test_other_tasks_run_while_a_filter_examines_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is deleted meanwhile is not on the page."""
+    """And what is deleted concurrently is not on the page."""
     monkeypatch.setattr("batholith.api.job_index.YIELD_EVERY", 10)
     world = World()
     for number in range(50):

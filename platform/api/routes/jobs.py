@@ -137,8 +137,8 @@ ListQuery = Annotated[_ListQuery, Depends(_list_query)]
 async def list_all_jobs(kind: Kind, query: ListQuery, state: State, caller: Caller) -> Response:
     """List the jobs of one kind in all namespaces, page by page.
 
-    A job that exists from the first page to the last is on exactly one of them, unless its phase or
-    queue changes meanwhile and the list is sorted by that.
+    A job that exists from the first page to the last is on exactly one of them, unless the list is
+    sorted by phase or queue and that of the job changes.
     """
     await state.reviewer.authorize(
         caller.user, AccessAttributes(verb="list", resource=kind.resource, namespace="")
