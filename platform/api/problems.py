@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +20,25 @@ MEDIA_TYPE = "application/problem+json"
 
 RETRY_AFTER = 2.0
 """``Retry-After`` in seconds while the Kubernetes API or the database is unavailable."""
+
+
+PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
+"""Reference to the schema of a problem, which is in the description of the API once."""
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the argument *responses* of a route that responds with problems of *statuses*.
+
+    Name only the statuses that are special to the route (404, 409, 410, 412): those that every
+    route of its kind has are added to the description of the API by :mod:`.openapi`.
+    """
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}},
+        }
+        for status in statuses
+    }
 
 
 class ProblemError(Exception):
