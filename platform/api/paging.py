@@ -1,7 +1,7 @@
 """Cursors of sorted lists: the position of the last item of a page.
 
-A position is a sort key, not a number, so that items which are added or removed elsewhere move nothing: an
-item that exists throughout, with the same sort key, is on exactly one page.
+A position is a sort key, not a number, so that items which are added or removed elsewhere
+move nothing: an item that exists throughout, with the same sort key, is on exactly one page.
 """
 
 import base64

@@ -20,7 +20,7 @@ from . import codec
 from .codec import ListScope, ObjectList
 from .config import Credentials
 from .flowcontrol import TokenBucketRateLimiter
-from .transport import ApiRequest, ClientOptions, Transport
+from .transport import ApiRequest, ApiResponse, ClientOptions, Transport
 from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
 T = TypeVar("T")
@@ -207,8 +207,7 @@ class Client:
             dryRun="All" if dry_run else "",
         )
         data = codec.encode_object(body, resource)
-        request = ApiRequest("POST", path, data, background=self._background)
-        response = await self._transport.exchange(request)
+        response = await self._exchange("POST", path, data)
         return codec.decode(response.body, view), response.warnings
 
     @overload
@@ -387,7 +386,16 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        return await self._transport.send(
+        return (await self._exchange(method, path, body, content_type)).body
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> ApiResponse:
+        return await self._transport.exchange(
             ApiRequest(method, path, body, content_type, self._background)
         )
 
