@@ -16,7 +16,6 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from ..model.names import OPERATION, SCHEDULER_NAME, SUBMITTED_BY
-from ..model.quantity import QuantityError, parse
 from .job_kinds import JobKind
 from .problems import ProblemError, invalid_fields
 from .schemas.jobs import JobManifest, ShortJob
@@ -92,7 +91,7 @@ def from_short(job: ShortJob) -> Json:
     """Return the Volcano job of a short form.
 
     Raises:
-        ProblemError: 422 if a quantity is malformed.
+        ProblemError: 422 if the gang has more pods than the job.
     """
     container: Json = {"name": TASK, "image": job.image}
     if job.command is not None:
@@ -135,23 +134,13 @@ def _resources(job: ShortJob) -> Json:
     limits: Json = {}
     for field, value in (("cpu", job.cpu), ("memory", job.memory)):
         if value is not None:
-            requests[field] = _quantity(field, value)
+            requests[field] = value
     if "memory" in requests:
         limits["memory"] = requests["memory"]
     if job.gpus:
         requests[GPU] = limits[GPU] = str(job.gpus)
     found = {"requests": requests, "limits": limits}
     return {name: amounts for name, amounts in found.items() if amounts}
-
-
-def _quantity(field: str, value: str | float) -> str:
-    try:
-        amount = parse(str(value))
-    except QuantityError as error:
-        raise invalid_fields((field, str(error))) from None
-    if amount.nanos < 0:
-        raise invalid_fields((field, "must not be negative"))
-    return str(value)
 
 
 def _from_manifest(body: Json, kind: JobKind) -> Json:
