@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..httpserver.buffering import BufferingListener
+from ..httpserver.buffering import BufferingConnection, BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
@@ -25,14 +25,16 @@ ABORT_MARGIN = 1.0
 
 
 class _Listener(BufferingListener):
-    """Accepts large bodies only where jobs are created, and from those who send a token."""
+    """Accepts large bodies only where jobs are created, and from those who have credentials."""
 
-    def body_limit_of(self, method: bytes, url: bytes, headers: Mapping[bytes, bytes]) -> int:
-        # The token is reviewed after the body is read: this keeps out who has none to send.
-        if not headers.get(b"authorization"):
+    def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
+        # Credentials are reviewed after the body is read: this rejects who has none at once.
+        tls = connection.transport.get_extra_info("ssl_object")
+        has_certificate = tls is not None and bool(tls.getpeercert(binary_form=True))
+        if not (has_certificate or headers.get(b"authorization")):
             return self.body_limit
-        path = unquote(url.partition(b"?")[0].decode("latin-1"))
-        return body_limit(method.decode("latin-1"), path)
+        method, url = connection.target
+        return body_limit(method, unquote(url.partition("?")[0]))
 
 
 class LimitedServer(uvicorn.Server):

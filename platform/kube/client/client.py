@@ -24,7 +24,7 @@ from .codec import ListScope, ObjectList
 from .config import Credentials
 from .flowcontrol import TokenBucketRateLimiter
 from .identity import Identity
-from .transport import ApiRequest, ClientOptions, Transport
+from .transport import ApiRequest, ApiResponse, ClientOptions, Transport
 from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
 T = TypeVar("T")
@@ -237,7 +237,7 @@ class Client:
             dryRun="All" if dry_run else "",
         )
         data = codec.encode_object(body, resource)
-        response = await self._transport.send(self._request("POST", path, data))
+        response = await self._exchange("POST", path, data)
         return codec.decode(response.body, view), response.warnings
 
     @overload
@@ -438,8 +438,16 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        request = self._request(method, path, body, content_type)
-        return (await self._transport.send(request)).body
+        return (await self._exchange(method, path, body, content_type)).body
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> ApiResponse:
+        return await self._transport.exchange(self._request(method, path, body, content_type))
 
     def _request(
         self,

@@ -183,7 +183,15 @@ class Transport:
                 await pool.close()
         self._pool = self._pool_without_cert = None
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> bytes:
+        """Send one request and return the body of its successful response.
+
+        Raises:
+            ApiError, ConnectionLostError: as :meth:`exchange`.
+        """
+        return (await self.exchange(request)).body
+
+    async def exchange(self, request: ApiRequest) -> ApiResponse:
         """Send one request and return its successful response.
 
         Raises:
