@@ -8,7 +8,19 @@ from fastapi.responses import HTMLResponse
 from . import problems
 from .dependencies import AppState
 from .limits import BodyLimitMiddleware
-from .routes import commands, cronjobs, events, jobflows, jobs, logs, pods, timeline, why
+from .routes import (
+    commands,
+    cronjobs,
+    events,
+    jobflows,
+    jobs,
+    logs,
+    podgroups,
+    pods,
+    queues,
+    timeline,
+    why,
+)
 
 ROUTERS = (
     jobs.router,
@@ -20,6 +32,8 @@ ROUTERS = (
     events.router,
     timeline.router,
     why.router,
+    queues.router,
+    podgroups.router,
 )
 
 

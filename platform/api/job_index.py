@@ -7,7 +7,8 @@ equality filters have groups of keys.
 import asyncio
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -133,6 +134,10 @@ class JobIndex:
                     del groups[before]
             if after is not None:
                 groups.setdefault(after, set()).add(key)
+
+    def phases_in_queue(self, queue: str) -> Mapping[str, int]:
+        """Return the number of jobs of *queue* by phase."""
+        return Counter(self._rows[key].phase for key in self._groups["queue"].get(queue, ()))
 
     def summary(self, key: str) -> JobSummary:
         """Return the summary of a job of a page, before the caller awaits anything."""
