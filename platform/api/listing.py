@@ -20,7 +20,7 @@ class ListPage(Generic[T]):
     """Number of items on all pages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # with slots, ListRequest[T](…) fails in Python 3.11
 class ListRequest(Generic[T]):
     """One page of a list."""
 

@@ -1,5 +1,6 @@
 """Create, change and delete queues, as the caller."""
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,10 @@ Json = dict[str, Any]
 
 MAX_ATTEMPTS = 10
 """Attempts of a write without ``If-Match`` whose object changes in between."""
+
+CONFLICT_DELAY = 0.02
+"""Seconds before the second attempt, and more before each further one: a conflict is with a write
+that may not be readable yet."""
 
 _MANIFEST_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
 _SET_BY_SERVER = frozenset(
@@ -170,7 +175,7 @@ async def change(
     if not given:
         raise invalid_fields(("body", "names nothing to change"))
     wanted = _spec(given)
-    for _ in range(MAX_ATTEMPTS):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             found = await client.get(QUEUES, name, view=_Spec)
             preconditions.check(found.metadata.resource_version)
@@ -182,6 +187,7 @@ async def change(
         except ConflictError:
             if preconditions.is_versioned:
                 raise preconditions.failed() from None
+        await asyncio.sleep(CONFLICT_DELAY * attempt)
     raise ProblemError(409, f"queue {name!r} changes all the time", retry_after=1)
 
 

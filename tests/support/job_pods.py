@@ -15,6 +15,9 @@ from support.embedded_apiserver import Server
 from support.polling import DEFAULT_TIMEOUT
 from support.rest import running_api, sqlite
 
+from batholith.admission.settings import AdmissionSettings
+from batholith.admission.webhooks import webhooks as admission_webhooks
+from batholith.agent.settings import AgentSettings
 from batholith.model import crds as definitions
 from batholith.model.admission import Webhook
 from batholith.model.names import JOB_NAME, JOB_NAMESPACE, JOBS, PODS, TASK_INDEX, TASK_SPEC
@@ -61,6 +64,16 @@ class RestSession:
         async with self.request("GET", path, token=token) as response:
             if response.content_type == "text/plain":
                 return response.status, await response.text()
+            return response.status, await response.json(content_type=None)
+
+    async def call(
+        self, method: str, path: str, body: object = None, **headers: str
+    ) -> tuple[int, Any]:
+        """Status and body of a request; underscores in *headers* are dashes."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.request(method, path, json=body, headers=given) as response:
+            if response.status == 304:
+                return 304, dict(response.headers)
             return response.status, await response.json(content_type=None)
 
     async def text(self, path: str) -> str:
@@ -156,6 +169,20 @@ async def logs_cluster(servers: ServerFactory, directory: Path) -> AsyncIterator
         rest_of(cluster, directory) as rest,
     ):
         yield rest
+
+
+@contextlib.asynccontextmanager
+async def objects_cluster(servers: ServerFactory, directory: Path) -> AsyncIterator[RestSession]:
+    """A server with Volcano's admission and the REST API; nothing runs pods."""
+    hooks = admission_webhooks(AdmissionSettings())
+    factory = WithDefinitions(servers)
+    async with (
+        factory.start(directory / "server", webhooks=hooks) as server,
+        server.client() as client,
+    ):
+        settings = AgentSettings(data_dir=directory / "agent", node_name=NODE)
+        async with rest_of(AgentCluster(server, client, settings), directory) as rest:
+            yield rest
 
 
 @contextlib.asynccontextmanager
