@@ -23,7 +23,9 @@ from .routes import (
     jobflows,
     jobs,
     logs,
+    podgroups,
     pods,
+    queues,
     timeline,
     watch,
     why,
@@ -41,6 +43,8 @@ ROUTERS = (
     timeline.router,
     why.router,
     watch.router,
+    queues.router,
+    podgroups.router,
 )
 
 

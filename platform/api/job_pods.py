@@ -8,7 +8,7 @@ from ..model.meta import ObjectMeta
 from ..model.names import PODS
 from ..model.validation import label_value_error
 from .job_kinds import JobKind
-from .job_summaries import JobSummary
+from .job_summaries import JobSummary, is_final
 from .job_views import CachedObject
 from .pod_views import JobPod
 from .problems import ProblemError
@@ -98,7 +98,7 @@ class JobPods:
             )
         except NotFoundError:
             return True
-        return job.metadata.uid != meta.uid or self.kind.summarize(job).finished_at is not None
+        return job.metadata.uid != meta.uid or is_final(self.kind.summarize(job).phase)
 
     def in_order(self, pods: list[JobPod]) -> list[JobPod]:
         """Return *pods* in the order of the tasks and their indexes."""

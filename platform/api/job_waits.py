@@ -15,7 +15,7 @@ from ..model.names import SCHEDULER_NAME, WHY
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase
 from ..model.queue import Queue, QueueState
 from .explanations import Explanation, decode_explanation
-from .job_summaries import JobSummary, Phase
+from .job_summaries import JobSummary, Phase, is_final
 
 
 class WaitReason(StrEnum):
@@ -123,7 +123,7 @@ def newest(podgroups: Iterable[PodGroup]) -> PodGroup | None:
 
 def _by_lifecycle(job: JobSummary) -> tuple[bool, WaitReason, str] | None:
     """Return what follows from the phase of the job alone."""
-    if job.finished_at is not None:
+    if is_final(job.phase):
         return False, WaitReason.FINISHED, f"the job has finished: {job.phase}"
     if job.deleting:
         return False, WaitReason.DELETING, "the job is being deleted"

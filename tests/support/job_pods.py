@@ -12,12 +12,15 @@ from support.agent import container
 from support.agent_cluster import NODE, AgentCluster, agent_cluster
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
-from support.polling import DEFAULT_TIMEOUT
+from support.polling import DEFAULT_TIMEOUT, wait_until_true
 from support.rest import running_api, sqlite
 
+from batholith.admission.settings import AdmissionSettings
+from batholith.admission.webhooks import webhooks as admission_webhooks
+from batholith.agent.settings import AgentSettings
 from batholith.model import crds as definitions
 from batholith.model.admission import Webhook
-from batholith.model.names import JOB_NAME, JOB_NAMESPACE, JOBS, PODS, TASK_INDEX, TASK_SPEC
+from batholith.model.names import JOB_NAME, JOB_NAMESPACE, JOBS, PODS, QUEUES, TASK_INDEX, TASK_SPEC
 
 Json = dict[str, Any]
 
@@ -63,6 +66,16 @@ class RestSession:
                 return response.status, await response.text()
             return response.status, await response.json(content_type=None)
 
+    async def call(
+        self, method: str, path: str, body: object = None, **headers: str
+    ) -> tuple[int, Any]:
+        """Status and body of a request; underscores in *headers* are dashes."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.request(method, path, json=body, headers=given) as response:
+            if response.status == 304:
+                return 304, dict(response.headers)
+            return response.status, await response.json(content_type=None)
+
     async def text(self, path: str) -> str:
         """The text at *path*, which must be complete."""
         status, body = await self.get(path)
@@ -70,15 +83,17 @@ class RestSession:
         assert isinstance(body, str)
         return body
 
-    async def create_job(self, name: str = "train", *, tasks: Mapping[str, int] = {"w": 2}) -> None:
+    async def create_job(
+        self, name: str = "train", *, tasks: Mapping[str, int] | None = None, queue: str = "default"
+    ) -> None:
         """A Volcano job that no controller acts on."""
         template = {"spec": {"containers": [container("true")], "restartPolicy": "Never"}}
         spec = {
             "minAvailable": 1,
-            "queue": "default",
+            "queue": queue,
             "tasks": [
                 {"name": task, "replicas": count, "template": template}
-                for task, count in tasks.items()
+                for task, count in (tasks or {"w": 2}).items()
             ],
         }
         job = await self.cluster.create({"metadata": {"name": name}, "spec": spec}, JOBS)
@@ -112,13 +127,31 @@ class RestSession:
         content = {"containers": list(containers), "restartPolicy": "Never", **bound, **spec}
         return await self.cluster.create({"metadata": meta, "spec": content})
 
+    async def set_queue_state(self, name: str, state: str) -> None:
+        """Write the state of a queue as its controller does."""
+        status = {"status": {"state": state}}
+        await self.cluster.client.patch(QUEUES, name, status, subresource="status")
+
+    async def wait_podgroup(self) -> None:
+        """Wait until the informer of the REST API has the PodGroup of the namespace."""
+
+        async def is_listed() -> bool:
+            _, body = await self.get(f"{self.root}/podgroups")
+            return bool(body["items"])
+
+        await wait_until_true(is_listed)
+
     async def set_job_phase(self, phase: str, *, job: str = "train", **more: Any) -> None:
-        """Write the status of a job as its controller does."""
+        """Write the phase of a job as its controller does."""
         state = {"phase": phase, "lastTransitionTime": "2026-01-02T03:04:05Z", **more}
+        await self.set_job_status({"state": state}, job=job)
+
+    async def set_job_status(self, status: Json, *, job: str = "train") -> None:
+        """Write the status of a job as its controller does."""
         await self.cluster.client.patch(
             JOBS,
             job,
-            {"status": {"state": state}},
+            {"status": status},
             namespace=self.cluster.namespace,
             subresource="status",
         )
@@ -156,6 +189,20 @@ async def logs_cluster(servers: ServerFactory, directory: Path) -> AsyncIterator
         rest_of(cluster, directory) as rest,
     ):
         yield rest
+
+
+@contextlib.asynccontextmanager
+async def objects_cluster(servers: ServerFactory, directory: Path) -> AsyncIterator[RestSession]:
+    """A server with Volcano's admission and the REST API; nothing runs pods."""
+    hooks = admission_webhooks(AdmissionSettings())
+    factory = WithDefinitions(servers)
+    async with (
+        factory.start(directory / "server", webhooks=hooks) as server,
+        server.client() as client,
+    ):
+        settings = AgentSettings(data_dir=directory / "agent", node_name=NODE)
+        async with rest_of(AgentCluster(server, client, settings), directory) as rest:
+            yield rest
 
 
 @contextlib.asynccontextmanager

@@ -71,10 +71,10 @@ class PodList(BaseModel):
 
 
 _PHASES: dict[str, PodPhaseName] = {
+    "Pending": "Pending",
     "Running": "Running",
     "Succeeded": "Succeeded",
     "Failed": "Failed",
-    "Unknown": "Unknown",
 }
 
 
