@@ -7,8 +7,9 @@ stream whose position has left the log cannot continue: its client has to list a
 
 A position consists of a number of this log and of a resourceVersion. The number is exact, and
 means nothing to another process, which continues from the resourceVersion: from the latest point
-at which its log had every change up to that version. Changes after this point may be sent a second
-time, and none is missing, whatever a relist of the informer delivers late.
+at which its log had every change up to some version not above it, and no later one. Changes after
+this point may be sent a second time, and none is missing, whatever a relist of the informer
+delivers late.
 """
 
 import re
@@ -107,12 +108,19 @@ class Change(NamedTuple, Generic[T]):
     old: Item[T] | None
     new: Item[T] | None
 
+    between: tuple[Item[T], ...]
+    """Earlier states, which streams of another replica may have sent."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Batch(Generic[T]):
     changes: tuple[Change[T], ...]
     version: int
     """The log has every change up to this version after the batch."""
+
+    is_exact: bool
+    """Whether it has no change of a later version, and all later ones are known with each of their
+    states: a relist skips some."""
 
 
 class _Group(NamedTuple):
@@ -143,9 +151,9 @@ class ChangeLog(Generic[T]):
         self._encode = encode
         self._max_changes = max_changes
         self._items: dict[str, Item[T]] = {}
-        self._pending: dict[str, T | None] = {}
+        self._pending: dict[str, list[T | None]] = {}
         self._batches: deque[_Batch[T]] = deque()
-        self._base_version = 0
+        self._base_version, self._is_base_exact = 0, False
         """Version before the oldest batch."""
         self._snapshot: tuple[Item[T], ...] | None = None
         self._groups: dict[tuple[Selection[T], int], _Group] = {}
@@ -166,56 +174,66 @@ class ChangeLog(Generic[T]):
 
     def record(self, key: str, row: T | None) -> None:
         """Record the new state of an object, or its deletion."""
-        self._pending[key] = row
+        self._pending.setdefault(key, []).append(row)
 
     def load(self, version: int) -> None:
         """Take what was recorded as the initial list of *version*; nobody streams yet."""
         self._apply()
         self._base_version = self.version = version
+        self._is_base_exact = version > 0
 
-    def flush(self, version: int | None) -> None:
+    def flush(self, version: int | None, *, has_gap: bool = False) -> None:
         """Append what was recorded as one batch.
 
         Args:
             version: all changes up to it are recorded; None while changes may be missing.
+            has_gap: whether the objects were listed again since the last flush.
         """
+        if version is None or has_gap:
+            # An object may have come and gone unnoticed, of which another replica has told.
+            self._is_base_exact = False
+            for batch in self._batches:
+                batch.is_exact = False
+        is_exact = version is not None
         if version is None:
             version = self.version
         if version < self.version:
             # The server has another history: positions by version are meaningless from here on.
             self.epoch = secrets.token_hex(6)
             self._batches.clear()
+            self._groups.clear()
             self.changes = 0
-            self._base_version = version
+            self._base_version, self._is_base_exact = version, False
         self.version = version
         changes = self._apply()
         if changes:
             self._snapshot = None
             self._groups.clear()
             self.number += 1
-            self.changes += len(changes)
-            self._batches.append(_Batch(changes, version))
-            while self.changes > self._max_changes:
+            self.changes += _count(changes)
+            self._batches.append(_Batch(changes, version, is_exact))
+            while self.changes > self._max_changes and len(self._batches) > 1:
                 dropped = self._batches.popleft()
-                self.changes -= len(dropped.changes)
-                self._base_version = dropped.version
-        elif self._batches:
-            self._batches[-1] = _Batch(self._batches[-1].changes, version)
-        else:
-            self._base_version = version
+                self.changes -= _count(dropped.changes)
+                self._base_version, self._is_base_exact = dropped.version, dropped.is_exact
+        elif is_exact and self._batches:
+            self._batches[-1].version, self._batches[-1].is_exact = version, True
+        elif is_exact:
+            self._base_version, self._is_base_exact = version, True
 
     def _apply(self) -> tuple[Change[T], ...]:
         """Update the items to what was recorded; return the changes."""
         changes = []
-        for key, row in self._pending.items():
+        for key, rows in self._pending.items():
             old = self._items.get(key)
-            new = None if row is None else Item(row, self._encode)
+            *between, new = (None if row is None else Item(row, self._encode) for row in rows)
             if new is not None:
                 self._items[key] = new
             elif old is not None:
                 del self._items[key]
-            if old is not None or new is not None:
-                changes.append(Change(key, old, new))
+            states = tuple(item for item in between if item is not None)
+            if old is not None or new is not None or states:
+                changes.append(Change(key, old, new, states))
         self._pending = {}
         return tuple(changes)
 
@@ -239,26 +257,29 @@ class ChangeLog(Generic[T]):
             return None  # this process is behind, or knows another history
         number = self.number
         for batch in reversed(self._batches):
-            if batch.version <= position.version:
+            if batch.is_exact and batch.version <= position.version:
                 return number
             number -= 1
-        return number if 0 < self._base_version <= position.version else None
+        is_covered = self._is_base_exact and self._base_version <= position.version
+        return number if is_covered else None
 
     def since(self, number: int, selection: Selection[T]) -> Iterator[tuple[bytes, Item[T]]]:
-        """Yield the events of *selection* after the batch *number*, one or two per object.
+        """Yield the events of *selection* after the batch *number*, one for most objects.
+
+        What has come and gone since is reported as deleted: a client that lost its connection
+        amid the events of a batch resumes before it, and may have seen the object.
 
         Raises:
             PositionLostError: the batch has left the log.
         """
         if not self.oldest <= number:
             raise PositionLostError
-        merged: dict[str, Change[T]] = {}
+        merged: dict[str, list[Change[T]]] = {}
         for at in range(number - self.oldest, len(self._batches)):
             for change in self._batches[at].changes:
-                first = merged.pop(change.key, change)
-                merged[change.key] = Change(change.key, first.old, change.new)
-        for change in merged.values():
-            yield from _events(change, selection)
+                merged.setdefault(change.key, []).append(change)
+        for changes in merged.values():
+            yield from _events(changes, selection)
 
     def group(self, number: int, selection: Selection[T]) -> _Group:
         """Return the events of *selection* after the batch *number*, encoded once for all streams.
@@ -281,8 +302,9 @@ class ChangeLog(Generic[T]):
         Raises:
             AssertionError: they are wrong.
         """
-        kept = sum(len(batch.changes) for batch in self._batches)
-        if kept != self.changes or kept > self._max_changes or self.oldest < 0:
+        kept = sum(_count(batch.changes) for batch in self._batches)
+        is_too_long = kept > self._max_changes and len(self._batches) > 1
+        if kept != self.changes or is_too_long or self.oldest < 0:
             raise AssertionError("the counts do not match the batches")
         versions = [self._base_version, *(batch.version for batch in self._batches)]
         if versions != sorted(versions) or versions[-1] != self.version:
@@ -315,9 +337,10 @@ class Subscription(Generic[T]):
         number = log.find(after) if after.digest == selection.digest else None
         if number is None:
             raise PositionLostError
-        self.number = number
         changes = [frame(name, item.data) for name, item in log.since(number, selection)]
-        self.number = log.number
+        if changes and after.epoch != log.epoch:
+            # Who has seen one event of this log must not resume in the other one by its number.
+            changes[0] = _with_id(changes[0], log.position(selection.digest, number))
         self._rest = _pieces(_chain(changes, self._synced()))
 
     @property
@@ -374,19 +397,29 @@ def _with_id(event: bytes, position: Position) -> bytes:
     return b"%bid: %b\n\n" % (event[:-1], str(position).encode())
 
 
-def _events(change: Change[T], selection: Selection[T]) -> Iterator[tuple[bytes, Item[T]]]:
-    """Yield the events of a change for the streams of *selection*."""
-    old = change.old if change.old and selection.matches(change.old.row) else None
-    new = change.new if change.new and selection.matches(change.new.row) else None
-    if old is not None and new is not None and old.row.uid == new.row.uid:
-        yield b"modified", new
-        return
-    if old is not None:
-        # It may go on outside of the selection: then that state is the last one.
-        left = change.new if change.new and change.new.row.uid == old.row.uid else old
-        yield b"deleted", left
-    if new is not None:
-        yield b"added", new
+def _count(changes: Iterable[Change[T]]) -> int:
+    """Return the number of states in *changes*."""
+    return sum(1 + len(change.between) for change in changes)
+
+
+def _events(changes: list[Change[T]], selection: Selection[T]) -> Iterator[tuple[bytes, Item[T]]]:
+    """Yield the events of the successive changes of one object for the streams of *selection*."""
+    old, new = changes[0].old, changes[-1].new
+    seen = {
+        item.row.uid: item
+        for item in (old, *(each for change in changes for each in (*change.between, change.new)))
+        if item is not None and selection.matches(item.row)
+    }
+    """What the client may have, by uid: an object of the same name is another one."""
+    is_selected = new is not None and selection.matches(new.row)
+    for uid, item in seen.items():
+        if new is None or uid != new.row.uid:
+            yield b"deleted", item
+        elif not is_selected:
+            yield b"deleted", new  # what it has become
+    if new is not None and is_selected:
+        was_selected = old is not None and old.row.uid == new.row.uid and selection.matches(old.row)
+        yield b"modified" if was_selected else b"added", new
 
 
 def _chain(frames: Iterable[bytes], last: bytes) -> Iterator[bytes]:

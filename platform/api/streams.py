@@ -123,6 +123,7 @@ class Feed(Generic[T]):
         self._clock = clock
         self._metrics = metrics
         self._loaded = False
+        self._lists = 0
         self._timer: Timer | None = None
         self._changed_at = 0.0
         informer.add_event_handler(self._on_change)
@@ -132,6 +133,7 @@ class Feed(Generic[T]):
         """Whether the initial list is complete."""
         if not self._loaded and self._informer.synced:
             self._loaded = True
+            self._lists = self._informer.stats().lists
             self.log.load(self._version() or 0)
         return self._loaded
 
@@ -140,7 +142,8 @@ class Feed(Generic[T]):
         if not self.is_ready:
             return
         changed = self.log.has_pending
-        self.log.flush(self._version())
+        lists, self._lists = self._lists, self._informer.stats().lists
+        self.log.flush(self._version(), has_gap=lists != self._lists)
         if changed:
             for stream in self.streams:
                 stream.on_change(self._changed_at)
