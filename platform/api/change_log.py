@@ -5,11 +5,11 @@ object appears in a batch once. All streams read the same log: one that is slow 
 it and no queue of its own, and later gets the latest state of each object that changed since. A
 stream whose position has left the log cannot continue: its client has to list again.
 
-A position consists of a number of this log and of a resourceVersion. The number is exact, and
-means nothing to another process, which continues from the resourceVersion: from the latest point
-at which its log had every change up to some version not above it, and no later one. Changes after
-this point may be sent a second time, and none is missing, whatever a relist of the informer
-delivers late.
+A position consists of a number of this log and of resourceVersions. The number means nothing to
+another process, which continues from the latest point at which its log had every change up to some
+version not above that of the position, and no later one. Changes after this point may be sent a
+second time. None is missing: a process that has listed again since, and so may not know of an
+object that has come and gone, does not continue.
 """
 
 import re
@@ -29,7 +29,7 @@ SYNCED, END = b"synced", b"end"
 """Events beside those of objects."""
 
 _POSITION = re.compile(
-    r"([0-9a-z-]{1,64})\.([0-9]{1,20})\.([0-9a-f]{1,32})\.([0-9]{1,20})", re.ASCII
+    r"([0-9a-z-]{1,64})\.([0-9]{1,20})\.([0-9]{1,20})\.([0-9a-f]{1,32})\.([0-9]{1,20})", re.ASCII
 )
 
 
@@ -69,6 +69,11 @@ class Position(NamedTuple):
     """Of the selection: with another one, objects that the client has would not be deleted."""
 
     version: int
+    """The client knows every change up to this resourceVersion."""
+
+    seen: int
+    """It knows some up to this one, if it has received a part of a batch."""
+
     epoch: str
     number: int
 
@@ -76,11 +81,13 @@ class Position(NamedTuple):
     def parse(cls, text: str) -> "Position | None":
         """Parse the text of a position."""
         found = _POSITION.fullmatch(text)
-        return cls(found[1], int(found[2]), found[3], int(found[4])) if found else None
+        if found is None:
+            return None
+        return cls(found[1], int(found[2]), int(found[3]), found[4], int(found[5]))
 
     def __str__(self) -> str:
         """Return the position as clients send it back."""
-        return f"{self.digest}.{self.version}.{self.epoch}.{self.number}"
+        return f"{self.digest}.{self.version}.{self.seen}.{self.epoch}.{self.number}"
 
 
 class Item(Generic[T]):
@@ -146,6 +153,8 @@ class ChangeLog(Generic[T]):
         self.version = 0
         """The log has every change up to this resourceVersion."""
         self.epoch = epoch or secrets.token_hex(6)
+        self.is_exact = False
+        """Whether it has every state up to its version, and no later one."""
         self.changes = 0
         """Number of changes that are kept."""
         self._encode = encode
@@ -180,7 +189,13 @@ class ChangeLog(Generic[T]):
         """Take what was recorded as the initial list of *version*; nobody streams yet."""
         self._apply()
         self._base_version = self.version = version
-        self._is_base_exact = version > 0
+        self.is_exact = self._is_base_exact = version > 0
+
+    def note_gap(self) -> None:
+        """Note that states may be missing that another replica may have sent."""
+        self.is_exact = self._is_base_exact = False
+        for batch in self._batches:
+            batch.is_exact = False
 
     def flush(self, version: int | None, *, has_gap: bool = False) -> None:
         """Append what was recorded as one batch.
@@ -190,11 +205,8 @@ class ChangeLog(Generic[T]):
             has_gap: whether the objects were listed again since the last flush.
         """
         if version is None or has_gap:
-            # An object may have come and gone unnoticed, of which another replica has told.
-            self._is_base_exact = False
-            for batch in self._batches:
-                batch.is_exact = False
-        is_exact = version is not None
+            self.note_gap()
+        self.is_exact = is_exact = version is not None
         if version is None:
             version = self.version
         if version < self.version:
@@ -244,17 +256,20 @@ class ChangeLog(Generic[T]):
         return self._snapshot
 
     def position(self, digest: str, number: int) -> Position:
-        """Return the position after the batch *number*."""
-        at = number - self.oldest
-        version = self._batches[at - 1].version if at > 0 else self._base_version
-        return Position(digest, version, self.epoch, number)
+        """Return the position after the batch *number*, for who may have seen later ones."""
+        version = seen = 0  # means nothing to another replica
+        if self.is_exact:
+            at = number - self.oldest
+            version = self._batches[at - 1].version if at > 0 else self._base_version
+            seen = self.version
+        return Position(digest, version, seen, self.epoch, number)
 
     def find(self, position: Position) -> int | None:
         """Return the batch after which a stream continues; None if it has to list again."""
         if position.epoch == self.epoch:
             return position.number if self.oldest <= position.number <= self.number else None
-        if not 0 < position.version <= self.version:
-            return None  # this process is behind, or knows another history
+        if not (self.is_exact and 0 < position.version <= position.seen <= self.version):
+            return None  # this process is behind, has missed states, or has another history
         number = self.number
         for batch in reversed(self._batches):
             if batch.is_exact and batch.version <= position.version:
@@ -281,6 +296,17 @@ class ChangeLog(Generic[T]):
         for changes in merged.values():
             yield from _events(changes, selection)
 
+    def frames(self, number: int, selection: Selection[T]) -> list[bytes]:
+        """Return the events of *selection* after the batch *number*, encoded.
+
+        All have the position before them, which a client resumes from if it gets only some.
+
+        Raises:
+            PositionLostError: the batch has left the log.
+        """
+        before = self.position(selection.digest, number)
+        return [frame(name, item.data, before) for name, item in self.since(number, selection)]
+
     def group(self, number: int, selection: Selection[T]) -> _Group:
         """Return the events of *selection* after the batch *number*, encoded once for all streams.
 
@@ -289,9 +315,11 @@ class ChangeLog(Generic[T]):
         """
         found = self._groups.get((selection, number))
         if found is None:
-            frames = [frame(name, item.data) for name, item in self.since(number, selection)]
+            frames = self.frames(number, selection)
             if frames:
-                frames[-1] = _with_id(frames[-1], self.position(selection.digest, self.number))
+                last, _ = frames[-1].rsplit(b"id: ", 1)
+                end = self.position(selection.digest, self.number)
+                frames[-1] = b"%bid: %b\n\n" % (last, str(end).encode())
             chunk = b"".join(frames) if sum(map(len, frames)) <= PIECE_SIZE else None
             found = self._groups[selection, number] = _Group(tuple(frames), chunk)
         return found
@@ -337,10 +365,7 @@ class Subscription(Generic[T]):
         number = log.find(after) if after.digest == selection.digest else None
         if number is None:
             raise PositionLostError
-        changes = [frame(name, item.data) for name, item in log.since(number, selection)]
-        if changes and after.epoch != log.epoch:
-            # Who has seen one event of this log must not resume in the other one by its number.
-            changes[0] = _with_id(changes[0], log.position(selection.digest, number))
+        changes = log.frames(number, selection)
         self._rest = _pieces(_chain(changes, self._synced()))
 
     @property
@@ -385,16 +410,14 @@ class Subscription(Generic[T]):
     def _synced(self) -> bytes:
         position = self._position()
         self._sent_id = str(position)
-        return _with_id(frame(SYNCED, b"{}"), position)
+        return frame(SYNCED, b"{}", position)
 
 
-def frame(name: bytes, data: bytes) -> bytes:
+def frame(name: bytes, data: bytes, position: Position | None = None) -> bytes:
     """Encode one event; *data* has no line breaks."""
-    return b"event: %b\ndata: %b\n\n" % (name, data)
-
-
-def _with_id(event: bytes, position: Position) -> bytes:
-    return b"%bid: %b\n\n" % (event[:-1], str(position).encode())
+    if position is None:
+        return b"event: %b\ndata: %b\n\n" % (name, data)
+    return b"event: %b\ndata: %b\nid: %b\n\n" % (name, data, str(position).encode())
 
 
 def _count(changes: Iterable[Change[T]]) -> int:
