@@ -43,9 +43,10 @@ class Row(Protocol):
 
 
 T = TypeVar("T", bound=Row)
+S = TypeVar("S", bound=Row, contravariant=True)
 
 
-class Selection(Protocol[T]):
+class Selection(Protocol[S]):
     """The objects of a stream; hashable, so that equal streams share their events."""
 
     @property
@@ -53,7 +54,7 @@ class Selection(Protocol[T]):
         """The same for equal selections, in any process; of lower-case letters and digits."""
         ...
 
-    def matches(self, row: T) -> bool:
+    def matches(self, row: S) -> bool:
         """Return whether the stream contains *row*."""
         ...
 

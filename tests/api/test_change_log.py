@@ -334,6 +334,10 @@ class Client:
         self.last_id = event.get("id", self.last_id)
 
 
+assert settings.default is not None
+EXAMPLES = 10 * settings.default.max_examples
+"""More than of others, since one takes some milliseconds."""
+
 REPLICAS = st.integers(0, 1)
 STEPS = st.one_of(
     st.tuples(
@@ -431,7 +435,7 @@ def selected(objects: dict[str, Obj], selection: ByPhase) -> dict[str, Obj]:
     return {key: found for key, found in objects.items() if selection.matches(found)}
 
 
-@settings(max_examples=10 * settings.default.max_examples)  # one takes a millisecond
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(STEPS, min_size=30, max_size=60),
     st.sampled_from((ALL, RUNNING)),

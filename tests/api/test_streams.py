@@ -105,7 +105,7 @@ async def world() -> AsyncIterator[World]:
 
 async def read(stream: Stream[Any]) -> list[tuple[str, str]]:
     """Return the events that the stream has to send now."""
-    found = []
+    found: list[tuple[str, str]] = []
     while True:
         reading = asyncio.ensure_future(stream.next_chunk())
         await run_ready_tasks()
@@ -225,6 +225,7 @@ async def test_an_unknown_position_is_gone(world: World, text: str) -> None:
 
 async def test_a_relist_is_a_gap_of_the_log(world: World) -> None:
     """A position of another replica from before it is not continued."""
+    world.open()
     world.informer.put(obj("a"))
     await world.clock.advance(FLUSH_INTERVAL)
     world.open(last_event_id="jobs-.1.1.abc.0")

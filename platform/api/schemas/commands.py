@@ -32,7 +32,9 @@ ACTIONS = {
 class CommandIn(BaseModel):
     """A command for a job."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"action": "suspend"}]}
+    )
 
     action: CommandAction = Field(
         description="`suspend` and `abort` stop the pods and keep the job; `resume` starts it "
