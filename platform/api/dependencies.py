@@ -17,6 +17,7 @@ from .commands import CommandService
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
+from .metrics import ApiMetrics
 from .problems import ProblemError
 from .streams import Streams
 
@@ -39,6 +40,7 @@ class AppState:
     commands: CommandService
     store: CommandStore
     streams: Streams
+    metrics: ApiMetrics
 
 
 def _app_state(request: Request) -> AppState:

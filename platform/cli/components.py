@@ -337,6 +337,15 @@ def api(
             show_default="none",
         ),
     ] = [],  # noqa: B006
+    max_streams: Annotated[
+        int, typer.Option(min=0, help="Open event streams; fewer than connections.")
+    ] = 800,
+    max_streams_per_caller: Annotated[
+        int, typer.Option(min=0, help="Open event streams of one user.")
+    ] = 100,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log each request, without values of its query.")
+    ] = False,
     metrics_address: MetricsAddress = "",
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
@@ -347,6 +356,7 @@ def api(
     from ..api.client_certificates import ClientCaError
     from ..api.cors import OriginPatternError
     from ..api.server import ApiSettings, CertificateFilesError, serve
+    from ..api.streams import StreamSettings
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError
@@ -391,5 +401,10 @@ def api(
             ),
             limits=limits,
             listener_metrics=telemetry.listener_metrics,
+            streams=StreamSettings(
+                max_streams=max_streams, max_streams_per_caller=max_streams_per_caller
+            ),
+            access_log=access_log,
+            registry=telemetry.registry,
         )
         run(main)
