@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from . import openapi, problems
+from .access_log import RequestMiddleware
 from .audit import AuditMiddleware, RouteMiddleware
 from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState, Caller
@@ -85,8 +86,20 @@ async def _readiness_errors(state: AppState) -> list[str]:
     return errors
 
 
-def create_app(state: AppState) -> FastAPI:
-    """Create the ASGI application."""
+def _readiness_details(state: AppState) -> list[str]:
+    """Return the state of each informer, and the number of streams."""
+    informers = [cache.informer for cache in state.caches.kinds.values() if cache.is_served]
+    details = []
+    for informer in (*informers, state.caches.queues, state.caches.podgroups):
+        mark = "[+]" if informer.synced else "[-]"
+        stale = round(informer.stale_seconds, 1)
+        found = f"{len(informer)} objects" if informer.synced else "not synced"
+        details.append(f"{mark}informer {informer.name}: {found}, stale for {stale:g} s")
+    return [*details, f"[+]streams: {len(state.streams)}"]
+
+
+def create_app(state: AppState, *, access_log: bool = False) -> FastAPI:
+    """Create the ASGI application; with *access_log* it logs each request."""
     # FastAPI's own pages load external scripts, which fail on isolated networks.
     app = FastAPI(title=openapi.TITLE, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.dependencies = state
@@ -103,6 +116,7 @@ def create_app(state: AppState) -> FastAPI:
         origins = OriginPatterns(state.security.cors_allowed_origins)
         app.add_middleware(CorsMiddleware, origins=origins)
     app.add_middleware(AuditMiddleware)
+    app.add_middleware(RequestMiddleware, metrics=state.metrics, access_log=access_log)
     problems.add_exception_handlers(app)
 
     @app.get("/healthz", include_in_schema=False)
@@ -111,10 +125,12 @@ def create_app(state: AppState) -> FastAPI:
         return Response("ok", media_type="text/plain")
 
     @app.get("/readyz", include_in_schema=False)
-    async def readyz() -> Response:
+    async def readyz(request: Request) -> Response:
         errors = await _readiness_errors(state)
-        text = "".join(f"[-]{line}\n" for line in errors) or "ok"
-        return Response(text, status_code=503 if errors else 200, media_type="text/plain")
+        text = "".join(f"[-]{line}\n" for line in errors)
+        if "verbose" in request.query_params:
+            text += "".join(f"{line}\n" for line in _readiness_details(state))
+        return Response(text or "ok", status_code=503 if errors else 200, media_type="text/plain")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -20,6 +20,7 @@ from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_o
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
+from .metrics import ApiMetrics
 from .problems import ProblemError
 from .streams import Streams
 
@@ -44,6 +45,7 @@ class AppState:
     idempotency: IdempotencyService
     store: CommandStore
     streams: Streams
+    metrics: ApiMetrics
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 

@@ -89,8 +89,8 @@ def _complete(operation: dict[str, Any], *, is_post: bool) -> None:
         described = responses.get(str(status), {})
         if MEDIA_TYPE not in described.get("content", {}) or status in _COMMON:
             responses[str(status)] = problem_responses(status)[status] | {"description": text}
-    for status in ("429", "503"):
-        responses[status]["headers"] = {
+    for retryable in ("429", "503"):
+        responses[retryable]["headers"] = {
             "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
         }
     operation["responses"] = dict(sorted(responses.items()))

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 import uvicorn
+from prometheus_client import CollectorRegistry
 
 from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
@@ -33,6 +34,7 @@ from .dependencies import AppState
 from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
+from .metrics import ApiMetrics
 from .queue_summaries import summarize_queue
 from .routes.watch import QUEUES_KIND
 from .streams import Streams, StreamSettings
@@ -72,6 +74,12 @@ class ApiSettings:
     streams: StreamSettings = field(default_factory=StreamSettings)
     """Limits of server-sent events."""
 
+    access_log: bool = False
+    """Whether each request is logged."""
+
+    registry: CollectorRegistry | None = None
+    """Where the metrics are exported."""
+
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
 
@@ -107,6 +115,7 @@ async def serve(
         idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
         waits = CommandWaits(caches, commands.outcomes)
         reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
+        metrics = ApiMetrics(settings.registry)
         state = AppState(
             client=client,
             caches=caches,
@@ -117,7 +126,8 @@ async def serve(
             waits=waits,
             idempotency=idempotency,
             store=store,
-            streams=_new_streams(caches, settings, clock),
+            streams=_new_streams(caches, settings, clock, metrics),
+            metrics=metrics,
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -209,9 +219,11 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
-def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams:
+def _new_streams(
+    caches: Caches, settings: ApiSettings, clock: Clock, metrics: ApiMetrics
+) -> Streams:
     """Create the streams of all kinds of jobs, and of queues."""
-    streams = Streams(clock=clock, settings=settings.streams)
+    streams = Streams(clock=clock, settings=settings.streams, metrics=metrics.streams)
     encode = msgspec.json.encode
     for name, cache in caches.kinds.items():
         streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
@@ -222,7 +234,7 @@ def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams
 def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
     """Create the HTTP server."""
     config = uvicorn.Config(
-        create_app(state),
+        create_app(state, access_log=settings.access_log),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -123,6 +123,7 @@ class Feed(Generic[T]):
         self._clock = clock
         self._metrics = metrics
         self._loaded = False
+        self._lists = 0
         self._timer: Timer | None = None
         self._changed_at = 0.0
         informer.add_event_handler(self._on_change)
@@ -132,6 +133,7 @@ class Feed(Generic[T]):
         """Whether the initial list is complete."""
         if not self._loaded and self._informer.synced:
             self._loaded = True
+            self._lists = self._informer.stats().lists
             self.log.load(self._version() or 0)
         return self._loaded
 
@@ -140,16 +142,21 @@ class Feed(Generic[T]):
         if not self.is_ready:
             return
         changed = self.log.has_pending
-        self.log.flush(self._version())
+        self.log.flush(self._version(), has_gap=self._has_gap())
+        self._lists = self._informer.stats().lists
         if changed:
             for stream in self.streams:
                 stream.on_change(self._changed_at)
 
-    def close(self) -> None:
-        """Stop recording."""
-        self._informer.remove_event_handler(self._on_change)
-        if self._timer is not None:
-            self._timer.cancel()
+    def prepare(self, position: Position) -> None:
+        """Prepare the log for a stream that is to continue after *position*."""
+        if self._has_gap() or self._version() is None:
+            self.log.note_gap()
+        elif position.seen > self.log.version:
+            self.flush()  # the client may come from a replica that was faster
+
+    def _has_gap(self) -> bool:
+        return self._lists != self._informer.stats().lists
 
     def _version(self) -> int | None:
         """Return the version up to which all changes are recorded; None if some may be missing."""
@@ -184,6 +191,7 @@ class Stream(Generic[T]):
             after = Position.parse(request.last_event_id)
             if after is None:
                 raise PositionLostError
+            feed.prepare(after)
         self.request = request
         self.feed = feed
         self.authorize_at = clock.monotonic() + AUTHORIZATION_INTERVAL

@@ -254,6 +254,7 @@ def _api(flags: RestFlags, security: SecurityFlags, process: RestProcessFlags) -
     from ..api.client_certificates import ClientCaError
     from ..api.cors import OriginPatternError
     from ..api.server import ApiSettings, CertificateFilesError, serve
+    from ..api.streams import StreamSettings
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError
@@ -292,6 +293,12 @@ def _api(flags: RestFlags, security: SecurityFlags, process: RestProcessFlags) -
             security=security.settings(tls=pair is not None),
             limits=limits,
             listener_metrics=telemetry.listener_metrics,
+            streams=StreamSettings(
+                max_streams=process.max_streams,
+                max_streams_per_caller=process.max_streams_per_caller,
+            ),
+            access_log=process.access_log,
+            registry=telemetry.registry,
         )
         run(main)
 

@@ -142,6 +142,10 @@ async def test_a_request_whose_head_was_read_is_ended() -> None:
         sent.append(message["type"])
 
     app = OperationMiddleware(stream, table=table(("/v1/watch", {"get": {}})))
-    await app({"type": "http", "method": "HEAD", "path": "/v1/watch"}, send, send)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    await app({"type": "http", "method": "HEAD", "path": "/v1/watch"}, receive, send)
     assert ended.is_set()
     assert sent == ["http.response.start", "http.response.body"]

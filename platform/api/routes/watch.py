@@ -90,14 +90,14 @@ _EXAMPLE = (
     'event: modified\ndata: {"namespace": "default", "name": "train", "phase": "Completed"}\n'
     "id: jobs-0f3a.4712.9be1.1\n\n"
 )
-_RESPONSES: dict[int | str, dict[str, Any]] = {
+_RESPONSES: dict[int | str, dict[str, Any]] = problem_responses(410) | {
     200: {
         "description": _EVENTS,
         "content": {
             "text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE},
         },
     }
-} | problem_responses(410)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
