@@ -207,7 +207,6 @@ class Outcomes:
         """Watch Commands and record outcomes until cancelled; somebody else runs the caches."""
         async with asyncio.TaskGroup() as tasks:
             await self._jobs.wait_synced()
-            await self._caches.queues.wait_synced()
             tasks.create_task(self._commands.run())
             await self._commands.wait_synced()
             tasks.create_task(supervise("command sweep", self._sweep))
