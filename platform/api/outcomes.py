@@ -207,7 +207,6 @@ class Outcomes:
         """Watch Commands and record outcomes until cancelled; somebody else runs the caches."""
         async with asyncio.TaskGroup() as tasks:
             await self._jobs.wait_synced()
-            await self._caches.queues.wait_synced()
             tasks.create_task(self._commands.run())
             await self._commands.wait_synced()
             tasks.create_task(supervise("command sweep", self._sweep))
@@ -256,29 +255,37 @@ class Outcomes:
             if record is not None:
                 await self._try_resolve(record, meta.uid)
         except StoreUnavailableError:
-            self._sweep_due.set()
+            self._leave_to_sweep(command.operation)
         except Exception:
             # An error must not cancel the tasks of other Commands.
             log.exception("cannot resolve command", extra={"command": meta.key})
-            self._sweep_due.set()
+            self._leave_to_sweep(command.operation)
+
+    def _leave_to_sweep(self, id_: str) -> None:
+        self._open.pop(id_, None)
+        self._sweep_due.set()
 
     async def _mark_issued(self) -> None:
         """Record the creation of Commands that have no outcome soon."""
-        while True:
-            await self._mark_due.wait()
-            await self._clock.sleep(MARK_INTERVAL)
-            self._mark_due.clear()
-            unmarked, self._unmarked = self._unmarked, {}
-            try:
-                marks = (
-                    self._store.mark_issued(id_, command_uid=uid) for id_, uid in unmarked.items()
-                )
-                await asyncio.gather(*marks)
-            except StoreUnavailableError as error:
-                log.warning("cannot mark commands as issued", extra={"error": str(error)})
-                self._unmarked = unmarked | self._unmarked
-                self._mark_due.set()
-                self._sweep_due.set()
+        try:
+            while True:
+                await self._mark_due.wait()
+                await self._clock.sleep(MARK_INTERVAL)
+                self._mark_due.clear()
+                await self._write_marks()
+        finally:
+            await self._write_marks()
+
+    async def _write_marks(self) -> None:
+        unmarked, self._unmarked = self._unmarked, {}
+        marks = (self._store.mark_issued(id_, command_uid=uid) for id_, uid in unmarked.items())
+        try:
+            await asyncio.gather(*marks)
+        except StoreUnavailableError as error:
+            log.warning("cannot mark commands as issued", extra={"error": str(error)})
+            self._unmarked = unmarked | self._unmarked
+            self._mark_due.set()
+            self._sweep_due.set()
 
     async def _sweep(self) -> None:
         """Resolve commands that no deletion event resolved.
@@ -374,6 +381,7 @@ class Outcomes:
         except (ApiError, ConnectionLostError):
             # The row stays open; a later sweep or read resolves it.
             log.warning("cannot resolve command, will retry", extra=log_fields(record))
+            self._open.pop(record.id, None)
 
     async def _resolve_job(self, record: CommandRecord, uid: str, *, is_overdue: bool) -> None:
         """Record the outcome of a deleted Command.
