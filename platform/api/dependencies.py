@@ -7,8 +7,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Request
 
 from ..kube.client.client import Client
+from ..machinery.clock import Clock
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
+from ..store.history import HistoryStore
+from ..store.usage import UsageStore
 from . import problems
 from .auth import AccessReviewer
 from .caches import Caches
@@ -38,6 +41,9 @@ class AppState:
     reviewer: AccessReviewer
     commands: CommandService
     store: CommandStore
+    history: HistoryStore
+    usage: UsageStore
+    clock: Clock
 
 
 def _app_state(request: Request) -> AppState:

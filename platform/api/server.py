@@ -20,12 +20,15 @@ from ..machinery.file_watcher import FileWatcher
 from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
+from ..store.history import HistoryStore
 from ..store.migrations import MIGRATIONS
+from ..store.usage import UsageStore
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
 from .commands import CommandService
 from .dependencies import AppState
+from .history_tasks import HistorySettings, run_history
 from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,9 @@ class ApiSettings:
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
+
+    history: HistorySettings = field(default_factory=HistorySettings)
+    """Whether the history of jobs is recorded, and how much of it is kept."""
 
 
 class _Server(LimitedServer):
@@ -95,6 +101,9 @@ async def serve(
             reviewer=AccessReviewer(client, clock=clock),
             commands=commands,
             store=store,
+            history=HistoryStore(database),
+            usage=UsageStore(database),
+            clock=clock,
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -107,6 +116,8 @@ async def serve(
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
+            work = partial(run_history, client, database, settings.history, clock=clock)
+            tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
             _log_address(settings)
