@@ -9,14 +9,16 @@ from typing import Any
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer
+from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.served import INTERVAL, ServedResources, run_while
 from ..model.names import PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
+from .job_index import JobIndex
 from .job_kinds import KINDS, VOLCANO, JobKind
 from .job_summaries import JobKindName
-from .job_views import CachedJob
+from .job_views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]
 
@@ -30,6 +32,8 @@ class KindCache:
         self.kind = kind
         self.informer = informer
         """The same for the life of the process; empty while the kind is not served."""
+        self.index = JobIndex(kind.summarize)
+        informer.add_event_handler(self.index.on_event)
         self._served = served
 
     @property
@@ -66,11 +70,13 @@ class Caches:
         self._served = ServedResources(
             client, optional, clock=clock or SystemClock(), interval=INTERVAL
         )
-        self.jobs = Informer(client, VOLCANO.resource, CachedJob)
+        self.jobs = Informer(client, VOLCANO.resource, CachedJob, transform=without_manifest)
         self.kinds = {
             name: KindCache(
                 kind,
-                self.jobs if kind is VOLCANO else Informer(client, kind.resource, kind.view),
+                self.jobs
+                if kind is VOLCANO
+                else Informer(client, kind.resource, kind.view, transform=without_manifest),
                 self._served,
             )
             for name, kind in KINDS.items()
@@ -91,7 +97,7 @@ class Caches:
     async def run(self) -> None:
         """List and watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._served.run())
+            tasks.create_task(supervise("check of kinds", self._served.run))
             for each in self.kinds.values():
                 tasks.create_task(each.run())
             tasks.create_task(self.queues.run())

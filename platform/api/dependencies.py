@@ -22,10 +22,16 @@ from .job_summaries import JobKindName
 from .problems import ProblemError
 from .schemas.problem import Problem
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
-}
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the description of error responses: *statuses*, and those of every route."""
+    return {
+        status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
+        for status in sorted({*statuses, 401, 403, 429, 500, 502, 503})
+    }
+
+
+PROBLEMS = problem_responses(404, 409, 413, 422)
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -66,6 +72,7 @@ async def _operation_id() -> uuid.UUID:
 def _job_kind(
     kind: Annotated[JobKindName, Path(description="Kind of the jobs.")],
     state: Annotated[AppState, Depends(_app_state)],
+    _: Annotated[AuthenticatedCaller, Depends(_caller)],
 ) -> JobKind:
     found = KINDS[kind]
     if not state.caches.of(kind).is_served:

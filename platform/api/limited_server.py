@@ -1,7 +1,9 @@
 """uvicorn behind a listener that limits connections and requests."""
 
 import socket
+from collections.abc import Mapping
 from http import HTTPStatus
+from urllib.parse import unquote
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -10,8 +12,19 @@ from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
-from .limits import MAX_BODY, TOO_LARGE
+from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
+
+
+class _Listener(BufferingListener):
+    """Accepts large bodies only where jobs are created, and from those who send a token."""
+
+    def body_limit_of(self, method: bytes, url: bytes, headers: Mapping[bytes, bytes]) -> int:
+        # The token is reviewed after the body is read: this keeps out who has none to send.
+        if not headers.get(b"authorization"):
+            return self.body_limit
+        path = unquote(url.partition(b"?")[0].decode("latin-1"))
+        return body_limit(method.decode("latin-1"), path)
 
 
 class LimitedServer(uvicorn.Server):
@@ -21,7 +34,7 @@ class LimitedServer(uvicorn.Server):
         super().__init__(config)
         # The listener's own timeout must fire first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
-        self._listener = BufferingListener(
+        self._listener = _Listener(
             name="api",
             body_limit=MAX_BODY,
             limits=limits,

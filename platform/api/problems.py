@@ -43,6 +43,13 @@ class ProblemError(Exception):
         self.retry_after = retry_after
 
 
+def invalid_fields(*errors: tuple[str, str]) -> ProblemError:
+    """Return the error 422 of fields or parameters, given as names and messages."""
+    detail = "; ".join(f"{field}: {message}" for field, message in errors)
+    fields = tuple({"field": field, "message": message} for field, message in errors)
+    return ProblemError(422, detail, errors=fields)
+
+
 def encode_problem(status: int, detail: str) -> bytes:
     """Encode a problem for responses outside of FastAPI."""
     return json.dumps(_problem_body(status, detail)).encode()
@@ -69,22 +76,32 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
     found = error.errors()
     if any(item["type"] == "json_invalid" for item in found):
         return ProblemError(400, "the body is not JSON")
-    fields = tuple(
-        {
-            "field": ".".join(str(each) for each in item["loc"][1:]) or str(item["loc"][0]),
-            "message": item["msg"],
-        }
-        for item in found
+    return invalid_fields(
+        *(
+            (".".join(str(each) for each in item["loc"][1:]) or str(item["loc"][0]), item["msg"])
+            for item in found
+        )
     )
-    detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields)
-    return ProblemError(422, detail, errors=fields)
 
 
 def _from_api_error(error: ApiError) -> ProblemError:
     # Rejections concern the caller and keep their status; other errors are a bad gateway.
-    if error.status in {403, 404, 409, 422, 429}:
+    if error.status in {400, 422}:
+        # 400: an unknown field, or what a webhook denies; the request itself is well-formed.
+        return ProblemError(422, error.message, errors=_invalid_fields(error))
+    if error.status in {403, 404, 409, 429}:
         return ProblemError(error.status, error.message, retry_after=error.retry_after)
     return ProblemError(502, f"the Kubernetes API returned {error.status}: {error.message}")
+
+
+def _invalid_fields(error: ApiError) -> tuple[dict[str, str], ...]:
+    """Return the fields that the API server rejects, if it names them."""
+    causes = error.details.get("causes")
+    return tuple(
+        {"field": str(each.get("field", "")), "message": str(each.get("message", ""))}
+        for each in (causes if isinstance(causes, list) else ())
+        if isinstance(each, dict) and each.get("field")
+    )
 
 
 def add_exception_handlers(app: FastAPI) -> None:

@@ -7,7 +7,7 @@ for incomplete requests, and its parser cannot interpret them differently.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
@@ -58,6 +58,10 @@ class BufferingListener(Listener):
         self._error_content = error_content
         self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
 
+    def body_limit_of(self, method: bytes, url: bytes, headers: Mapping[bytes, bytes]) -> int:
+        """Return the maximum size of the body of a request; *headers* have lowercase names."""
+        return self.body_limit
+
     def create_connection(self) -> "BufferingConnection":
         """Return the protocol of a new connection."""
         return BufferingConnection(self)
@@ -96,6 +100,7 @@ class BufferingConnection(LimitedConnection):
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._size = 0
+        self._body_limit = 0
         self._in_header = self._in_body = False
         self._complete_requests: deque[bytes] = deque()
         """Requests queued behind the one being served."""
@@ -172,12 +177,15 @@ class BufferingConnection(LimitedConnection):
         """The headers are complete; the body follows."""
         self._in_header, self._in_body, self._size = False, True, 0
         headers = {name.lower(): value for name, value in self._headers}
+        self._body_limit = self.listener.body_limit_of(
+            self._parser.get_method(), self._url, headers
+        )
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         if has_body and self._parser.should_upgrade():
             # The parser would treat the body as another protocol's data.
             self.listener.count_rejection("malformed")
             self.reject(400)
-        elif int(headers.get(b"content-length", b"0")) > self.listener.body_limit:
+        elif int(headers.get(b"content-length", b"0")) > self._body_limit:
             self._reject_body()
         elif headers.get(b"expect", b"").lower() == b"100-continue" and not self._responding:
             self.transport.write(_CONTINUE)
@@ -188,7 +196,7 @@ class BufferingConnection(LimitedConnection):
             return
         self._size += len(chunk)
         self._body.append(chunk)
-        if self._size > self.listener.body_limit:
+        if self._size > self._body_limit:
             self._reject_body()
 
     def on_message_complete(self) -> None:

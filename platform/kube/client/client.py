@@ -185,6 +185,32 @@ class Client:
             await self._send("POST", path, codec.encode_object(body, resource)), view
         )
 
+    async def create_strictly(
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+        view: type[T],
+    ) -> tuple[T, Sequence[str]]:
+        """Create an object without unknown or duplicate fields; return it with the warnings.
+
+        These are the values of the ``Warning`` headers of the response. *dry_run*: only validate.
+
+        Raises:
+            BadRequestError: a field is unknown.
+        """
+        path = codec.with_query(
+            codec.collection_path(resource, namespace),
+            fieldValidation="Strict",
+            dryRun="All" if dry_run else "",
+        )
+        data = codec.encode_object(body, resource)
+        request = ApiRequest("POST", path, data, background=self._background)
+        response = await self._transport.exchange(request)
+        return codec.decode(response.body, view), response.warnings
+
     @overload
     async def patch(
         self,
@@ -276,8 +302,11 @@ class Client:
         resource_version: str = "",
         grace_period: int | None = None,
         propagation: str = "",
-    ) -> None:
+    ) -> msgspec.Raw:
         """Delete an object if it still has *uid* and *resource_version* (if given).
+
+        Returns what the server responds: the object, if finalizers hold it; else a Status, or the
+        object as it was.
 
         Args:
             resource: the resource.
@@ -298,7 +327,7 @@ class Client:
         if propagation:
             options["propagationPolicy"] = propagation
         path = codec.object_path(resource, name, namespace=namespace)
-        await self._send("DELETE", path, codec.encode(options))
+        return msgspec.Raw(await self._send("DELETE", path, codec.encode(options)))
 
     @overload
     async def post(self, path: str, body: object) -> msgspec.Raw: ...

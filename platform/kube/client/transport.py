@@ -80,10 +80,14 @@ class ApiRequest(msgspec.Struct, frozen=True):
         return self.path.partition("?")[0]
 
 
-class _ApiResponse(msgspec.Struct, frozen=True):
+class ApiResponse(msgspec.Struct, frozen=True):
+    """A complete response."""
+
     status: int
     body: bytes
     retry_after: str | None
+    warnings: tuple[str, ...]
+    """Values of the ``Warning`` headers."""
 
 
 class Transport:
@@ -161,6 +165,14 @@ class Transport:
         """Send one request and return the body of its successful response.
 
         Raises:
+            ApiError, ConnectionLostError: as :meth:`exchange`.
+        """
+        return (await self.exchange(request)).body
+
+    async def exchange(self, request: ApiRequest) -> ApiResponse:
+        """Send one request and return its successful response.
+
+        Raises:
             ApiError: the server rejected the request.
             ConnectionLostError: there was no complete response in time.
         """
@@ -174,7 +186,7 @@ class Transport:
                 continue
             self._metrics.count_response(request.method, str(response.status))
             if response.status < 300:
-                return response.body
+                return response
             await self._retry_after_throttling(request, response, attempt)
 
     async def _retry_after_disconnect(
@@ -190,7 +202,7 @@ class Transport:
         await timing.sleep(INITIAL_BACKOFF * 2 ** (attempt - 1) * (1 + timing.random()))
 
     async def _retry_after_throttling(
-        self, request: ApiRequest, response: _ApiResponse, attempt: int
+        self, request: ApiRequest, response: ApiResponse, attempt: int
     ) -> None:
         """Wait for Retry-After if the request may be retried; else raise."""
         error = errors.from_response(
@@ -207,7 +219,7 @@ class Transport:
         self._metrics.count_retry(request.method, "429")
         await self.options.timing.sleep(error.retry_after)
 
-    async def _send_once(self, request: ApiRequest) -> _ApiResponse:
+    async def _send_once(self, request: ApiRequest) -> ApiResponse:
         await self._wait_for_rate_limit(request)
         if request.method == "GET":
             return await self._read_response(request)
@@ -224,11 +236,13 @@ class Transport:
             waited = await self.limiter.wait(background=request.background)
             self._metrics.observe_limiter_wait(request.method, waited)
 
-    async def _read_response(self, request: ApiRequest) -> _ApiResponse:
+    async def _read_response(self, request: ApiRequest) -> ApiResponse:
         started = time.perf_counter()
         try:
             exchange = await self._exchange(request, timeout=self._timeout)
-            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+            return ApiResponse(
+                exchange.status, exchange.body(), exchange.retry_after, exchange.warnings
+            )
         finally:
             self._metrics.observe_duration(request.method, time.perf_counter() - started)
 

@@ -37,6 +37,7 @@ class Exchange:
         "retry_after",
         "status",
         "streamed",
+        "warnings",
     )
 
     def __init__(self, connection: "Connection", *, streamed: bool, bodiless: bool) -> None:
@@ -47,6 +48,8 @@ class Exchange:
         """The response has no body, regardless of its headers: the request was a HEAD."""
         self.status = 0
         self.retry_after: str | None = None
+        self.warnings: tuple[str, ...] = ()
+        """Values of the ``Warning`` headers; their bytes are the characters' code points."""
         self.complete = False
         """The response is complete, though the reader may not have read all of it."""
         self._connection = connection
@@ -263,6 +266,8 @@ class Connection(asyncio.Protocol):
             self._has_body_length = value.lower().endswith(b"chunked")
         elif name == b"retry-after" and self._exchange is not None:
             self._exchange.retry_after = value.decode("latin-1")
+        elif name == b"warning" and self._exchange is not None:
+            self._exchange.warnings += (value.decode("latin-1"),)
 
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""
