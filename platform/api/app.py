@@ -8,13 +8,15 @@ from fastapi.responses import HTMLResponse
 from . import problems
 from .dependencies import AppState
 from .limits import BodyLimitMiddleware
-from .routes import commands, cronjobs, jobflows, jobs
+from .routes import commands, cronjobs, history, jobflows, jobs, usage
 
 ROUTERS = (
     jobs.router,
     commands.router,
     jobflows.router,
     cronjobs.router,
+    history.router,
+    usage.router,
 )
 
 
