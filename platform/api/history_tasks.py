@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 RETENTION_INTERVAL = 600.0
 """Seconds between two runs of the retention."""
+RETRY_DELAY = 10.0
+"""Seconds until it is tried again while the store is unavailable."""
 BATCH_DELAY = 0.5
 """Seconds between two of its transactions, so that commands are not held up."""
 
@@ -43,7 +45,8 @@ class HistorySettings:
 async def run_history(
     client: Client, database: Database, settings: HistorySettings, *, clock: Clock
 ) -> None:
-    """Run the tasks until cancelled."""
+    """Run the tasks, once the schema is migrated, until cancelled."""
+    await database.wait_migrated()
     async with asyncio.TaskGroup() as tasks:
         retention = Retention(database, settings.retention)
         work = partial(run_retention, retention, clock, settings.metrics)
@@ -69,4 +72,6 @@ async def run_retention(retention: Retention, clock: Clock, metrics: RecorderMet
                 metrics.deleted.labels(table).inc(count)
         except StoreUnavailableError as error:
             log.debug("cannot delete old rows, will retry", extra={"error": str(error)})
+            await clock.sleep(RETRY_DELAY)
+            continue
         await clock.sleep(BATCH_DELAY if deleted else RETENTION_INTERVAL)
