@@ -13,10 +13,14 @@ from ..store.commands import CommandStore
 from ..store.history import HistoryStore
 from ..store.usage import UsageStore
 from . import problems
+from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
+from .command_waits import CommandWaits
 from .commands import CommandService
+from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
+from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
 from .problems import ProblemError
@@ -45,7 +49,11 @@ class AppState:
 
     caches: Caches
     reviewer: AccessReviewer
+    callers: Callers
+    security: SecuritySettings
     commands: CommandService
+    waits: CommandWaits
+    idempotency: IdempotencyService
     store: CommandStore
     history: HistoryStore
     usage: UsageStore
@@ -57,16 +65,33 @@ def _app_state(request: Request) -> AppState:
     return state
 
 
-async def _caller(
-    state: Annotated[AppState, Depends(_app_state)],
-    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> AuthenticatedCaller:
-    user = await state.reviewer.authenticate(authorization)
-    return AuthenticatedCaller(user=user, client=state.client)
+async def _caller(request: Request) -> AuthenticatedCaller:
+    """Return the caller whom :class:`.identity.AuthenticationMiddleware` has authenticated."""
+    caller: AuthenticatedCaller | None = getattr(request.state, CALLER, None)
+    if caller is None:
+        raise RuntimeError(f"{request.url.path} is served without authentication")
+    return caller
 
 
-async def _operation_id() -> uuid.UUID:
-    return uuid.uuid4()
+async def _operation_id(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias=HEADER,
+            min_length=1,
+            max_length=MAX_KEY,
+            pattern=PATTERN,
+            description="Repeated with the same key within 24 hours, the request is executed once, "
+            "and gets the same response.",
+        ),
+    ] = None,
+) -> uuid.UUID:
+    # The middleware has checked the header and claimed the key.
+    attempt = attempt_of(request.scope)
+    id_ = uuid.uuid4() if attempt is None else attempt.operation
+    note_operation(request.scope, id_)
+    return id_
 
 
 def _job_kind(
@@ -74,6 +99,15 @@ def _job_kind(
     state: Annotated[AppState, Depends(_app_state)],
     _: Annotated[AuthenticatedCaller, Depends(_caller)],
 ) -> JobKind:
+    return served_kind(state, kind)
+
+
+def served_kind(state: AppState, kind: JobKindName) -> JobKind:
+    """Return the kind with this name.
+
+    Raises:
+        ProblemError: 404 if the cluster does not serve it.
+    """
     found = KINDS[kind]
     if not state.caches.of(kind).is_served:
         raise ProblemError(404, f"this cluster does not serve jobs of the kind {found.label}")

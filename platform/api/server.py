@@ -21,14 +21,19 @@ from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, ke
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.history import HistoryStore
+from ..store.idempotency import IdempotencyStore
 from ..store.migrations import MIGRATIONS
 from ..store.usage import UsageStore
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
+from .client_certificates import accept_client_certificates
+from .command_waits import CommandWaits
 from .commands import CommandService
 from .dependencies import AppState
 from .history_tasks import HistorySettings, run_history
+from .idempotency import IdempotencyService
+from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)
@@ -56,6 +61,9 @@ class ApiSettings:
 
     certificate: KeyPairFiles | None = None
     """Serving certificate, reloaded when it changes; without it the API serves plain HTTP."""
+
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """Who may call, how often, and with which identity."""
 
     limits: Limits = field(default_factory=Limits)
     """Limits of the listener."""
@@ -85,21 +93,32 @@ async def serve(
 
     Raises:
         CertificateFilesError: the certificate cannot be served.
+        ClientCaError: the authorities of client certificates cannot be loaded.
         StoreError: the store's URL cannot be used, or its schema version is too new.
     """
     serving_certificate, files = ServingCertificate(), None
     if settings.certificate is not None:
         files = _load_certificate(settings.certificate, serving_certificate)
+    if settings.security.client_ca_file is not None:
+        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
         caches = Caches(client)
-        commands = CommandService(client, store, caches.jobs, clock=clock)
+        commands = CommandService(client, store, caches, clock=clock)
+        idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
+        waits = CommandWaits(caches, commands.outcomes)
+        security = settings.security
+        reviewer = AccessReviewer(client, clock=clock, audiences=security.audiences)
         state = AppState(
             client=client,
             caches=caches,
-            reviewer=AccessReviewer(client, clock=clock),
+            reviewer=reviewer,
+            callers=Callers(client, reviewer, security, clock=clock),
+            security=security,
             commands=commands,
+            waits=waits,
+            idempotency=idempotency,
             store=store,
             history=HistoryStore(database),
             usage=UsageStore(database),
@@ -112,6 +131,7 @@ async def serve(
             tasks.create_task(supervise("rest caches", caches.run))
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
+            tasks.create_task(idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
@@ -128,6 +148,7 @@ async def serve(
             finally:
                 # Drain requests in flight before closing the listener.
                 server.should_exit = True
+                waits.stop()
                 await serving
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)

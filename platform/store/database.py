@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 
@@ -201,6 +202,13 @@ class Database:
     async def _submit(self, work: Callable[[sa.Connection], T], limit: float | None = None) -> T:
         attempt = partial(_transact, self._engine, work, limit=limit)
         return await asyncio.get_running_loop().run_in_executor(self._executor, attempt)
+
+
+def insert_if_absent(db: sa.Connection, table: sa.Table) -> sa.Insert:
+    """Return an insert into *table* that skips rows whose key exists."""
+    if db.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
 
 
 def _run_all(works: Sequence[Callable[[sa.Connection], Any]], db: sa.Connection) -> list[Any]:

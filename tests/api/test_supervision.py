@@ -52,11 +52,11 @@ async def test_a_failed_sweep_is_restarted(tmp_path: Path, monkeypatch: pytest.M
     read = CommandStore.list_open
     failed: list[bool] = []
 
-    async def fails_once(self: CommandStore) -> Sequence[CommandRecord]:
+    async def fails_once(self: CommandStore, **page: Any) -> Sequence[CommandRecord]:
         if not failed:
             failed.append(True)
             raise RuntimeError("unexpected")
-        return await read(self)
+        return await read(self, **page)
 
     async with cluster(tmp_path) as (server, client):
         async with (

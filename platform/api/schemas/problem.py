@@ -1,6 +1,6 @@
 """The body of error responses."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Problem(BaseModel):
@@ -11,3 +11,6 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[dict[str, str]] | None = None
+    allowed_phases: list[str] | None = Field(
+        default=None, description="Phases in which the command is allowed (409)."
+    )
