@@ -96,11 +96,8 @@ async def serve(
         ClientCaError: the authorities of client certificates cannot be loaded.
         StoreError: the store's URL cannot be used, or its schema version is too new.
     """
-    serving_certificate, files = ServingCertificate(), None
-    if settings.certificate is not None:
-        files = _load_certificate(settings.certificate, serving_certificate)
-    if settings.security.client_ca_file is not None:
-        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
+    serving_certificate = ServingCertificate()
+    files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
@@ -108,14 +105,13 @@ async def serve(
         commands = CommandService(client, store, caches, clock=clock)
         idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
         waits = CommandWaits(caches, commands.outcomes)
-        security = settings.security
-        reviewer = AccessReviewer(client, clock=clock, audiences=security.audiences)
+        reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
         state = AppState(
             client=client,
             caches=caches,
             reviewer=reviewer,
-            callers=Callers(client, reviewer, security, clock=clock),
-            security=security,
+            callers=Callers(client, reviewer, settings.security, clock=clock),
+            security=settings.security,
             commands=commands,
             waits=waits,
             idempotency=idempotency,
@@ -184,12 +180,20 @@ async def _migrate_store(
         ready.set()
 
 
-def _load_certificate(pair: KeyPairFiles, serving_certificate: ServingCertificate) -> FileWatcher:
-    """Load *pair* into *serving_certificate*; return the watcher of its files.
+def _load_certificates(
+    settings: ApiSettings, serving_certificate: ServingCertificate
+) -> FileWatcher | None:
+    """Load the files for HTTPS; return the watcher of the serving certificate, if there is one.
 
     Raises:
         CertificateFilesError: the files cannot be served.
+        ClientCaError: the authorities of client certificates cannot be loaded.
     """
+    if settings.security.client_ca_file is not None:
+        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
+    pair = settings.certificate
+    if pair is None:
+        return None
     files = key_pair_watcher(serving_certificate, certificate=pair.certificate, key=pair.key)
     try:
         files.poll()

@@ -12,6 +12,7 @@ import aiohttp
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 
 from batholith.api.history_tasks import HistorySettings
+from batholith.api.identity import SecuritySettings
 from batholith.api.server import ApiSettings, serve
 from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock
@@ -101,12 +102,20 @@ class RestClient:
 
 @contextlib.asynccontextmanager
 async def starting_api(
-    client: Client, store_url: str, *, history: HistorySettings | None = None
+    client: Client,
+    store_url: str,
+    *,
+    security: SecuritySettings | None = None,
+    history: HistorySettings | None = None,
 ) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Task[None]]]:
     """The API's URL, its readiness, and the task that it is."""
     listener = socket.create_server(("127.0.0.1", 0))
-    history = history or HistorySettings()
-    settings = ApiSettings(store_url=store_url, listener=listener, history=history)
+    settings = ApiSettings(
+        store_url=store_url,
+        listener=listener,
+        security=security or SecuritySettings(),
+        history=history or HistorySettings(),
+    )
     ready = asyncio.Event()
     serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
     try:
@@ -119,9 +128,14 @@ async def starting_api(
 
 @contextlib.asynccontextmanager
 async def running_api(
-    client: Client, store_url: str, *, history: HistorySettings | None = None
+    client: Client,
+    store_url: str,
+    *,
+    security: SecuritySettings | None = None,
+    history: HistorySettings | None = None,
 ) -> AsyncIterator[str]:
-    async with starting_api(client, store_url, history=history) as (url, ready, _):
+    starting = starting_api(client, store_url, security=security, history=history)
+    async with starting as (url, ready, _):
         await ready.wait()
         yield url
 
