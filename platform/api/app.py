@@ -21,6 +21,7 @@ from .routes import (
     commands,
     cronjobs,
     events,
+    history,
     jobflows,
     jobs,
     logs,
@@ -28,6 +29,7 @@ from .routes import (
     pods,
     queues,
     timeline,
+    usage,
     watch,
     why,
 )
@@ -46,6 +48,8 @@ ROUTERS = (
     watch.router,
     queues.router,
     podgroups.router,
+    history.router,
+    usage.router,
 )
 
 

@@ -7,8 +7,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Request
 
 from ..kube.client.client import Client
+from ..machinery.clock import Clock
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
+from ..store.history import HistoryStore
+from ..store.usage import UsageStore
 from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
@@ -44,6 +47,9 @@ class AppState:
     waits: CommandWaits
     idempotency: IdempotencyService
     store: CommandStore
+    history: HistoryStore
+    usage: UsageStore
+    clock: Clock
     streams: Streams
     metrics: ApiMetrics
     log_streams: LogStreams = field(default_factory=LogStreams)

@@ -22,8 +22,10 @@ from ..machinery.file_watcher import FileWatcher
 from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
+from ..store.history import HistoryStore
 from ..store.idempotency import IdempotencyStore
 from ..store.migrations import MIGRATIONS
+from ..store.usage import UsageStore
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
@@ -31,6 +33,7 @@ from .client_certificates import accept_client_certificates
 from .command_waits import CommandWaits
 from .commands import CommandService
 from .dependencies import AppState
+from .history_tasks import HistorySettings, run_history
 from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
@@ -83,6 +86,9 @@ class ApiSettings:
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
 
+    history: HistorySettings = field(default_factory=HistorySettings)
+    """Whether the history of jobs is recorded, and how much of it is kept."""
+
 
 class _Server(LimitedServer):
     @contextlib.contextmanager
@@ -128,6 +134,9 @@ async def serve(
             store=store,
             streams=_new_streams(caches, settings, clock, metrics),
             metrics=metrics,
+            history=HistoryStore(database),
+            usage=UsageStore(database),
+            clock=clock,
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -142,6 +151,8 @@ async def serve(
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
+            work = partial(run_history, client, database, settings.history, clock=clock)
+            tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
             _log_address(settings)

@@ -363,6 +363,7 @@ class JobController:
             != info.plugin_objects_key(context.desired_state),
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
+            ttl_waits_for_history=self._settings.ttl_waits_for_history,
             last_errors=dict(info.last_errors),
         )
 

@@ -95,7 +95,7 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reads")
         self._pending: list[_PendingWrite] = []
         self._writer: asyncio.Task[None] | None = None
-        self._migrated = False
+        self._migrated = asyncio.Event()
 
     async def migrate(self, migrations: Migrations) -> None:
         """Migrate the schema, in one transaction.
@@ -106,7 +106,11 @@ class Database:
         """
         with _store_errors(self._engine.url):
             await self._submit(migrations.upgrade)
-        self._migrated = True
+        self._migrated.set()
+
+    async def wait_migrated(self) -> None:
+        """Wait until :meth:`migrate` has succeeded."""
+        await self._migrated.wait()
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work*, which writes, in a transaction, rolled back if *work* raises.
@@ -149,7 +153,7 @@ class Database:
         self._engine.dispose()
 
     def _require_migrated(self) -> None:
-        if not self._migrated:
+        if not self._migrated.is_set():
             raise StoreUnavailableError("the store is not migrated yet")
 
     async def _checked(self, response: asyncio.Future[T]) -> T:

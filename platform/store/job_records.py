@@ -50,7 +50,7 @@ def mark_deleted_unobserved(db: sa.Connection, uids: Sequence[str], *, observed_
 
 def mark_incomplete(db: sa.Connection, *, started_at: int, ended_at: int) -> None:
     """Mark the jobs that existed during a gap of the pods."""
-    during = sa.and_(JOBS.c.ended_at > started_at, JOBS.c.created_at + SECOND < ended_at)
+    during = sa.and_(JOBS.c.ended_at > started_at, JOBS.c.created_at + SECOND <= ended_at)
     where = sa.and_(during, JOBS.c.incomplete == "")
     db.execute(sa.update(JOBS).where(where).values(incomplete=MISSED_PODS))
 
@@ -85,9 +85,9 @@ def _row(
         if listed and not incomplete and known.resource_version != record.resource_version:
             incomplete = MISSED_CHANGES
     else:
-        # The time of creation has no fraction of a second.
+        # Times of jobs and pods are whole seconds: within one, no pod has used anything.
         missed = any(
-            gap.started_at < ended_at and record.created_at + SECOND < gap.ended_at for gap in gaps
+            gap.started_at < ended_at and record.created_at + SECOND <= gap.ended_at for gap in gaps
         )
         incomplete = MISSED_PODS if missed else ""
     return {

@@ -1,5 +1,7 @@
 """Random histories of jobs, pods and recorders: the record is the truth, or marked incomplete."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -9,7 +11,15 @@ from support.stateful import stateful_settings
 from batholith.store.history import HistoryStore
 from batholith.store.usage import UsageQuery, UsageStore
 
-INDEX = st.integers(0, 5)
+INDEX = st.integers(0, 3)
+CHANGES = st.sampled_from(
+    [
+        *("create_pod", "create_pod", "create_waiting_pod", "start_pod", "finish_pod", "touch_pod"),
+        *("delete_pod", "run_job", "restart_job", "complete_job", "delete_job"),
+    ]
+)
+PACES = st.tuples(st.sampled_from([1, 7, 5000]), st.sampled_from([0, 0, 1, 100]))
+"""Seconds before a change, and number of events that are received after it."""
 
 
 class RecordedHistories(RuleBasedStateMachine):
@@ -27,47 +37,62 @@ class RecordedHistories(RuleBasedStateMachine):
             self.world.deliver(0, resource, 1)
         self.advance(2)
 
-    @rule(seconds=st.integers(1, 5000))
     def advance(self, seconds: int) -> None:
         self.world.run(self.world.clock.advance(seconds))
 
-    @rule()
-    def create_job(self) -> None:
-        self.world.create_job()
+    @rule(steps=st.lists(st.tuples(CHANGES, INDEX, PACES), min_size=2, max_size=8))
+    def change(self, steps: list[tuple[str, int, tuple[int, int]]]) -> None:
+        """Change jobs and pods; after each change a recorder may receive some of the events."""
+        for change, index, (seconds, count) in steps:
+            self.advance(seconds)
+            getattr(self, change)(index)
+            if count:
+                self.world.deliver(0, RESOURCES[index % 2], count)
 
-    @precondition(lambda self: self.world.objects[RESOURCES[0]])
-    @rule(index=INDEX, cpu=st.integers(1, 3), started=st.booleans())
-    def create_pod(self, index: int, cpu: int, started: bool) -> None:
-        self.world.create_pod(self._pick(0, index), cpu)
-        if started:
-            self.world.start_pod(list(self.world.pods)[-1])
+    def create_pod(self, index: int) -> None:
+        if index >= len(self.world.objects[RESOURCES[0]]):
+            self.world.create_job()
+        self.world.create_pod(self._pick(0, index), index + 1)
+        self.world.start_pod(list(self.world.pods)[-1])
 
-    @precondition(lambda self: self.world.objects[RESOURCES[1]])
-    @rule(
-        index=INDEX,
-        change=st.sampled_from(
-            ["start_pod", "finish_pod", "finish_pod", "delete_pod", "touch_pod"]
-        ),
-        pace=st.sampled_from([0, 1, 100]),
-    )
-    def change_pod(self, index: int, change: str, pace: int) -> None:
-        self.advance(7)
-        getattr(self.world, change)(self._pick(1, index))
-        if pace:
-            self.world.deliver(0, RESOURCES[1], pace)
+    def create_waiting_pod(self, index: int) -> None:
+        if self.world.objects[RESOURCES[0]]:
+            self.world.create_pod(self._pick(0, index), index + 1)
 
-    @precondition(lambda self: self.world.objects[RESOURCES[0]])
-    @rule(index=INDEX, phase=st.sampled_from(["Running", "Restarting", "Completed"]))
-    def change_job(self, index: int, phase: str) -> None:
-        uid = self._pick(0, index)
-        if self.world.phases[uid][-1] != "Completed":
-            self.advance(1)
-            self.world.set_phase(uid, phase)
+    def start_pod(self, index: int) -> None:
+        self._change_pod(self.world.start_pod, index)
 
-    @precondition(lambda self: self.world.objects[RESOURCES[0]])
-    @rule(index=INDEX)
+    def finish_pod(self, index: int) -> None:
+        self._change_pod(self.world.finish_pod, index)
+
+    def delete_pod(self, index: int) -> None:
+        self._change_pod(self.world.delete_pod, index)
+
+    def touch_pod(self, index: int) -> None:
+        self._change_pod(self.world.touch_pod, index)
+
+    def _change_pod(self, change: Callable[[str], None], index: int) -> None:
+        if self.world.objects[RESOURCES[1]]:
+            change(self._pick(1, index))
+
+    def run_job(self, index: int) -> None:
+        self._set_phase(index, "Running")
+
+    def restart_job(self, index: int) -> None:
+        self._set_phase(index, "Restarting")
+
+    def complete_job(self, index: int) -> None:
+        self._set_phase(index, "Completed")
+
+    def _set_phase(self, index: int, phase: str) -> None:
+        if self.world.objects[RESOURCES[0]]:
+            uid = self._pick(0, index)
+            if self.world.phases[uid][-1] != "Completed":
+                self.world.set_phase(uid, phase)
+
     def delete_job(self, index: int) -> None:
-        self.world.delete_job(self._pick(0, index))
+        if self.world.objects[RESOURCES[0]] and index == 0:
+            self.world.delete_job(self._pick(0, index))
 
     @rule(
         number=st.integers(0, 1),
@@ -149,5 +174,5 @@ class RecordedHistories(RuleBasedStateMachine):
         assert in_series == pytest.approx(by_job)
 
 
-RecordedHistories.TestCase.settings = stateful_settings(steps=40, histories=60)
+RecordedHistories.TestCase.settings = stateful_settings(steps=20, histories=60)
 TestRecordedHistories = RecordedHistories.TestCase

@@ -1,24 +1,31 @@
-"""The targets of commands, an index of the open ones, and the idempotency keys."""
+"""Targets of commands, an index of the open ones, and the idempotency keys."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0004"
+down_revision = "0003"
+
+_OPEN = sa.text("finished_at IS NULL")
 
 
 def upgrade() -> None:
-    """Add the columns, and create the index and the table."""
-    _add_text("kind", length=16, default="jobs")
-    for name in ("task", "pod", "partition"):
-        _add_text(name, length=253, default="")
+    """Add columns and an index to the table of commands; create the table of keys."""
+    for name, size, default in (
+        ("kind", 16, "jobs"),
+        ("task", 253, ""),
+        ("pod", 253, ""),
+        ("partition", 253, ""),
+    ):
+        column = sa.Column(name, sa.String(size), nullable=False, server_default=default)
+        op.add_column("commands", column)
     op.drop_index("commands_by_state", "commands")
     op.create_index(
         "commands_open",
         "commands",
         ["received_at", "id"],
-        sqlite_where=sa.text("finished_at IS NULL"),
-        postgresql_where=sa.text("finished_at IS NULL"),
+        sqlite_where=_OPEN,
+        postgresql_where=_OPEN,
     )
     op.create_table(
         "idempotency_keys",
@@ -35,8 +42,3 @@ def upgrade() -> None:
         sa.Column("location", sa.Text),
     )
     op.create_index("idempotency_keys_by_time", "idempotency_keys", ["received_at"])
-
-
-def _add_text(name: str, *, length: int, default: str) -> None:
-    column = sa.Column(name, sa.String(length), nullable=False, server_default=default)
-    op.add_column("commands", column)
