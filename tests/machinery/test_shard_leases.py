@@ -98,11 +98,10 @@ class Group:
     replicas: list[Replica] = field(default_factory=list)
     everyone: list[Replica] = field(default_factory=list)
 
-    async def start(self, identity: str, **options: float) -> Replica:
+    async def start(self, identity: str, *, shards: int = 8, finish_delay: float = 0.0) -> Replica:
         client = self.server.client(identity)
         await client.__aenter__()
-        shards = int(options.pop("shards", 8))
-        replica = Replica(identity, client, self.working, shards=shards, **options)
+        replica = Replica(identity, client, self.working, shards=shards, finish_delay=finish_delay)
         self.replicas.append(replica)
         self.everyone.append(replica)
         return replica
