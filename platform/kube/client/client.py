@@ -14,12 +14,14 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 import msgspec
 
 from ...model.names import Resource
+from ..errors import ConfigError
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from . import codec
 from .codec import ListScope, ObjectList
 from .config import Credentials
 from .flowcontrol import TokenBucketRateLimiter
+from .identity import Identity
 from .transport import ApiRequest, ClientOptions, Transport
 from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
@@ -75,6 +77,7 @@ class Client:
             options=options or ClientOptions(),
         )
         self._background = False
+        self._identity: Identity | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool.
@@ -106,9 +109,25 @@ class Client:
 
     def background(self) -> "Client":
         """Return a client of the same pool whose requests have low priority."""
+        return self._derive(background=True, identity=self._identity)
+
+    def acting_as(self, identity: Identity) -> "Client":
+        """Return a client of the same pool that sends requests as *identity*.
+
+        The server's rejection of its token raises CallerUnauthorizedError.
+
+        Raises:
+            ConfigError: this client impersonates a user already, and *identity* is another one.
+        """
+        if not identity.replaces_credentials and self._transport.impersonates:
+            raise ConfigError("cannot impersonate: the kubeconfig's own user is impersonated")
+        return self._derive(background=self._background, identity=identity)
+
+    def _derive(self, *, background: bool, identity: Identity | None) -> "Client":
         client = Client.__new__(Client)
         client._transport = self._transport
-        client._background = True
+        client._background = background
+        client._identity = identity
         return client
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
@@ -347,7 +366,7 @@ class Client:
             ApiError, ConnectionLostError: also from the iteration.
         """
         async with self._transport.stream(
-            ApiRequest("GET", path), idle_timeout=idle_timeout
+            ApiRequest("GET", path, identity=self._identity), idle_timeout=idle_timeout
         ) as chunks:
             yield _lines(chunks())
 
@@ -359,7 +378,7 @@ class Client:
         content_type: str = "application/json",
     ) -> bytes:
         return await self._transport.send(
-            ApiRequest(method, path, body, content_type, self._background)
+            ApiRequest(method, path, body, content_type, self._background, self._identity)
         )
 
 
