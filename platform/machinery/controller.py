@@ -102,7 +102,7 @@ class ShardedQueue:
         if shards < 1:
             raise ValueError(f"need at least one shard, got {shards}")
         self.name = name if owned.count == 1 else f"{name}-{owned.index}"
-        self._owned = owned
+        self.owned = owned
         self.log_fields = log_fields or (lambda key: {name: key})
         self.clock = clock if clock is not None else SystemClock()
         self.stats = WorkQueueStats()
@@ -116,16 +116,16 @@ class ShardedQueue:
 
     def shard(self, key: str) -> WorkQueue:
         """Return the shard of *key*."""
-        return self.shards[self._owned.worker_of(key, len(self.shards))]
+        return self.shards[self.owned.worker_of(key, len(self.shards))]
 
     def add(self, key: str) -> None:
         """Add *key*; merged with an earlier add that no worker has picked up yet."""
-        if self._owned.owns(key):
+        if self.owned.owns(key):
             self.shard(key).add(key)
 
     def add_after(self, key: str, seconds: float) -> None:
         """Add *key* after *seconds*; an earlier scheduled time wins."""
-        if self.shutting_down or not self._owned.owns(key):
+        if self.shutting_down or not self.owned.owns(key):
             return
         self.stats.retries += 1
         if seconds > 0:
@@ -147,7 +147,7 @@ class ShardedQueue:
 
     def add_item(self, key: str, item: object) -> None:
         """Append *item* to the pending items of *key* and add *key*."""
-        if not self.shutting_down and self._owned.owns(key):
+        if not self.shutting_down and self.owned.owns(key):
             self._items.setdefault(key, deque()).append((item,))
             self.add(key)
 

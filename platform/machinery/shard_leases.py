@@ -178,6 +178,8 @@ class ShardLeases:
         labels = {GROUP_LABEL: election.name}
         self._member = self._elector(replace(election, name=config.member_lease, labels=labels))
         self._shards = [self._shard_elector(shard) for shard in range(config.shards)]
+        self.elected = self._group.elected
+        """Set once this replica takes part."""
         self._informer = Informer(
             client,
             LEASES,
@@ -209,6 +211,11 @@ class ShardLeases:
     def healthy(self) -> bool:
         """Return False if a Lease has not been renewed long after it expired."""
         return all(each.healthy() for each in (self._group, self._member, *self._shards))
+
+    @property
+    def holder(self) -> str:
+        """Last observed identity of the group Lease."""
+        return self._group.holder
 
     @property
     def held(self) -> tuple[int, ...]:

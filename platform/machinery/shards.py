@@ -31,7 +31,7 @@ class Shard:
 
     def owns(self, key: str) -> bool:
         """Return whether *key* is in this shard."""
-        return fnv1(key) % self.count == self.index
+        return self.count == 1 or fnv1(key) % self.count == self.index
 
     def worker_of(self, key: str, workers: int) -> int:
         """Return the index of the worker queue of *key*, below *workers*.

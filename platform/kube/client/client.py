@@ -5,7 +5,7 @@ names: a struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for th
 those of :mod:`batholith.kube.errors`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -78,6 +78,7 @@ class Client:
         )
         self._background = False
         self._identity: Identity | None = None
+        self._fence: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool.
@@ -109,7 +110,15 @@ class Client:
 
     def background(self) -> "Client":
         """Return a client of the same pool whose requests have low priority."""
-        return self._derive(background=True, identity=self._identity)
+        client = self._copy()
+        client._background = True
+        return client
+
+    def fenced(self, fence: Callable[[], None]) -> "Client":
+        """Return a client of the same pool that calls *fence*, too, before each write is sent."""
+        client = self._copy()
+        client._fence = fence
+        return client
 
     def acting_as(self, identity: Identity) -> "Client":
         """Return a client of the same pool that sends requests as *identity*.
@@ -121,13 +130,16 @@ class Client:
         """
         if not identity.replaces_credentials and self._transport.impersonates:
             raise ConfigError("cannot impersonate: the kubeconfig's own user is impersonated")
-        return self._derive(background=self._background, identity=identity)
+        client = self._copy()
+        client._identity = identity
+        return client
 
-    def _derive(self, *, background: bool, identity: Identity | None) -> "Client":
+    def _copy(self) -> "Client":
         client = Client.__new__(Client)
         client._transport = self._transport
-        client._background = background
-        client._identity = identity
+        client._background = self._background
+        client._identity = self._identity
+        client._fence = self._fence
         return client
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
@@ -378,7 +390,9 @@ class Client:
         content_type: str = "application/json",
     ) -> bytes:
         return await self._transport.send(
-            ApiRequest(method, path, body, content_type, self._background, self._identity)
+            ApiRequest(
+                method, path, body, content_type, self._background, self._identity, self._fence
+            )
         )
 
 

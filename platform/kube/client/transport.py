@@ -78,6 +78,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
     background: bool = False
     identity: Identity | None = None
+    fence: Callable[[], None] | None = None
+    """Called in addition to that of the options."""
 
     @property
     def path_only(self) -> str:
@@ -244,11 +246,15 @@ class Transport:
             return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
-            if self.options.fence is not None:
-                self.options.fence()
+            self._check_fences(request)
             return await self._read_response(request)
         finally:
             self._in_flight.release()
+
+    def _check_fences(self, request: ApiRequest) -> None:
+        for fence in (self.options.fence, request.fence):
+            if fence is not None:
+                fence()
 
     async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:
@@ -306,8 +312,8 @@ class Transport:
         )
         connection = pool.idle_connection() or await pool.acquire()
         try:
-            if api_request.method != "GET" and self.options.fence is not None:
-                self.options.fence()
+            if api_request.method != "GET":
+                self._check_fences(api_request)
         except BaseException:
             pool.release(connection)
             raise

@@ -132,7 +132,8 @@ class SharedInformers:
         **scope: Any,
     ) -> Informer[T]:
         """Return the view of *shard* of the one informer with these options."""
-        key = (resource, view, scope["namespace"], scope["label_selector"], scope["field_selector"])
+        selectors = (scope["namespace"], scope["label_selector"], scope["field_selector"])
+        key = (resource, view, *selectors, *sorted(scope["indexes"] or ()))
         shared = self._shared.get(key)
         if shared is None:
             shared = self._shared[key] = _Shared(Informer(self._client, resource, view, **scope))
