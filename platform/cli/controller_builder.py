@@ -47,8 +47,8 @@ class SharedMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a process makes its controllers of."""
+class ControllerInputs:
+    """What the controllers of a process are created from."""
 
     flags: ControllerFlags
     batch: BatchFlags

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import controller_selection
-from .controller_builder import Parts
+from .controller_builder import ControllerInputs
 from .controller_flags import BatchFlags, ControllerFlags, TrainingFlags, validate
 from .flag_groups import (
     KLOG_FLAGS,
@@ -111,11 +111,11 @@ def _controllers(
         telemetry.health.add_start_check(ready)
         async with serve_endpoints(endpoints):
             await _ensure_sole_controllers(cluster, enabled, batch, training, check_flags)
-            parts = Parts(flags, batch, training, enabled, cluster, telemetry)
+            inputs = ControllerInputs(flags, batch, training, enabled, cluster, telemetry)
             if flags.shards > 1:
-                await run_with_shards(parts, shard_config(flags.shards, config), ready=ready)
+                await run_with_shards(inputs, shard_config(flags.shards, config), ready=ready)
             else:
-                await _run_with_leader(parts, config, ready=ready)
+                await _run_with_leader(inputs, config, ready=ready)
 
     with exit_on_error(
         OtherSystemRunningError,
@@ -128,18 +128,18 @@ def _controllers(
 
 
 async def _run_with_leader(
-    parts: Parts, config: "LeaderElectionConfig | None", *, ready: asyncio.Event
+    inputs: ControllerInputs, config: "LeaderElectionConfig | None", *, ready: asyncio.Event
 ) -> None:
     """Run the controllers while this replica leads, if there is an election."""
     from ..kube.client.events import EventRecorder
 
-    cluster, telemetry = parts.cluster, parts.telemetry
+    cluster, telemetry = inputs.cluster, inputs.telemetry
     async with (
         leader_election(config, cluster, "controllers", telemetry=telemetry) as elector,
         fenced_client(elector, cluster, "controllers", telemetry=telemetry) as client,
     ):
         recorder = EventRecorder(client, component="vc-controller-manager")
-        running = parts.builder(client, recorder).build(parts.enabled)
+        running = inputs.builder(client, recorder).build(inputs.enabled)
         components: list[Runnable] = [ElectedRunnable(each, elector) for each in running]
         if not elector:
             # Without election, readiness means that jobs can be submitted.

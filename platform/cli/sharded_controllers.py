@@ -1,4 +1,4 @@
-"""Controllers of a replica that holds some of the shards, beside others that hold the rest.
+"""Controllers of a replica that holds some of the shards, while other replicas hold the rest.
 
 Jobs, queues and PodGroups are sharded. All other controllers run where shard 0 is held.
 """
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .controller_builder import Builder, Parts, SharedMetrics
+from .controller_builder import Builder, ControllerInputs, SharedMetrics
 from .flag_groups import FlagError
 from .leader_election import LeaderElectionRunnable, election_client
 from .manager import ComponentExitedError, new_client
@@ -45,7 +45,7 @@ def shard_config(shards: int, election: "LeaderElectionConfig | None") -> "Shard
 
 
 async def run_with_shards(
-    parts: Parts, config: "ShardConfig | None", *, ready: asyncio.Event
+    inputs: ControllerInputs, config: "ShardConfig | None", *, ready: asyncio.Event
 ) -> None:
     """Run the controllers for the shards that this replica holds, until cancelled.
 
@@ -60,13 +60,13 @@ async def run_with_shards(
 
     if config is None:
         raise ValueError("one shard needs no leases of shards")
-    cluster, telemetry = parts.cluster, parts.telemetry
+    cluster, telemetry = inputs.cluster, inputs.telemetry
     async with (
         election_client(config.election, cluster, "controllers", telemetry=telemetry) as electing,
         new_client(cluster, "controllers", metrics=telemetry.client_metrics) as client,
     ):
         recorder = EventRecorder(client, component="vc-controller-manager")
-        shards = _Shards(parts, client, recorder, config.shards)
+        shards = _Shards(inputs, client, recorder, config.shards)
         leases = ShardLeases(
             electing,
             config,
@@ -90,23 +90,23 @@ class _Shards:
     """Runs the controllers of one shard after another, or of several at once."""
 
     def __init__(
-        self, parts: Parts, client: "Client", recorder: "EventRecorder", count: int
+        self, inputs: ControllerInputs, client: "Client", recorder: "EventRecorder", count: int
     ) -> None:
         from ..kube.informer.factory import SharedInformers
         from ..machinery.shards import shard_of
 
-        self._parts = parts
+        self._inputs = inputs
         self._client = client
         self._recorder = recorder
         self._count = count
-        self._metrics = SharedMetrics(parts.telemetry.registry)
+        self._metrics = SharedMetrics(inputs.telemetry.registry)
         self._informers = SharedInformers(client, shard_of=lambda key: shard_of(key, count))
 
     async def run(self, held: "HeldShard") -> None:
         """Run the controllers of a shard until cancelled; they finish what they have begun."""
         await self._informers.add_shard(held.index)
         try:
-            with _registry(self._parts.telemetry.registry) as registry:
+            with _registry(self._inputs.telemetry.registry) as registry:
                 await _run_all(self._build(held, registry))
         finally:
             self._metrics.work.unregister_shard(held.index)
@@ -117,11 +117,11 @@ class _Shards:
     ) -> Collection[LeaderElectionRunnable]:
         from ..machinery.shards import Shard
 
-        parts, client = self._parts, self._client.fenced(held.check_fence)
+        inputs, client = self._inputs, self._client.fenced(held.check_fence)
         builder = Builder(
-            flags=parts.flags,
-            batch=parts.batch,
-            training=parts.training,
+            flags=inputs.flags,
+            batch=inputs.batch,
+            training=inputs.training,
             client=client,
             recorder=self._recorder,
             registry=registry,
@@ -129,7 +129,7 @@ class _Shards:
             informers=self._informers.for_shard(held.index),
             shard=Shard(held.index, self._count),
         )
-        enabled = set(parts.enabled)
+        enabled = set(inputs.enabled)
         return builder.build(enabled if held.index == 0 else enabled & SHARDED)
 
 

@@ -42,7 +42,7 @@ def plan_shards(
 
 
 def _surplus(shards: int, free: int, counts: dict[str, int], identity: str) -> int:
-    """Return how many shards *identity* releases, so that all members get their fair part."""
+    """Return how many shards *identity* releases, so that all members get their fair share."""
     fair, remainder = divmod(shards, len(counts))
     most = fair + bool(remainder)
     counts = dict(counts)

@@ -8,7 +8,7 @@ Three kinds of Leases, all of one namespace:
 * a *member* Lease of each replica shows the others that it is alive;
 * a *shard* Lease of each shard shows who holds it.
 
-A replica takes shards that nobody holds, and hands some over when it has more than its fair part
+A replica acquires shards without a holder, and releases some when it has more than its fair share
 (:mod:`.shard_assignment`): it finishes the work on the shard, then releases the Lease. As with a
 single leader, the fence blocks writes once a Lease may have expired, and a replica that loses one
 must exit.
@@ -179,7 +179,7 @@ class ShardLeases:
         self._member = self._elector(replace(election, name=config.member_lease, labels=labels))
         self._shards = [self._shard_elector(shard) for shard in range(config.shards)]
         self.elected = self._group.elected
-        """Set once this replica takes part."""
+        """Set once this replica holds the group Lease."""
         self._informer = Informer(
             client,
             LEASES,
@@ -225,7 +225,7 @@ class ShardLeases:
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Hold shards until cancelled; then finish the work on them, and release all.
 
-        *ready* is set once this replica waits for the group Lease or takes part.
+        *ready* is set once this replica waits for the group Lease or holds it.
 
         Raises:
             ShardCountError: replicas with another number of shards are running.

@@ -7,7 +7,7 @@ from batholith.machinery.shard_assignment import ShardPlan, plan_shards
 
 
 def _round(holders: list[str | None], members: list[str]) -> bool:
-    """Let each member do what it plans, in turn, from what it observes then; return if any did."""
+    """Let each member do what it plans, one after another; return whether any did."""
     changed = False
     for member in members:
         plan = plan_shards(holders, members=members, identity=member)
@@ -51,12 +51,12 @@ def test_a_new_member_takes_its_part_and_no_other_shard_moves(
     while _round(holders, members):
         pass
     before = list(holders)
-    everybody = [*members, "new"]
-    while _round(holders, everybody):
+    all_members = [*members, "new"]
+    while _round(holders, all_members):
         pass
     moved = [new for old, new in zip(before, holders, strict=True) if old != new]
     assert set(moved) <= {"new"}
-    assert len(moved) in (shards // len(everybody), -(-shards // len(everybody)))
+    assert len(moved) in (shards // len(all_members), -(-shards // len(all_members)))
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from("abcdx")), max_size=30))

@@ -77,7 +77,7 @@ class Replica:
                     held.check_fence()
                     del self.working[held.index]
                     raise
-        # The fence of a replica that is cut off closes before anybody takes its shards over.
+        # The fence of a replica that is cut off closes before another replica acquires its shards.
         del self.working[held.index]
         await asyncio.Event().wait()
 

@@ -34,7 +34,7 @@ class InformerFactory(Protocol):
         indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
         options: InformerOptions | None = None,
     ) -> Informer[T]:
-        """Return an informer; *owner_key* tells which objects a shard needs, None: all."""
+        """Return an informer; *owner_key* selects the objects that a shard needs, None: all."""
         ...
 
 

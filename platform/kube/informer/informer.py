@@ -295,7 +295,7 @@ class Informer(Generic[T]):
             store.delete(key)
 
     async def relist(self) -> None:
-        """List again, while the watch goes on; return once the list is in the store.
+        """List again, while the watch continues; return once the list is in the store.
 
         If the informer does not run, its next run begins with a list.
         """
