@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
+from .metrics import JobMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,9 @@ class JobSettings:
 
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
+
+    metrics: JobMetrics | None = None
+    """Metrics that several controllers share; then *registry* is not used."""
 
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queue, if any."""

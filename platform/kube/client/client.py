@@ -6,7 +6,7 @@ those of :mod:`batholith.kube.errors`.
 """
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -83,6 +83,7 @@ class Client:
         )
         self._background = False
         self._identity: Identity | None = None
+        self._fence: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool.
@@ -114,7 +115,15 @@ class Client:
 
     def background(self) -> "Client":
         """Return a client of the same pool whose requests have low priority."""
-        return self._derive(background=True, identity=self._identity)
+        client = self._copy()
+        client._background = True
+        return client
+
+    def fenced(self, fence: Callable[[], None]) -> "Client":
+        """Return a client of the same pool that calls *fence*, too, before each write is sent."""
+        client = self._copy()
+        client._fence = fence
+        return client
 
     def acting_as(self, identity: Identity) -> "Client":
         """Return a client of the same pool that sends requests as *identity*.
@@ -126,13 +135,12 @@ class Client:
         """
         if not identity.replaces_credentials and self._transport.impersonates:
             raise ConfigError("cannot impersonate: the kubeconfig's own user is impersonated")
-        return self._derive(background=self._background, identity=identity)
-
-    def _derive(self, *, background: bool, identity: Identity | None) -> "Client":
-        client = copy.copy(self)
-        client._background = background
+        client = self._copy()
         client._identity = identity
         return client
+
+    def _copy(self) -> Self:
+        return copy.copy(self)
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
         """Get one object."""
@@ -459,7 +467,14 @@ class Client:
         buffer_limit: int = READ_BUFFER_LIMIT,
     ) -> ApiRequest:
         return ApiRequest(
-            method, path, body, content_type, self._background, self._identity, buffer_limit
+            method,
+            path,
+            body,
+            content_type,
+            self._background,
+            self._identity,
+            buffer_limit,
+            self._fence,
         )
 
 
