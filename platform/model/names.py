@@ -92,6 +92,21 @@ VALIDATING_CONFIGURATIONS = Resource(
     "ValidatingWebhookConfiguration",
     namespaced=False,
 )
+MUTATING_POLICIES = Resource(
+    _ADMISSION_GROUP,
+    "v1",
+    "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicy",
+    namespaced=False,
+)
+MUTATING_POLICIES_BETA = Resource(
+    _ADMISSION_GROUP,
+    "v1beta1",
+    "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicy",
+    namespaced=False,
+)
+LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 
 SCHEDULER_NAME = "volcano"
 DEFAULT_QUEUE = "default"
@@ -124,6 +139,14 @@ removes it once the queue has capacity for the pod."""
 # Batholith's own.
 WHY = "batholith.io/why"
 """Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
+
+MEMBERS = "batholith.io/members"
+"""Annotation of a PodGroup: its members before they exist, as JSON; written by the job controller
+when it creates the PodGroup."""
+PLAN = "batholith.io/plan"
+"""Annotation of a PodGroup: the nodes of its members, as JSON; written by the scheduler."""
+PLACE_AT_CREATION = "batholith.io/place-at-creation"
+"""Annotation of a Job: ``false`` creates its pods without a node."""
 
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it
