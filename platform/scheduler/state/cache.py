@@ -38,6 +38,7 @@ from .gangs import (
 )
 from .node_matrix import ChangeLog
 from .node_usage import NodeUsages
+from .planned_members import PlannedMembers
 from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from .priority_classes import PriorityClasses
@@ -66,12 +67,13 @@ class SchedulerCache(ChangeRecord):
         pod_scheduler_names: Collection[str] = (),
         default_queue: str = names.DEFAULT_QUEUE,
         queue_gates: bool = False,
+        place_at_creation: bool = False,
     ) -> None:
         """Start empty.
 
         Pods whose ``schedulerName`` is one of *gang_scheduler_names* are scheduled as gangs, those
         of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
-        queue gates.
+        queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
         super().__init__()
         self.task_table = TaskTable(self.node_matrix.resource_index)
@@ -112,6 +114,7 @@ class SchedulerCache(ChangeRecord):
         """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
         self._in_cycle = False
+        self.planned = PlannedMembers(self, enabled=place_at_creation)
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
@@ -137,7 +140,12 @@ class SchedulerCache(ChangeRecord):
     def update_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
         uid = (new or old or Pod()).metadata.uid
-        is_known = uid in self._tasks
+        known = self._tasks.get(uid)
+        is_known = known is not None
+        if new is not None and not is_known:
+            self.planned.observe_pod(self._gang_of(new), new)
+        elif new is None and known is not None:
+            self.planned.observe_deleted(*known)
         self._update_pod(old, new)
         if new is not None and new.status.nominated_node_name and not is_known:
             self.reservations.add_nominated(uid, new.status.nominated_node_name)
@@ -169,13 +177,22 @@ class SchedulerCache(ChangeRecord):
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
         """Add, update or delete a node."""
+        name = (new or old or Node()).metadata.name
+        index = self.node_matrix.index_of(name)
+        before = self.node_matrix.node_infos[index] if index is not None else None
         if new is not None:
             self.node_matrix.update_node(new)
+            index = self.node_matrix.column_for(name)
+            if self.node_matrix.is_overcommitted(index):
+                self.planned.node_filled(index)
         elif old is not None:
-            index = self.node_matrix.index_of(old.metadata.name)
             if index is not None and self.reservations:
                 self.reservations.drop_node(index)
-            self.node_matrix.remove_node(old.metadata.name)
+            self.node_matrix.remove_node(name)
+        if before is not None and index is not None:
+            after = self.node_matrix.node_infos[index]
+            if after != before:
+                self.planned.node_changed(index)
 
     def update_pvc(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -207,6 +224,7 @@ class SchedulerCache(ChangeRecord):
             self.waiting.publish(PODGROUP)
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
+        self.planned.observe_podgroup(gang, old, new)
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -333,6 +351,46 @@ class SchedulerCache(ChangeRecord):
         self.waiting.activate(gang)
         self.mark_changed(gang)
         self.refresh()
+
+    # -- members without pods ------------------------------------------------------------------
+
+    def add_member(self, gang: Gang, pod: Pod) -> Task:
+        """Add a member of *gang* that is to become *pod*; returns its task, which is pending."""
+        eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
+        task = Task(pod, eq_class, planned=True)
+        self._add_task(gang, task)
+        return task
+
+    def place_member(self, gang: Gang, task: Task, node: str) -> None:
+        """Assume that a pending member is created on *node*."""
+        task.node_index = self._add_to_node(node, task.eq_class, releasing=False)
+        task.node = node
+        self.set_task_statuses(gang, (task,), TaskStatus.BINDING)
+        self._mark_allocation_changed(gang)
+
+    def remove_member(self, task: Task) -> None:
+        """Remove a member that has become a pod, or will not."""
+        if task.gang is not None:
+            self._mark_allocation_changed(task.gang)
+        self._remove_pod(task.uid)
+
+    def classify_member(self, gang: Gang, pod: Pod) -> EquivalenceClass:
+        """Return the class that *pod*, which is not known, has as a member of *gang*."""
+        return self.pod_classes.get(pod, self._traits(pod, gang))
+
+    def add_possible_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
+        """Charge *node* for a pod that may be created there."""
+        node_index = self._add_to_node(node, eq_class, releasing=False)
+        self._foreign_pods.by_uid[uid] = ForeignPod(node_index, eq_class, releasing=False)
+
+    def remove_possible_pod(self, uid: str) -> None:
+        """Undo :meth:`add_possible_pod`."""
+        self._remove_pod(uid)
+
+    def is_of_gang_scheduler(self, pod: Pod) -> bool:
+        """Return whether this scheduler schedules *pod* with its PodGroup."""
+        name = pod.spec.scheduler_name
+        return name in self._gang_scheduler_names and name not in self._pod_scheduler_names
 
     # -- lookups -------------------------------------------------------------------------------
 
@@ -526,8 +584,10 @@ class SchedulerCache(ChangeRecord):
         self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
-        elif self._has_run and self.node_matrix.is_overcommitted(node_index):
-            self.overcommitted_nodes.add(node_index)
+        elif self.node_matrix.is_overcommitted(node_index):
+            self.planned.node_filled(node_index)
+            if self._has_run:
+                self.overcommitted_nodes.add(node_index)
         return node_index
 
     def _remove_from_node(

@@ -114,7 +114,8 @@ class TaskCounts:
 
 
 class Task:
-    """A pod in the scheduler cache. Changed by its gang only."""
+    """A pod in the scheduler cache, or a member that is to become one. Changed by its gang
+    only."""
 
     __slots__ = (
         "created",
@@ -129,6 +130,7 @@ class Task:
         "node",
         "node_index",
         "nominated_node",
+        "planned",
         "pod_status",
         "priority",
         "pvcs",
@@ -144,13 +146,22 @@ class Task:
         "uses_queue_gate",
     )
 
-    def __init__(self, pod: Pod, eq_class: EquivalenceClass, *, queue_gates: bool = False) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        eq_class: EquivalenceClass,
+        *,
+        queue_gates: bool = False,
+        planned: bool = False,
+    ) -> None:
         """Create the task of *pod*, whose equivalence class is *eq_class*.
 
-        *queue_gates* is whether this scheduler removes queue gates.
+        *queue_gates* is whether this scheduler removes queue gates. A *planned* one is a member
+        whose pod does not exist yet.
         """
         meta, spec = pod.metadata, pod.spec
         self.uid = meta.uid
+        self.planned = planned
         self.name = meta.name
         self.namespace = meta.namespace
         self.eq_class = eq_class
@@ -294,6 +305,8 @@ class Gang:
         """When conditions of its pods were last reported, by the same clock."""
         self.version = 0
         """Grows with every event that may change the result of an attempt."""
+        self.planned_uid = ""
+        """Uid of the PodGroup whose members were planned, or could not be."""
         self.wait_group: Any = None
         """The group in which it is parked, if it was rejected (``state.waiting``)."""
         self.wait_order: tuple[object, ...] = ()
