@@ -33,9 +33,11 @@ from .executor import Executor, ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
 from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
+from .planned_creation import PlannedCreation
 from .plugin_objects import WATCHED_PLUGIN_KINDS
 from .plugins.registry import Registry
 from .pod_info import LifecycleEvent, PodInfo, parse_pod
+from .pod_rules import PodRules
 from .pod_tracker import PodTracker
 from .policies import policy_inputs
 from .recovery import errors_from_status, restore
@@ -88,6 +90,13 @@ class JobController:
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
         self._metrics = JobMetrics(settings.registry)
         self._change_rate = ChangeRate(self._clock)
+        self._plugins = plugins or Registry.load()
+        self._job_infos: dict[str, JobInfo] = {}
+        # Commands of the initial list, which is not in the order of their creation.
+        self._initial_commands: list[Command] | None = []
+        self._priority_classes_generation = 0
+        self._create_informers(podgroups)
+        self._planned = self._planned_creation()
         self._executor = Executor(
             ExecutorDeps(
                 client=client,
@@ -98,14 +107,9 @@ class JobController:
                 metrics=self._metrics,
                 settings=settings,
                 change_rate=self._change_rate,
+                planned=self._planned,
             )
         )
-        self._plugins = plugins or Registry.load()
-        self._job_infos: dict[str, JobInfo] = {}
-        # Commands of the initial list, which is not in the order of their creation.
-        self._initial_commands: list[Command] | None = []
-        self._priority_classes_generation = 0
-        self._create_informers(podgroups)
 
     def _create_informers(self, podgroup_informer: Informer[PodGroup] | None) -> None:
         client, namespace = self._client, self._settings.namespace
@@ -133,6 +137,20 @@ class JobController:
             KindSource(self._priority_classes, self._on_priority_class),
             *(KindSource(informer, self._on_plugin_object) for informer in plugin_objects),
         ]
+
+    def _planned_creation(self) -> PlannedCreation:
+        """Return what decides on the nodes of new pods; it needs the cluster's rules for them."""
+        enabled, rules = self._settings.place_at_creation, None
+        if enabled:
+            rules = PodRules(self._client, namespace=self._settings.namespace)
+            self._sources += rules.sources()
+        return PlannedCreation(
+            enabled=enabled,
+            clock=self._clock,
+            priority_classes=self._priority_classes,
+            exclude=rules.exclude if rules is not None else lambda namespace: None,
+            count=self._metrics.job_unplaced,
+        )
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -353,6 +371,13 @@ class JobController:
             != info.plugin_objects_key(context.desired_state),
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
+            plan=self._planned.plan_for(
+                context.job,
+                podgroup,
+                context.desired_state.plugins,
+                info.plan_use,
+                info.pod_tracker,
+            ),
             last_errors=dict(info.last_errors),
         )
 

@@ -5,7 +5,7 @@ names: a struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for th
 those of :mod:`batholith.kube.errors`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -53,6 +53,17 @@ class PatchType:
 PatchType.MERGE = PatchType("application/merge-patch+json")
 PatchType.STRATEGIC = PatchType("application/strategic-merge-patch+json")
 PatchType.JSON = PatchType("application/json-patch+json")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLimit:
+    """Until when a write may take effect."""
+
+    seconds: int = 0
+    """Seconds within which the server carries it out, or never; 0 for those of the server."""
+
+    guard: Callable[[], None] | None = None
+    """Called when nothing but the write itself remains; raises NotSentError if it is too late."""
 
 
 class Client:
@@ -165,11 +176,17 @@ class Client:
 
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = ""
+        self, resource: Resource, body: object, *, namespace: str = "", limit: WriteLimit = ...
     ) -> msgspec.Raw: ...
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = "", view: type[T]
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        view: type[T],
+        limit: WriteLimit = ...,
     ) -> T: ...
     async def create(
         self,
@@ -178,12 +195,19 @@ class Client:
         *,
         namespace: str = "",
         view: type[Any] = msgspec.Raw,
+        limit: WriteLimit = WriteLimit(),
     ) -> Any:
-        """Create an object; a body without ``kind`` gets that of *resource*."""
+        """Create an object; a body without ``kind`` gets that of *resource*.
+
+        Raises:
+            NotSentError: *limit* does not permit it.
+        """
         path = codec.collection_path(resource, namespace)
-        return codec.decode(
-            await self._send("POST", path, codec.encode_object(body, resource)), view
-        )
+        if limit.seconds:
+            path = codec.with_query(path, timeout=f"{limit.seconds}s")
+        data = codec.encode_object(body, resource)
+        content = await self._send("POST", path, data, "application/json", limit.guard)
+        return codec.decode(content, view)
 
     @overload
     async def patch(
@@ -357,9 +381,10 @@ class Client:
         path: str,
         body: bytes | None = None,
         content_type: str = "application/json",
+        guard: Callable[[], None] | None = None,
     ) -> bytes:
         return await self._transport.send(
-            ApiRequest(method, path, body, content_type, self._background)
+            ApiRequest(method, path, body, content_type, self._background, guard)
         )
 
 
@@ -370,4 +395,12 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
             yield lines
 
 
-__all__ = ["Client", "ClientOptions", "ListScope", "ObjectList", "PatchType", "WatchEvent"]
+__all__ = [
+    "Client",
+    "ClientOptions",
+    "ListScope",
+    "ObjectList",
+    "PatchType",
+    "WatchEvent",
+    "WriteLimit",
+]

@@ -73,6 +73,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     body: bytes | None = None
     content_type: str = "application/json"
     background: bool = False
+    guard: Callable[[], None] | None = None
+    """Called like the fence; its exception is raised to the caller."""
 
     @property
     def path_only(self) -> str:
@@ -213,11 +215,17 @@ class Transport:
             return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
-            if self.options.fence is not None:
-                self.options.fence()
+            self._check(request)
             return await self._read_response(request)
         finally:
             self._in_flight.release()
+
+    def _check(self, request: ApiRequest) -> None:
+        """Call fence and guard of a write."""
+        if self.options.fence is not None:
+            self.options.fence()
+        if request.guard is not None:
+            request.guard()
 
     async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:
@@ -267,8 +275,8 @@ class Transport:
         )
         connection = pool.idle_connection() or await pool.acquire()
         try:
-            if api_request.method != "GET" and self.options.fence is not None:
-                self.options.fence()
+            if api_request.method != "GET":
+                self._check(api_request)
         except BaseException:
             pool.release(connection)
             raise
