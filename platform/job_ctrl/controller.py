@@ -108,6 +108,7 @@ class JobController:
                 settings=settings,
                 change_rate=self._change_rate,
                 planned=self._planned,
+                podgroup_of=self._podgroup,
             )
         )
 
@@ -214,6 +215,8 @@ class JobController:
             self._expectations.observe(key, pod.name)
         info = self._job_info(key)
         info.pod_tracker.remove(pod.uid, now=self._event_time(pod))
+        if self._settings.place_at_creation:
+            info.plan_use.observe_created(pod.task, pod.index)
         # The next pod of this name may need an object whose deletion no informer reports.
         info.plugin_object_deletions += any(
             kind not in WATCHED_PLUGIN_KINDS for kind, _ in info.plugin_object_uids
@@ -371,13 +374,6 @@ class JobController:
             != info.plugin_objects_key(context.desired_state),
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
-            plan=self._planned.plan_for(
-                context.job,
-                podgroup,
-                context.desired_state.plugins,
-                info.plan_use,
-                info.pod_tracker,
-            ),
             last_errors=dict(info.last_errors),
         )
 

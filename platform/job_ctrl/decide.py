@@ -276,7 +276,7 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
         and podgroups.dependencies_met(task, partial(_has_started, view))
     }
     if any(missing.values()):
-        yield CreatePods(missing, view.plan)
+        yield CreatePods(missing)
 
 
 def _delete_for_restart(view: JobView) -> list[Effect]:

@@ -9,7 +9,6 @@ from enum import StrEnum
 
 from ..model.job import JobStatus
 from ..model.meta import ObjectMeta
-from ..model.placement import Plan
 from ..model.podgroup import PodGroupSpec
 from .pod_info import LifecycleEvent, PodInfo
 
@@ -69,8 +68,6 @@ class CreatePods:
     """Create the pods of these indices, by task in the order of the spec."""
 
     indices: Mapping[str, tuple[int, ...]]
-    plan: Plan | None = None
-    """The plan by which they are created, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)

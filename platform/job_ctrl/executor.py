@@ -36,7 +36,7 @@ from ..machinery.status_writer import merge_patch
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import ObjectMeta, preconditions
-from ..model.placement import REQUEST_SECONDS, Plan
+from ..model.placement import REQUEST_SECONDS
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import podgroups, pods
@@ -102,6 +102,7 @@ class ExecutorDeps:
     settings: JobSettings
     change_rate: ChangeRate
     planned: PlannedCreation
+    podgroup_of: Callable[[Job, JobInfo], PodGroup | None]
 
 
 class Executor:
@@ -366,7 +367,7 @@ class Executor:
                     existing.append(pod)
                     return
                 try:
-                    await self._create_pod(context, *pod, plan=effect.plan)
+                    await self._create_pod(context, *pod)
                 except AlreadyExistsError as error:  # does not affect the other pods
                     conflicts.append(error)
                     expectations.observe(context.key, _pod_name(context, *pod))
@@ -398,36 +399,30 @@ class Executor:
             accepted = min(1 << (created.bit_length() - 1), _MAX_INITIAL_BATCH)
             self._initial_batch[namespace] = max(accepted, self._initial_batch.get(namespace, 1))
 
-    async def _create_pod(
-        self, context: SyncContext, task: TaskSpec, index: int, *, plan: Plan | None
-    ) -> None:
+    async def _create_pod(self, context: SyncContext, task: TaskSpec, index: int) -> None:
         expectations, name = self._deps.expectations, _pod_name(context, task, index)
         body = pods.build(context.job, task, index)
         context.desired_state.plugins.mutate_pod(body, context.job)
         expectations.expect(context.key, (name,))
         try:
-            created = await self._post_pod(context, body, task, index, plan=plan)
+            created = await self._post_pod(context, body, task, index)
             self._deps.metrics.pod_created(context.job, created.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             created = await self._adopt_pod(context, name, error)
-        if plan is not None:
-            context.job_info.plan_use.created.add((task.name, index))
+        if self._deps.settings.place_at_creation:
+            context.job_info.plan_use.observe_created(task.name, index)
         pod = parse_pod(created)
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
         if pod is not None and expectations.set_created(context.key, name, pod.uid):
             context.job_info.pod_tracker.add_created(pod)
 
     async def _post_pod(
-        self,
-        context: SyncContext,
-        body: pods.Pod,
-        task: TaskSpec,
-        index: int,
-        *,
-        plan: Plan | None,
+        self, context: SyncContext, body: pods.Pod, task: TaskSpec, index: int
     ) -> Pod:
-        """Create a pod: with a node if *plan* has one for it and has not ended."""
-        use, planned = context.job_info.plan_use, self._deps.planned
+        """Create a pod: with a node if the plan that is valid now has one for it."""
+        info, planned = context.job_info, self._deps.planned
+        use, podgroup = info.plan_use, self._deps.podgroup_of(context.job, info)
+        plan = planned.plan_for(context.job, podgroup, context.desired_state.plugins, use)
         node = planned.node_for(use, plan, task.name, index, body=body)
         if plan is not None and node:
             body["spec"]["nodeName"] = node

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ..model.job import Action, Job, JobPhase
-from ..model.placement import Plan
 from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .effects import Reason
@@ -40,8 +39,6 @@ class JobView:
     """The plugins' objects are not synced since the spec changed or the controller started."""
     pvcs_stale: bool = False
     """The PersistentVolumeClaims of the job's volumes are not synced, likewise."""
-    plan: Plan | None = None
-    """The plan by which missing pods are created, if there is one."""
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """Errors of the last attempts, by reason."""
 

@@ -12,11 +12,10 @@ from ..machinery.clock import Clock
 from ..model import names
 from ..model.job import Job
 from ..model.placement import Plan, decode_plan
-from ..model.podgroup import PodGroup, PodGroupPhase
+from ..model.podgroup import PodGroup
 from .core_types import PriorityClass
 from .placement import Description, NotDescribedError, Unplaced, describe, scheduling_fields
 from .plugins.registry import JobPlugins
-from .pod_tracker import PodTracker
 from .pods import Pod
 
 
@@ -40,6 +39,24 @@ class PlanUse:
     """Task and index of pods that existed while the PodGroup has had a plan."""
 
     counted: set[Unplaced] = field(default_factory=set)
+    was_planned: bool = False
+    """Whether the PodGroup has had a plan."""
+
+    checked: tuple[object, ...] | None = None
+    """Plan, plugins and job for which the last comparison found no difference."""
+
+    def begin(self, podgroup_uid: str) -> None:
+        """Forget what was known of another PodGroup."""
+        if self.podgroup_uid and self.podgroup_uid != podgroup_uid:
+            self.text, self.plan, self.ended, self.was_planned = "", None, "", False
+            self.checked = None
+            self.created.clear()
+            self.counted.clear()
+        self.podgroup_uid = podgroup_uid
+
+    def observe_created(self, task: str, index: int) -> None:
+        """Note that a pod exists, or existed: the next one is created unplaced."""
+        self.created.add((task, index))
 
 
 class PlannedCreation:
@@ -78,27 +95,22 @@ class PlannedCreation:
         podgroup: PodGroup | None,
         plugins: JobPlugins,
         use: PlanUse,
-        tracker: PodTracker,
     ) -> Plan | None:
-        """Return the plan by which missing pods of *job* may be created, or ``None``."""
+        """Return the plan by which missing pods of *job* may be created now, or ``None``."""
         if not self._enabled or podgroup is None:
             return None
-        if use.podgroup_uid != podgroup.metadata.uid:
-            use.podgroup_uid = podgroup.metadata.uid
-            use.text, use.plan, use.ended = "", None, ""
-            use.created.clear()
-            use.counted.clear()
+        use.begin(podgroup.metadata.uid)
         text = podgroup.metadata.annotations.get(names.PLAN, "")
         if text != use.text:
             use.text, use.plan = text, decode_plan(text) if text else None
-            if use.plan is not None:
-                use.created.update(key for key in use.plan.nodes if tracker.has_index(*key))
-            elif text:
+            if text and use.plan is None:
                 self.note(use, Unplaced.INVALID_PLAN)
         plan = use.plan
         if plan is None:
-            self._note_missing_plan(job, podgroup, use, tracker)
+            if names.MEMBERS in podgroup.metadata.annotations and not use.was_planned:
+                self.note(use, Unplaced.NO_PLAN)
             return None
+        use.was_planned = True
         if plan.id == use.ended or self._clock.now().timestamp() >= plan.until:
             return None
         reason = self._why_not(job, plugins, use, plan)
@@ -145,26 +157,21 @@ class PlannedCreation:
             use.counted.add(reason)
             self._count(reason)
 
-    def _note_missing_plan(
-        self, job: Job, podgroup: PodGroup, use: PlanUse, tracker: PodTracker
-    ) -> None:
-        if (
-            names.MEMBERS in podgroup.metadata.annotations
-            and not use.text
-            and podgroup.status.phase == PodGroupPhase.INQUEUE
-            and not tracker.has_version(job.status.version)
-        ):
-            self.note(use, Unplaced.NO_PLAN)
-
     def _why_not(self, job: Job, plugins: JobPlugins, use: PlanUse, plan: Plan) -> Unplaced | None:
         """Return why *plan* is not used, if it is not."""
         if plan.version != job.status.version:
             return Unplaced.CHANGED
+        reason, checked = self._exclude(job.metadata.namespace), (plan, plugins, job)
+        if reason is not None or checked == use.checked:
+            return reason
         try:
             description = self._describe(job, plugins, use)
         except NotDescribedError as error:
             return error.reason
-        return None if plan.members == description.hash else Unplaced.CHANGED
+        if plan.members != description.hash:
+            return Unplaced.CHANGED
+        use.checked = checked
+        return None
 
     def _describe(self, job: Job, plugins: JobPlugins, use: PlanUse) -> Description:
         reason = self._exclude(job.metadata.namespace)
