@@ -68,6 +68,13 @@ class ControllerFlags:
         bool,
         typer.Option(help="Inherit minMember and annotations of PodGroups from the pods' owners."),
     ] = True
+    place_at_creation: Annotated[
+        bool,
+        typer.Option(
+            help="Create pods of gangs that fit with their node, if the scheduler plans them; it "
+            "needs the flag, too."
+        ),
+    ] = True
     feature_gates: Annotated[
         str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""

@@ -237,6 +237,7 @@ class _Builder:
 
         settings = JobSettings(
             workers=self.flags.worker_threads,
+            place_at_creation=self.flags.place_at_creation,
             reconcile_timeout=self._timeout,
             registry=self.registry,
             work_metrics=self._work_metrics,
