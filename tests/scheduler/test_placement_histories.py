@@ -93,7 +93,7 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
     @rule(which=WHICH, phase=st.sampled_from(["Succeeded", "Failed"]), pace=PACE)
     def a_pod_ends(self, which: int, phase: str, pace: int | None) -> None:
         name = self._pick(list(self.world.pods), which)
-        if self.world.pods[name]["status"].get("phase") == "Running":
+        if self.world.pods[name].get("status", {}).get("phase") == "Running":
             self.world.api.put(PODS, name, status={"phase": phase})
         self._settle_or_advance(pace)
 
