@@ -77,7 +77,7 @@ class SchedulingFlags:
     place_at_creation: Annotated[
         bool,
         typer.Option(
-            help="Place gangs before their pods exist, if the job controller describes them."
+            help="Allocate gangs before their pods exist, if the job controller describes them."
         ),
     ] = True
     feature_gates: Annotated[

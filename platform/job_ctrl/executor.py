@@ -435,7 +435,7 @@ class Executor:
                 planned.note(use, Unplaced.EXPIRED)
                 del body["spec"]["nodeName"]
             except (AlreadyExistsError, ConflictError, TooManyRequestsError, ServerError):
-                raise  # says nothing about the pod
+                raise  # not because of the pod
             except ApiError:
                 planned.end(use, plan, Unplaced.REJECTED)
                 raise

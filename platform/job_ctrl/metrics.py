@@ -46,7 +46,7 @@ class JobMetrics:
         )
         self._unplaced = CounterMetric(
             "batholith_job_unplaced_total",
-            "Jobs of which pods were created without a node although --place-at-creation is set.",
+            "Jobs of which pods were created without a node despite placement at creation.",
             labelnames=("reason",),
             registry=registry,
         )

@@ -1,7 +1,7 @@
 """Describe the pods of a job before they exist (docs/decisions/0012). Pure.
 
-A job is described if the scheduler can decide on its pods by the description alone. Whatever is not
-known to have no influence on that excludes it: its pods are created without a node then.
+A job is described if the scheduler can decide on its pods by the description alone. Any field
+that is not known to have no influence on that excludes it: its pods have no node at creation.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Unplaced(StrEnum):
     UNKNOWN_RULES = "unknown-rules"
     """The rules of the cluster for new pods cannot be read."""
     NO_PLAN = "no-plan"
-    """The scheduler has made none."""
+    """The scheduler has written none."""
     INVALID_PLAN = "invalid-plan"
     CHANGED = "changed"
     """The job has changed since it was described, or a pod differs from the description."""
@@ -74,7 +74,7 @@ class NotDescribedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the scheduler is told of the pods of a job."""
+    """What the scheduler gets to know of the pods of a job."""
 
     text: str
     hash: str
@@ -182,7 +182,7 @@ def _described_field(name: str, value: Any, spec: JsonObject) -> JsonObject:
 
 
 def _container(container: JsonObject, *, host_network: bool) -> JsonObject:
-    """Return what is described of a container; unknown fields of it do not matter."""
+    """Return what is described of a container; unknown fields of it are ignored."""
     found: JsonObject = {}
     for name in ("image", "restartPolicy"):
         if container.get(name):

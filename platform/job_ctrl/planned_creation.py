@@ -25,7 +25,7 @@ class PlanUse:
 
     podgroup_uid: str = ""
     described: tuple[object, ...] = ()
-    """What the description was made of."""
+    """What the description was computed from."""
 
     description: Description | None = None
     text: str = ""

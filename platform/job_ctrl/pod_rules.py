@@ -93,7 +93,7 @@ class PodRules:
 
 
 def _concerns_pods(rules: Iterable[_Rule]) -> bool:
-    """Return whether a rule may concern the creation of pods, in whatever namespace."""
+    """Return whether a rule may concern the creation of pods, in any namespace."""
     return any(
         not {"CREATE", "*"}.isdisjoint(rule.operations)
         and not {"", "*"}.isdisjoint(rule.api_groups)

@@ -1,5 +1,5 @@
-"""Placement at creation: what job controller and scheduler tell each other about pods that do not
-exist yet, in annotations of their PodGroup (docs/decisions/0012).
+"""Placement at creation: what job controller and scheduler exchange about pods that do not exist
+yet, in annotations of their PodGroup (docs/decisions/0012).
 
 *Members* describe the pods of a job, a *plan* names their nodes. Users may write both, so decoding
 accepts nothing that could not have been encoded here.

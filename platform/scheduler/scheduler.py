@@ -121,7 +121,7 @@ class SchedulerSettings:
     """Whether the scheduler removes queue gates."""
 
     place_at_creation: bool = False
-    """Whether members that the job controller describes are placed before their pods exist."""
+    """Whether members that the job controller describes are allocated before their pods exist."""
 
     max_bindings_in_flight: int = 64
     """Concurrent bindings, and concurrent removals of gates."""

@@ -68,13 +68,13 @@ async def cluster(directory: Path) -> AsyncIterator[RealServer]:
             for user in ("agent", "controllers", "scheduler")
         }
         recorder: Any = FakeRecorder()
-        parts = {
+        services = {
             **components.agent(clients["agent"], SimulationSettings(nodes=4), directory),
             **components.controllers(clients["controllers"], recorder, place_at_creation=True),
             **components.scheduler(clients["scheduler"], recorder, place_at_creation=True),
         }
-        for part in parts.values():
-            await stack.enter_async_context(running(part))  # type: ignore[arg-type]
+        for each in services.values():
+            await stack.enter_async_context(running(each))  # type: ignore[arg-type]
         yield server
 
 
@@ -94,9 +94,7 @@ async def run(server: RealServer, *bodies: Json) -> None:
             for body in bodies
         )
 
-    async with asyncio.timeout(200):
-        while not await all_run():
-            await asyncio.sleep(0.2)
+    await wait_until_true(all_run, seconds=200)
 
 
 def writes(server: RealServer) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """Random histories of placement at creation: job controller and scheduler killed at any write, cut
-off, late, and refused, with nodes and other pods that come and go."""
+off, late, and refused, with nodes and other pods that are added and deleted."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from batholith.model.names import JOBS, NODES, PODGROUPS, PODS
 from batholith.model.placement import CLOCK_SKEW_SECONDS
 
 WHICH = st.integers(0, 30)
-PART = st.sampled_from([CONTROLLER, SCHEDULER])
+COMPONENT = st.sampled_from([CONTROLLER, SCHEDULER])
 
 
 class PlacementMachine(ControllerMachine[PlacementWorld]):
@@ -136,20 +136,22 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
         self._settle_or_advance(pace)
 
     @rule(left=st.integers(0, 12), carried_out=st.booleans(), pace=st.sampled_from([None, 25, 60]))
-    def a_part_is_killed_at_a_write(self, left: int, carried_out: bool, pace: int | None) -> None:
-        """kill -9 at any write of either part; a restart repairs what it leaves."""
+    def a_component_is_killed_at_a_write(
+        self, left: int, carried_out: bool, pace: int | None
+    ) -> None:
+        """kill -9 at any write of either component; a restart repairs what it leaves."""
         self.world.api.dies_after = (left, carried_out)
         self._settle_or_advance(pace)
 
-    @rule(part=PART, kill=st.booleans(), iterations=st.integers(0, 30))
-    def a_part_ends(self, part: str, kill: bool, iterations: int) -> None:
+    @rule(component=COMPONENT, kill=st.booleans(), iterations=st.integers(0, 30))
+    def a_component_ends(self, component: str, kill: bool, iterations: int) -> None:
         """kill -9 at any await."""
         self.world.run(self.world.run_iterations(iterations))
-        self.world.run(self.world.stop_part(part, kill=kill))
+        self.world.run(self.world.stop_component(component, kill=kill))
 
-    @rule(part=PART, pace=PACE)
-    def a_part_starts(self, part: str, pace: int | None) -> None:
-        self.world.run(self.world.start_part(part))
+    @rule(component=COMPONENT, pace=PACE)
+    def a_component_starts(self, component: str, pace: int | None) -> None:
+        self.world.run(self.world.start_component(component))
         self._settle_or_advance(pace)
 
     @rule(is_slow=st.booleans(), pace=PACE)
@@ -179,18 +181,18 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
 
     async def _lose_controller(self) -> None:
         world = self.world
-        await world.stop_part(CONTROLLER)
+        await world.stop_component(CONTROLLER)
         world.api.dies_after = None
         world.api.clear_faults()
         world.api.late.clear()
         world.api.release_watches()
-        await world.start_part(SCHEDULER)
+        await world.start_component(SCHEDULER)
         await world.pass_time(60)
         world.check_charges()
 
     @rule()
     def a_new_controller_finds_nothing_to_do(self) -> None:
-        """INV-LC-4, INV-PIPE-1: new parts change no pod."""
+        """INV-LC-4, INV-PIPE-1: new components change no pod."""
         self._settle_or_advance(None)
         before = {name: pod["metadata"]["uid"] for name, pod in self.world.pods.items()}
         self.world.run(self.world.kill())
@@ -204,14 +206,14 @@ TestPlacementMachine.settings = stateful_settings(steps=20, histories=30)
 
 
 def test_a_job_is_placed_at_creation() -> None:
-    """The machine would prove little if nothing were ever placed."""
+    """The machine would prove little if no pod ever had a node at creation."""
     world = PlacementWorld()
     try:
         world.put_node("n0", cpu=8)
         world.submit("j", 5, 5, cpu=1, queue="default")
         world.run(world.run_until_quiet())
         world.check_invariants()
-        assert world.placed == 5
+        assert world.created_with_node == 5
         assert not world.violations
     finally:
         world.close()

@@ -1,4 +1,4 @@
-"""Members that are placed before their pods exist."""
+"""Members that are allocated before their pods exist."""
 
 import msgspec
 import pytest
@@ -140,8 +140,8 @@ def test_an_unplaced_pod_gets_the_place_of_its_member(world: PlanningWorld) -> N
     world.create_planned("j", ("t", 0), ("t", 1))
     world.upsert(*(created_pod("j", "t", index) for index in range(2, 8)))
     world.upsert(podgroup("g", 1, created="2020-01-01T00:00:00Z"), pod("p", "g"))
-    placed = world.schedule()
-    assert sorted(placed) == [f"j-t-{index}" for index in range(2, 8)]
+    allocated = world.schedule()
+    assert sorted(allocated) == [f"j-t-{index}" for index in range(2, 8)]
     assert not world.cluster.reservations
 
 
@@ -205,9 +205,9 @@ def test_members_leave_a_node_that_cannot_take_them(world: PlanningWorld, how: s
         world.upsert(created_pod("j", "t", index, node=at))
     held = world.cluster.reservations.get("ns/j-uid-j")
     assert held is None or held.purpose is not Purpose.PLANNED
-    placed = world.schedule()
-    assert len(placed) == (4 if how == "labelled" else 0)
-    assert world.allocated() == (4 + left + len(placed)) * 1000
+    allocated = world.schedule()
+    assert len(allocated) == (4 if how == "labelled" else 0)
+    assert world.allocated() == (4 + left + len(allocated)) * 1000
 
 
 def test_a_plan_whose_nodes_are_all_lost_is_withdrawn(world: PlanningWorld) -> None:

@@ -1,8 +1,8 @@
 """Job controller and scheduler together in a simulated cluster, for random histories.
 
-Time is virtual and everything runs in one loop. Users, the kubelets, the node controller and another
-scheduler are the test. A request to create a pod with a node may take effect late, but not after the
-time that it gives the server.
+Time is virtual and everything runs in one loop. Users, the kubelets, the node controller and
+another scheduler are the test. A request to create a pod with a node may take effect late, but not
+after the time that it gives the server.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class PlacementApi(SchedulerApi):
 
 
 @dataclass(slots=True)
-class Part:
+class RunningComponent:
     """A component that runs."""
 
     client: InMemoryClient
@@ -96,16 +96,16 @@ class PlacementWorld(CheckedWorld[Any]):
         super().__init__()
         self.api: PlacementApi = PlacementApi(self.clock, self.loop)
         self.api.on_change = self._on_change
-        self.parts: dict[str, Part] = {}
+        self.components: dict[str, RunningComponent] = {}
         self.controller_skew = 0.0
         self._started = 0
         self._excused: dict[str, float] = {}
         """Until when nodes may be overcommitted by us, as they have become smaller."""
-        self.placed = 0
+        self.created_with_node = 0
         """Pods that were created with their node."""
         self.put_queue("default")
 
-    # Parts.
+    # Components.
 
     def _make(self, name: str, client: InMemoryClient) -> Any:
         if name == SCHEDULER:
@@ -119,46 +119,46 @@ class PlacementWorld(CheckedWorld[Any]):
             plugins=PLUGINS,
         )
 
-    async def start_part(self, name: str) -> None:
-        """Start a part unless it runs."""
-        if name in self.parts and self.parts[name].client.killed:
-            await self.stop_part(name)
-        if name not in self.parts:
+    async def start_component(self, name: str) -> None:
+        """Start a component unless it runs."""
+        if name in self.components and self.components[name].client.killed:
+            await self.stop_component(name)
+        if name not in self.components:
             self._started += 1
             client = InMemoryClient(self.api, f"{name}-{self._started}")
             component = self._make(name, client)
             task = asyncio.create_task(component.run())
-            self.parts[name] = Part(client, component, task)
+            self.components[name] = RunningComponent(client, component, task)
 
-    async def stop_part(self, name: str, *, kill: bool = True) -> None:
-        """End a part: at once, or in order."""
-        part = self.parts.pop(name, None)
-        if part is None:
+    async def stop_component(self, name: str, *, kill: bool = True) -> None:
+        """End a component: at once, or in order."""
+        found = self.components.pop(name, None)
+        if found is None:
             return
-        part.client.killed = part.client.killed or kill
-        part.task.cancel()
+        found.client.killed = found.client.killed or kill
+        found.task.cancel()
         self.api.release_watches()
         for _ in range(40):
             await self.run_until_idle()
-            if part.task.done():
+            if found.task.done():
                 break
             self.clock.tick(TICK)
-        assert part.task.done(), f"INV-LC-3: {name} does not end"
-        part.client.killed = True
-        if not part.task.cancelled():
-            part.task.result()
+        assert found.task.done(), f"INV-LC-3: {name} does not end"
+        found.client.killed = True
+        if not found.task.cancelled():
+            found.task.result()
 
     async def start(self) -> None:
         for name in (SCHEDULER, CONTROLLER):
-            await self.start_part(name)
+            await self.start_component(name)
 
     async def kill(self) -> None:
-        for name in list(self.parts):
-            await self.stop_part(name)
+        for name in list(self.components):
+            await self.stop_component(name)
 
     async def stop(self) -> None:
-        for name in list(self.parts):
-            await self.stop_part(name, kill=False)
+        for name in list(self.components):
+            await self.stop_component(name, kill=False)
 
     # What there is.
 
@@ -249,7 +249,7 @@ class PlacementWorld(CheckedWorld[Any]):
                     self.api.request_delete(resource, each)
 
     def put_other(self, name: str, node: str, *, cpu: int) -> None:
-        """Another scheduler places its pod."""
+        """Another scheduler binds its pod."""
         container = {"name": "m", "image": "i", "resources": {"requests": {"cpu": str(cpu)}}}
         spec = {"schedulerName": "other", "nodeName": node, "containers": [container]}
         self.api.put(PODS, name, spec=spec, status={"phase": "Pending"})
@@ -282,7 +282,7 @@ class PlacementWorld(CheckedWorld[Any]):
         node = new["spec"].get("nodeName", "")
         if not node or (old or {"spec": {}})["spec"].get("nodeName"):
             return
-        self.placed += change == "ADDED"
+        self.created_with_node += change == "ADDED"
         if self.clock.monotonic() < self._excused.get(node, 0.0):
             return
         there = self.objects(NODES).get(node)
@@ -371,7 +371,7 @@ class PlacementWorld(CheckedWorld[Any]):
 
     def check_charges(self) -> None:
         """Check that nothing is planned any more, and that nodes have what their pods leave."""
-        cache = self.parts[SCHEDULER].component._scheduler_cache
+        cache = self.components[SCHEDULER].component._scheduler_cache
         planned = cache.planned
         assert not planned._gangs, f"planned: {list(planned._gangs)}"
         assert not planned._possible, f"possible: {planned._possible}"

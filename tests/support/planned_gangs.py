@@ -96,7 +96,7 @@ def created_pod(
 
 
 class PlanningWorld(SchedulerWorld):
-    """A cluster whose scheduler places at creation; time passes when the test says so."""
+    """A cluster whose scheduler plans members; the test advances the time."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(place_at_creation=True, **arguments)

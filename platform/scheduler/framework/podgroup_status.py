@@ -16,7 +16,8 @@ from datetime import datetime
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
 from ..state.diagnosis import Diagnosis, FitError
-from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
+from ..state.gangs import Gang, Task, TaskStatus
+from ..state.member_arrival import MemberArrival
 from ..state.planned_members import PlanNote
 from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
 from .explanations import Explanation

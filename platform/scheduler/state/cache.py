@@ -13,7 +13,6 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .change_record import ChangeRecord
 from .core_types import (
     Node,
     PersistentVolume,
@@ -36,6 +35,7 @@ from .gangs import (
     sum_amounts,
     task_role,
 )
+from .member_tasks import MemberTasks
 from .node_matrix import ChangeLog
 from .node_usage import NodeUsages
 from .planned_members import PlannedMembers
@@ -48,6 +48,7 @@ from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .role_counts import RoleCounts
 from .task_table import TaskTable
+from .task_updates import is_stale_update, keep_evicting
 from .victim_columns import add_victim_columns
 from .waiting import (
     PODGROUP,
@@ -57,7 +58,7 @@ from .waiting import (
 )
 
 
-class SchedulerCache(ChangeRecord):
+class SchedulerCache(MemberTasks):
     """Nodes, gangs and queues after the last event, with the assumed placements."""
 
     def __init__(
@@ -141,13 +142,12 @@ class SchedulerCache(ChangeRecord):
         """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
         uid = (new or old or Pod()).metadata.uid
         known = self._tasks.get(uid)
-        is_known = known is not None
-        if new is not None and not is_known:
+        if new is not None and known is None:
             self.planned.observe_pod(self._gang_of(new), new)
         elif new is None and known is not None:
             self.planned.observe_deleted(*known)
         self._update_pod(old, new)
-        if new is not None and new.status.nominated_node_name and not is_known:
+        if new is not None and new.status.nominated_node_name and known is None:
             self.reservations.add_nominated(uid, new.status.nominated_node_name)
         if self.reservations:
             self.reservations.observe(uid)
@@ -161,7 +161,7 @@ class SchedulerCache(ChangeRecord):
             return
         uid = new.metadata.uid
         known = self._tasks.get(uid)
-        if known and (_is_stale_update(known[1], new) or self._update_in_place(*known, new)):
+        if known and (is_stale_update(known[1], new) or self._update_in_place(*known, new)):
             return
         gang = self._gang_of(new)
         if gang is None and not known and self._foreign_pods.update(new):
@@ -170,7 +170,7 @@ class SchedulerCache(ChangeRecord):
         if gang is not None:
             task = self._new_task(new, self.pod_classes.register(new, self._traits(new, gang)))
             if known and known[1].evicting:
-                _keep_evicting(task)
+                keep_evicting(task)
             self._add_task(gang, task)
         elif new.spec.node_name and new.status.phase not in FINISHED:
             self._add_foreign_pod(new)
@@ -189,10 +189,8 @@ class SchedulerCache(ChangeRecord):
             if index is not None and self.reservations:
                 self.reservations.drop_node(index)
             self.node_matrix.remove_node(name)
-        if before is not None and index is not None:
-            after = self.node_matrix.node_infos[index]
-            if after != before:
-                self.planned.node_changed(index)
+        if before and index is not None and self.node_matrix.node_infos[index] != before:
+            self.planned.node_changed(index)
 
     def update_pvc(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -352,47 +350,12 @@ class SchedulerCache(ChangeRecord):
         self.mark_changed(gang)
         self.refresh()
 
-    # -- members without pods ------------------------------------------------------------------
-
-    def add_member(self, gang: Gang, pod: Pod) -> Task:
-        """Add a member of *gang* that is to become *pod*; returns its task, which is pending."""
-        eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
-        task = Task(pod, eq_class, planned=True)
-        self._add_task(gang, task)
-        return task
-
-    def place_member(self, gang: Gang, task: Task, node: str) -> None:
-        """Assume that a pending member is created on *node*."""
-        task.node_index = self._add_to_node(node, task.eq_class, releasing=False)
-        task.node = node
-        self.set_task_statuses(gang, (task,), TaskStatus.BINDING)
-        self._mark_allocation_changed(gang)
-
-    def remove_member(self, task: Task) -> None:
-        """Remove a member that has become a pod, or will not."""
-        if task.gang is not None:
-            self._mark_allocation_changed(task.gang)
-        self._remove_pod(task.uid)
-
-    def classify_member(self, gang: Gang, pod: Pod) -> EquivalenceClass:
-        """Return the class that *pod*, which is not known, has as a member of *gang*."""
-        return self.pod_classes.get(pod, self._traits(pod, gang))
-
-    def add_possible_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
-        """Charge *node* for a pod that may be created there."""
-        node_index = self._add_to_node(node, eq_class, releasing=False)
-        self._foreign_pods.by_uid[uid] = ForeignPod(node_index, eq_class, releasing=False)
-
-    def remove_possible_pod(self, uid: str) -> None:
-        """Undo :meth:`add_possible_pod`."""
-        self._remove_pod(uid)
+    # -- lookups -------------------------------------------------------------------------------
 
     def is_of_gang_scheduler(self, pod: Pod) -> bool:
         """Return whether this scheduler schedules *pod* with its PodGroup."""
         name = pod.spec.scheduler_name
         return name in self._gang_scheduler_names and name not in self._pod_scheduler_names
-
-    # -- lookups -------------------------------------------------------------------------------
 
     def task(self, uid: str) -> Task | None:
         """Return the task of the pod with *uid*."""
@@ -428,9 +391,7 @@ class SchedulerCache(ChangeRecord):
 
     def pop_changed_queues(self) -> set[str]:
         """Return queues whose allocation may have changed since the last call, with ancestors."""
-        changed: set[str] = set()
-        for name in self._changed_queues:
-            changed.update(self.with_ancestors(name))
+        changed = {each for name in self._changed_queues for each in self.with_ancestors(name)}
         self._changed_queues.clear()
         return changed
 
@@ -636,15 +597,3 @@ class SchedulerCache(ChangeRecord):
         if before.queue_name and before.is_reduced_to(after):
             for name in self.with_ancestors(before.queue_name):
                 self.waiting.publish(queue_gained(name))
-
-
-def _keep_evicting(task: Task) -> None:
-    """Keep the task of an updated pod as evicted, unless it has finished."""
-    if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
-        task.evicting, task.status = True, TaskStatus.RELEASING
-
-
-def _is_stale_update(task: Task, pod: Pod) -> bool:
-    """Return whether *pod* is a version from before the placement of *task*."""
-    unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
-    return task.status is TaskStatus.BINDING and unplaced

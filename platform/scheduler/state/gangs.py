@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +19,7 @@ from ...model.queue import Queue as QueueObject
 from .core_types import Pod
 from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
+from .member_arrival import MemberArrival
 from .resources import Amounts, amounts
 from .victim_traits import victim_traits
 from .volumes import mounted_pvcs
@@ -114,8 +114,7 @@ class TaskCounts:
 
 
 class Task:
-    """A pod in the scheduler cache, or a member that is to become one. Changed by its gang
-    only."""
+    """A pod, or a member that is to become one. Changed by its gang only."""
 
     __slots__ = (
         "created",
@@ -221,18 +220,6 @@ class Task:
     def sort_key(self) -> tuple[float, str, str]:
         """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberArrival:
-    """When members of a gang with missing members arrived, by a monotonic clock."""
-
-    next_count: int = 0
-    """Number of members at the last arrival plus one; 0 if no member was missing."""
-    last_arrival: float = 0.0
-    """Time of that arrival."""
-    missing_since: float = 0.0
-    """When members were first missing."""
 
 
 class QueueInfo:

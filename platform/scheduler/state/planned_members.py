@@ -1,42 +1,36 @@
-"""Members of gangs that are placed before their pods exist (docs/decisions/0012).
+"""Members of gangs that are allocated before their pods exist (docs/decisions/0012).
 
 The job controller describes the pods of a gang in its PodGroup. When the gang is admitted, each of
-them becomes a pending task without a pod; the next cycle tries to place them. What is placed
+them becomes a pending task without a pod; the next cycle tries to allocate them. What is allocated
 becomes a *plan*, by which the job controller creates the pods with their nodes. Until a pod is
 seen, its member counts as a pod that is being bound.
 
 A plan has an end. A pod may still be created by it for :data:`GRACE_SECONDS` after that, and so
-long its place is charged: to the gang, or as a *possible pod* on the node alone where the gang does
-not have that member any more.
+long its request is charged: to the gang, or as a *possible pod* on the node alone if the gang has
+that member no more.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ...model import names
-from ...model.meta import ObjectMeta
 from ...model.placement import (
     GRACE_SECONDS,
     MAX_TEXT,
     PLAN_SECONDS,
-    MemberRole,
     Members,
     Plan,
-    decode_members,
     decode_plan,
     hash_of,
 )
 from ...model.podgroup import PodGroup
-from .core_types import Container, Pod, PodSpec
+from .core_types import Pod
+from .described_members import Key, members_of, members_text, pods_of
 from .equivalence import EquivalenceClass
 from .gangs import Gang, Task, TaskStatus
-from .pod_terms import has_terms
 from .reservations import Purpose
-from .resources import amounts
 
 if TYPE_CHECKING:
     from .cache import SchedulerCache
@@ -49,8 +43,6 @@ _TAKEOVER_SECONDS = PLAN_SECONDS + 2 * GRACE_SECONDS
 
 _MAX_PLANNING_SECONDS = 5.0
 """Seconds after which a gang that no cycle has tried is left to the normal path."""
-
-_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class PlanNote:
 
 @dataclass(slots=True)
 class PlannedGang:
-    """A gang with members that are, or were, placed before their pods existed."""
+    """A gang with members that are, or were, allocated before their pods existed."""
 
     gang: Gang
     uid: str
@@ -204,8 +196,8 @@ class PlannedMembers:
         """Charge what may be created by a plan of a former leader."""
         if self._first_cycle is not None and self._now > self._first_cycle + _TAKEOVER_SECONDS:
             return  # no leader wrote it
-        plan, members = decode_plan(text), self._members_of(gang)
-        if plan is None or members is None or plan.members != hash_of(_members_text(podgroup)):
+        plan, members = decode_plan(text), members_of(gang)
+        if plan is None or members is None or plan.members != hash_of(members_text(podgroup)):
             return
         if plan.until + GRACE_SECONDS <= self._now:
             return
@@ -257,7 +249,7 @@ class PlannedMembers:
             known.indexes[name] = (role, index)
         for pod, node in missing:
             task = self._cache.add_member(gang, pod)
-            self._cache.place_member(gang, task, node)
+            self._cache.allocate_member(gang, task, node)
             known.unseen[task.name] = task
         heapq.heappush(self._due, (known.until + GRACE_SECONDS, gang.key))
 
@@ -331,7 +323,7 @@ class PlannedMembers:
             heapq.heappush(self._due, (until, uid))
 
     def _reserve_for_unplaced(self) -> None:
-        """Reserve the places of members whose pods have arrived without a node."""
+        """Reserve the nodes of members whose pods have arrived without a node."""
         reservations = self._cache.reservations
         for gang, nodes in self._unplaced.values():
             before = reservations.get(gang.key)
@@ -413,12 +405,12 @@ class PlannedMembers:
         gang.planned_uid = podgroup.metadata.uid
         if any(task.status not in _ENDED for task in gang.tasks.values()):
             return
-        members = self._members_of(gang)
+        members = members_of(gang)
         pods = self._pods_of(gang, members) if members is not None else None
         if members is None or not pods:
             return
         known = PlannedGang(
-            gang, podgroup.metadata.uid, members, hash_of(_members_text(podgroup)), self._now
+            gang, podgroup.metadata.uid, members, hash_of(members_text(podgroup)), self._now
         )
         present = {task.name for task in gang.tasks.values()}
         for key, pod in pods:
@@ -429,14 +421,16 @@ class PlannedMembers:
         self._gangs[gang.key] = self._planning[gang.key] = known
 
     def decide(self, is_left: Callable[[Gang], bool]) -> None:
-        """Make plans of what the cycle has placed, and drop the rest.
+        """Encode plans of what the cycle has allocated, and drop the rest.
 
         *is_left* returns whether a gang was left to the next cycle.
         """
         for key, known in list(self._planning.items()):
-            placed = [each for each in known.unseen.values() if each.status is TaskStatus.BINDING]
+            allocated = [
+                each for each in known.unseen.values() if each.status is TaskStatus.BINDING
+            ]
             if (
-                not placed
+                not allocated
                 and is_left(known.gang)
                 and self._now - known.since < _MAX_PLANNING_SECONDS
             ):
@@ -447,11 +441,11 @@ class PlannedMembers:
                 if task.status is not TaskStatus.BINDING:
                     self._drop(known, task)
             known.gang.diagnosis = None
-            if placed:
+            if allocated:
                 known.until = float(int(self._now + PLAN_SECONDS))
                 self._encode(known, plan_id=self._new_id())
                 if len(known.text) > MAX_TEXT:
-                    for task in placed:
+                    for task in allocated:
                         self._drop(known, task)
             if not known.unseen:
                 del self._gangs[key]
@@ -511,45 +505,8 @@ class PlannedMembers:
             if is_placed and known.plan is not None:
                 self._add_possible(key, name, node, eq_class, known.until + GRACE_SECONDS)
 
-    def _members_of(self, gang: Gang) -> Members | None:
-        """Return the description in the PodGroup of *gang*, if that is of a job."""
-        podgroup = gang.podgroup
-        owner = podgroup.metadata.controller if podgroup is not None else None
-        if podgroup is None or owner is None:
-            return None
-        if (owner.api_version, owner.kind) != (names.JOBS.api_version, names.JOBS.kind):
-            return None
-        members = decode_members(_members_text(podgroup))
-        if members is None or (members.job, members.uid) != (owner.name, owner.uid):
-            return None
-        return members if gang.name == f"{members.job}-{members.uid}" else None
-
-    def _pods_of(self, gang: Gang, members: Members) -> list[tuple[tuple[str, int], Pod]] | None:
-        """Return the described pods by task and index, or ``None`` if one cannot be planned."""
-        created = gang.podgroup.metadata.creation_timestamp if gang.podgroup else None
-        pods: list[tuple[tuple[str, int], Pod]] = []
-        for role in members.roles:
-            template = _template(role)
-            if template is None or not self._cache.is_of_gang_scheduler(template):
-                return None
-            annotations = {
-                **template.metadata.annotations,
-                names.GROUP_NAME: gang.name,
-                names.TASK_SPEC: role.name,
-            }
-            labels, spec = template.metadata.labels, template.spec
-            for index in range(role.first, role.first + role.count):
-                name = members.pod_name(role.name, index)
-                meta = ObjectMeta(
-                    name=name,
-                    namespace=gang.namespace,
-                    uid=f"plan:{gang.key}/{name}",
-                    labels={**labels, names.TASK_INDEX: str(index)},
-                    annotations=annotations,
-                    creation_timestamp=created,
-                )
-                pods.append(((role.name, index), Pod(metadata=meta, spec=spec)))
-        return pods
+    def _pods_of(self, gang: Gang, members: Members) -> list[tuple[Key, Pod]] | None:
+        return pods_of(gang, members, is_wanted=self._cache.is_of_gang_scheduler)
 
     def _add_possible(
         self,
@@ -575,48 +532,6 @@ class PlannedMembers:
         if not uids:
             del self._possible_by_owner[possible.owner]
         self._cache.remove_possible_pod(uid)
-
-
-def _members_text(podgroup: PodGroup) -> str:
-    return podgroup.metadata.annotations.get(names.MEMBERS, "")
-
-
-def _template(role: MemberRole) -> Pod | None:
-    """Return the pod of *role* without name, or ``None`` if such pods are not planned."""
-    try:
-        pod = msgspec.json.decode(role.pod, type=Pod)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    spec = pod.spec
-    is_plain = not (
-        spec.node_name
-        or spec.scheduling_gates
-        or spec.resource_claims
-        or spec.volumes
-        or spec.overhead
-        or spec.scheduling_group
-        or spec.resources.requests
-        or spec.resources.limits
-        or has_terms(spec)
-        or pod.metadata.annotations.get(names.QUEUE_GATE)
-    )
-    if not is_plain or not all(map(_is_possible, _containers(spec))):
-        return None
-    return Pod(metadata=pod.metadata, spec=msgspec.structs.replace(spec, priority=role.priority))
-
-
-def _containers(spec: PodSpec) -> Iterator[Container]:
-    yield from spec.containers
-    yield from spec.init_containers
-
-
-def _is_possible(container: Container) -> bool:
-    """Return whether an API server would accept requests and ports of a container."""
-    resources = container.resources
-    requested = amounts(resources.limits), amounts(resources.requests)
-    return all(units >= 0 for each in requested for units in each.values()) and all(
-        0 <= port.host_port <= _MAX_PORT for port in container.ports
-    )
 
 
 _ENDED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
