@@ -74,7 +74,7 @@ async def cluster(directory: Path) -> AsyncIterator[RealServer]:
             **components.scheduler(clients["scheduler"], recorder, place_at_creation=True),
         }
         for each in services.values():
-            await stack.enter_async_context(running(each))  # type: ignore[arg-type]
+            await stack.enter_async_context(running(each))
         yield server
 
 
