@@ -145,6 +145,7 @@ class Builder:
         settings = JobSettings(
             workers=self.flags.worker_threads,
             ttl_waits_for_history=self.flags.ttl_waits_for_history,
+            place_at_creation=self.flags.place_at_creation,
             max_writes_in_flight=max(
                 MIN_WRITES_IN_FLIGHT, JobSettings().max_writes_in_flight // self._owned.count
             ),

@@ -37,6 +37,9 @@ class JobSettings:
     pvc_recheck_interval: float = 2.0
     """Seconds between two checks for a missing PersistentVolumeClaim."""
 
+    place_at_creation: bool = False
+    """Whether pods of gangs that fit are created with their node."""
+
     reconcile_timeout: float = RECONCILE_TIMEOUT
     """Seconds after which a reconcile is cancelled and retried."""
 
