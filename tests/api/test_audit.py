@@ -84,6 +84,17 @@ async def test_a_write_is_logged_with_user_object_and_outcome(
     }
 
 
+async def test_the_source_cannot_be_forged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header of the client names another address; through a port-forward it is from loopback."""
+    async with rest(tmp_path) as (_, session):
+        forged = {"X-Forwarded-For": "10.9.9.9"}
+        assert await send(session, "PATCH", ONE, json={"suspend": True}, headers=forged) == 200
+        await wait_for(lambda: lines(caplog))
+    assert [each["source"] for each in lines(caplog)] == ["127.0.0.1"]
+
+
 async def test_rejected_writes_are_logged_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
