@@ -40,6 +40,9 @@ CONTROLLERS_FLAGS = (
 container with kubectl exits at once: pods cannot reach the API server."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
+API_FLAGS = ("--caller-rate=0",)
+"""All callers are one user."""
+
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
 """Components with their own credentials."""
 
@@ -215,7 +218,7 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="api",
                 arguments=self._client_arguments(
-                    "api", "--store", store, "--listen-fd", str(rest), *limits
+                    "api", "--store", store, "--listen-fd", str(rest), *API_FLAGS, *limits
                 ),
                 descriptors=[rest],
                 environment=environment,
