@@ -53,6 +53,13 @@ class Callers:
     def __init__(
         self, client: Client, reviewer: AccessReviewer, settings: SecuritySettings, *, clock: Clock
     ) -> None:
+        """Pass on requests through *client*, which is that of our own account.
+
+        Raises:
+            ConfigError: callers are to be impersonated, and *client* impersonates a user already.
+        """
+        if settings.impersonate:
+            client.acting_as(Identity.impersonation("any"))
         self._client = client
         self._reviewer = reviewer
         self._settings = settings
