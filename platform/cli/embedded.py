@@ -42,6 +42,9 @@ container with kubectl exits at once: pods cannot reach the API server."""
 API_FLAGS = ("--record-history", "--no-leader-elect")
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
+API_FLAGS = ("--caller-rate=0",)
+"""All callers are one user."""
+
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
 """Components with their own credentials."""
 
