@@ -4,16 +4,18 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Path, Request
 
 from ..kube.client.client import Client
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
 from . import problems
+from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
+from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
 from .problems import ProblemError
@@ -36,6 +38,8 @@ class AppState:
 
     caches: Caches
     reviewer: AccessReviewer
+    callers: Callers
+    security: SecuritySettings
     commands: CommandService
     store: CommandStore
 
@@ -45,16 +49,18 @@ def _app_state(request: Request) -> AppState:
     return state
 
 
-async def _caller(
-    state: Annotated[AppState, Depends(_app_state)],
-    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> AuthenticatedCaller:
-    user = await state.reviewer.authenticate(authorization)
-    return AuthenticatedCaller(user=user, client=state.client)
+async def _caller(request: Request) -> AuthenticatedCaller:
+    """Return the caller whom :class:`.identity.AuthenticationMiddleware` has authenticated."""
+    caller: AuthenticatedCaller | None = getattr(request.state, CALLER, None)
+    if caller is None:
+        raise RuntimeError(f"{request.url.path} is served without authentication")
+    return caller
 
 
-async def _operation_id() -> uuid.UUID:
-    return uuid.uuid4()
+async def _operation_id(request: Request) -> uuid.UUID:
+    id_ = uuid.uuid4()
+    note_operation(request.scope, id_)
+    return id_
 
 
 def _job_kind(

@@ -1,6 +1,8 @@
 """uvicorn behind a listener that limits connections and requests."""
 
+import asyncio
 import socket
+import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -12,6 +14,7 @@ from ..httpserver.buffering import BufferingConnection, BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
+from .client_certificates import CERTIFICATE, parse_client_certificate
 from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
 
@@ -68,6 +71,15 @@ class _Protocol(HttpToolsProtocol):
             app_state=server.lifespan.state,
         )
         self._listener = listener
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Add the client certificate, if there is one, to the state of all requests."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        der = tls.getpeercert(binary_form=True) if tls is not None else None
+        if der and tls.context.verify_mode is not ssl.CERT_NONE:
+            found = parse_client_certificate(der)
+            self.app_state = {**self.app_state, CERTIFICATE: found}
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
