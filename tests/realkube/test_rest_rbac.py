@@ -124,40 +124,58 @@ async def token_of(server: RealServer, namespace: str, name: str, *audiences: st
     return token
 
 
+async def bind(
+    server: RealServer, name: str, role: str, *subjects: Json, namespace: str = ""
+) -> None:
+    """Bind a ClusterRole, in one namespace or in all."""
+    kind = "RoleBinding" if namespace else "ClusterRoleBinding"
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": role,
+        },
+        "subjects": subjects,
+    }
+    response = await server.request("POST", rbac(_PLURALS[kind]).path(namespace), binding)
+    assert response.status in (201, 409), response.body
+
+
+def account_subject(namespace: str, name: str) -> Json:
+    return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+
+
+async def prepare(server: RealServer, overlay: str) -> None:
+    """Create roles, bindings and objects, unless another test has done it."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    assert (await server.request("POST", "/api/v1/namespaces", namespace)).status in (201, 409)
+    await apply_roles(server, kustomized(MANIFESTS / overlay))
+    editor = {"kind": "User", "name": EDITOR, "apiGroup": "rbac.authorization.k8s.io"}
+    robot = account_subject("default", "robot")
+    await bind(server, "editors", "vcjob-editor-role", editor, robot, namespace="default")
+    for resource, obj in stored_objects():
+        where = "default" if resource.namespaced else ""
+        response = await server.request("POST", resource.path(where), obj)
+        assert response.status in (201, 409), response.body
+
+
 @asynccontextmanager
 async def rest(
-    kube: RealKube, tmp_path: Path, *, overlay: str = "base", **security: Any
+    kube: RealKube,
+    tmp_path: Path,
+    *,
+    overlay: str = "base",
+    account: str = "batholith-api",
+    **security: Any,
 ) -> AsyncIterator[Rest]:
+    """A REST API that runs as *account* of the manifests' namespace."""
     async with server_view(kube) as server:
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        assert (await server.request("POST", "/api/v1/namespaces", namespace)).status in (201, 409)
-        await apply_roles(server, kustomized(MANIFESTS / overlay))
-        subjects = [
-            {"kind": "User", "name": EDITOR, "apiGroup": "rbac.authorization.k8s.io"},
-            {"kind": "ServiceAccount", "name": "robot", "namespace": "default"},
-        ]
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": "editors"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": "vcjob-editor-role",
-            },
-            "subjects": subjects,
-        }
-        response = await server.request("POST", rbac("rolebindings").path("default"), binding)
-        assert response.status in (201, 409), response.body
-        for resource, obj in stored_objects():
-            where = "default" if resource.namespaced else ""
-            response = await server.request("POST", resource.path(where), obj)
-            assert response.status in (201, 409), response.body
-        credentials = Credentials(
-            server=server.url,
-            ca_data=server.ca,
-            token=await token_of(server, NAMESPACE, "batholith-api"),
-        )
+        await prepare(server, overlay)
+        token = await token_of(server, NAMESPACE, account)
+        credentials = Credentials(server=server.url, ca_data=server.ca, token=token)
         async with (
             Client(credentials, user_agent="rest") as client,
             running_api(client, sqlite(tmp_path), security=SecuritySettings(**security)) as url,
@@ -269,6 +287,25 @@ async def test_impersonated_users_have_no_more_rights_than_they_have(
         for route in await api.write_routes():
             status, body = await api.call(token, route.method, route.path, route.body)
             assert _is_forbidden(route, status, body), (route, status, body)
+
+
+async def test_without_the_right_to_impersonate_nothing_is_written(
+    kube: RealKube, tmp_path: Path
+) -> None:
+    async with server_view(kube) as server:
+        await prepare(server, "base")
+        second = account_subject(NAMESPACE, "second")
+        await bind(server, "second", "batholith-api", second)
+    async with rest(
+        kube, tmp_path, account="second", audiences=(AUDIENCE,), impersonate=True
+    ) as api:
+        token = await token_of(api.server, "default", "robot", AUDIENCE)
+        before = len(api.server.kube.audit())
+        status, problem = await api.call(token, "PATCH", CRONJOB_PATH, {"suspend": True})
+        assert status == 502
+        assert "may not impersonate" in problem["detail"]
+        await _all_written_down(api)
+        assert {each[3] for each in api.writes(before)} == {403}
 
 
 async def test_admission_sees_the_user(kube: RealKube, tmp_path: Path) -> None:
