@@ -8,6 +8,7 @@ numbers in labels examine jobs one by one.
 import asyncio
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -158,6 +159,10 @@ class JobIndex:
                 del self._label_groups[next(iter(self._label_groups))]
         self._label_groups[label] = groups
         return groups
+
+    def phases_in_queue(self, queue: str) -> Mapping[str, int]:
+        """Return the number of jobs of *queue* by phase."""
+        return Counter(self._rows[key].phase for key in self._groups["queue"].get(queue, ()))
 
     def summary(self, key: str) -> JobSummary:
         """Return the summary of a job of a page, before the caller awaits anything."""
