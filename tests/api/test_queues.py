@@ -62,7 +62,8 @@ async def wait_listed(rest: RestSession, queue: Json) -> None:
 
     async def is_listed() -> bool:
         _, body = await rest.get("/v1/queues?limit=500")
-        return queue["resource_version"] in [each["resource_version"] for each in body["items"]]
+        versions = [each["resource_version"] for each in body["items"]]
+        return bool(queue["resource_version"] in versions)
 
     await wait_until_true(is_listed)
 
