@@ -6,7 +6,10 @@ from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 
 from . import problems
+from .audit import AuditMiddleware, RouteMiddleware
+from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState
+from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
 from .routes import (
     commands,
@@ -70,7 +73,14 @@ def create_app(state: AppState) -> FastAPI:
     app.state.dependencies = state
     for router in ROUTERS:
         app.include_router(router)
+    # The last one is the outermost.
+    app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(AuthenticationMiddleware, callers=state.callers)
+    if state.security.cors_allowed_origins:
+        origins = OriginPatterns(state.security.cors_allowed_origins)
+        app.add_middleware(CorsMiddleware, origins=origins)
+    app.add_middleware(AuditMiddleware)
     problems.add_exception_handlers(app)
 
     @app.get("/healthz", include_in_schema=False)

@@ -1,6 +1,6 @@
 """Informers of the REST API: jobs of all kinds, queues and PodGroups.
 
-Routes that answer from them authorize the caller by a SubjectAccessReview first.
+Routes that read from them authorize the caller by a SubjectAccessReview first.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from ..model.queue import Queue
 from .job_index import JobIndex
 from .job_kinds import KINDS, VOLCANO, JobKind
 from .job_summaries import JobKindName
-from .job_views import CachedJob
+from .job_views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]
 
@@ -70,11 +70,13 @@ class Caches:
         self._served = ServedResources(
             client, optional, clock=clock or SystemClock(), interval=INTERVAL
         )
-        self.jobs = Informer(client, VOLCANO.resource, CachedJob)
+        self.jobs = Informer(client, VOLCANO.resource, CachedJob, transform=without_manifest)
         self.kinds = {
             name: KindCache(
                 kind,
-                self.jobs if kind is VOLCANO else Informer(client, kind.resource, kind.view),
+                self.jobs
+                if kind is VOLCANO
+                else Informer(client, kind.resource, kind.view, transform=without_manifest),
                 self._served,
             )
             for name, kind in KINDS.items()

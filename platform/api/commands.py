@@ -109,8 +109,8 @@ class CommandService:
         self._pending_outcomes: OrderedDict[str, _Outcome] = OrderedDict()
         """Outcomes not yet written to the database, by row id."""
 
-    async def issue(self, job: Job, action: Action, *, who: str) -> CommandRecord:
-        """Insert the row and create the Command object.
+    async def issue(self, job: Job, action: Action, *, who: str, client: Client) -> CommandRecord:
+        """Insert the row and create the Command object by *client*, that of the caller.
 
         Raises:
             ProblemError: 409 if the job can never execute it.
@@ -136,7 +136,7 @@ class CommandService:
             add_bounded(self._issued_lists, id_, self._jobs.lists)
         log.info("command accepted", extra=_log_fields(record))
         try:
-            created = await self._create_command(record)
+            created = await self._create_command(record, client)
         except ApiError as error:
             await self._finish(record, CommandState.FAILED, f"not issued: {error.message}")
             raise
@@ -335,14 +335,13 @@ class CommandService:
         if uid or is_overdue:
             await self._try_resolve(record, uid)
 
-    async def _create_command(self, record: CommandRecord) -> Command:
+    async def _create_command(self, record: CommandRecord, client: Client) -> Command:
         target = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
             "name": record.job,
             "uid": record.job_uid,
             "controller": True,
-            "blockOwnerDeletion": True,
         }
         body = {
             "apiVersion": COMMANDS.api_version,
@@ -356,9 +355,7 @@ class CommandService:
             "action": record.action,
         }
         try:
-            return await self._client.create(
-                COMMANDS, body, namespace=record.namespace, view=Command
-            )
+            return await client.create(COMMANDS, body, namespace=record.namespace, view=Command)
         except AlreadyExistsError:
             # A response was lost and the request retried: the name is unique to this record.
             return await self._client.get(

@@ -4,32 +4,28 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Path, Request
 
 from ..kube.client.client import Client
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
 from . import problems
+from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .commands import CommandService
 from .container_logs import LogStreams
+from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
 from .problems import ProblemError
 from .schemas.problem import Problem
 
-
-def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the description of error responses: *statuses*, and those of every route."""
-    return {
-        status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-        for status in sorted({*statuses, 401, 403, 429, 500, 502, 503})
-    }
-
-
-PROBLEMS = problem_responses(404, 409, 413, 422)
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
+    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
+}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -43,6 +39,8 @@ class AppState:
 
     caches: Caches
     reviewer: AccessReviewer
+    callers: Callers
+    security: SecuritySettings
     commands: CommandService
     store: CommandStore
     log_streams: LogStreams = field(default_factory=LogStreams)
@@ -53,16 +51,18 @@ def _app_state(request: Request) -> AppState:
     return state
 
 
-async def _caller(
-    state: Annotated[AppState, Depends(_app_state)],
-    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> AuthenticatedCaller:
-    user = await state.reviewer.authenticate(authorization)
-    return AuthenticatedCaller(user=user, client=state.client)
+async def _caller(request: Request) -> AuthenticatedCaller:
+    """Return the caller whom :class:`.identity.AuthenticationMiddleware` has authenticated."""
+    caller: AuthenticatedCaller | None = getattr(request.state, CALLER, None)
+    if caller is None:
+        raise RuntimeError(f"{request.url.path} is served without authentication")
+    return caller
 
 
-async def _operation_id() -> uuid.UUID:
-    return uuid.uuid4()
+async def _operation_id(request: Request) -> uuid.UUID:
+    id_ = uuid.uuid4()
+    note_operation(request.scope, id_)
+    return id_
 
 
 def _job_kind(

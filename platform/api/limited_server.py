@@ -1,6 +1,8 @@
 """uvicorn behind a listener that limits connections and requests."""
 
+import asyncio
 import socket
+import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -8,23 +10,26 @@ from urllib.parse import unquote
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..httpserver.buffering import BufferingListener
+from ..httpserver.buffering import BufferingConnection, BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
+from .client_certificates import CERTIFICATE, parse_client_certificate
 from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
 
 
 class _Listener(BufferingListener):
-    """Accepts large bodies only where jobs are created, and from those who send a token."""
+    """Accepts large bodies only where jobs are created, and from those who have credentials."""
 
-    def body_limit_of(self, method: bytes, url: bytes, headers: Mapping[bytes, bytes]) -> int:
-        # The token is reviewed after the body is read: this keeps out who has none to send.
-        if not headers.get(b"authorization"):
+    def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
+        # Credentials are reviewed after the body is read: this rejects who has none at once.
+        tls = connection.transport.get_extra_info("ssl_object")
+        has_certificate = tls is not None and bool(tls.getpeercert(binary_form=True))
+        if not (has_certificate or headers.get(b"authorization")):
             return self.body_limit
-        path = unquote(url.partition(b"?")[0].decode("latin-1"))
-        return body_limit(method.decode("latin-1"), path)
+        method, url = connection.target
+        return body_limit(method, unquote(url.partition("?")[0]))
 
 
 class LimitedServer(uvicorn.Server):
@@ -66,6 +71,15 @@ class _Protocol(HttpToolsProtocol):
             app_state=server.lifespan.state,
         )
         self._listener = listener
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Add the client certificate, if there is one, to the state of all requests."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        der = tls.getpeercert(binary_form=True) if tls is not None else None
+        if der and tls.context.verify_mode is not ssl.CERT_NONE:
+            found = parse_client_certificate(der)
+            self.app_state = {**self.app_state, CERTIFICATE: found}
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

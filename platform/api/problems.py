@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -11,12 +12,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from ..kube.errors import ApiError, ConnectionLostError
+from ..kube.errors import ApiError, CallerUnauthorizedError, ConnectionLostError, ForbiddenError
 from ..store.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+
+_CANNOT_IMPERSONATE = re.compile(r'User "[^"]*" cannot impersonate(-on:\S+)? (resource|path) "')
+"""In the message of an API server that forbids impersonation."""
 
 RETRY_AFTER = 2.0
 """``Retry-After`` in seconds while the Kubernetes API or the database is unavailable."""
@@ -80,7 +84,8 @@ def _problem_body(status: int, detail: str) -> dict[str, object]:
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
-def _problem_response(problem: ProblemError) -> JSONResponse:
+def to_response(problem: ProblemError) -> JSONResponse:
+    """Return the response that *problem* describes."""
     body = _problem_body(problem.status, problem.detail)
     if problem.errors:
         body["errors"] = list(problem.errors)
@@ -105,6 +110,11 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
 
 
 def _from_api_error(error: ApiError) -> ProblemError:
+    if isinstance(error, CallerUnauthorizedError):
+        return ProblemError(401, "the cluster rejects this token")
+    if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE.search(error.message):
+        # The permission of our own account, not the caller's.
+        return ProblemError(502, f"the REST API may not impersonate callers: {error.message}")
     # Rejections concern the caller and keep their status; other errors are a bad gateway.
     if error.status in {400, 422}:
         # 400: an unknown field, or what a webhook denies; the request itself is well-formed.
@@ -129,32 +139,32 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ProblemError)
     async def _problem(_: Request, error: ProblemError) -> JSONResponse:
-        return _problem_response(error)
+        return to_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _problem_response(_from_validation_error(error))
+        return to_response(_from_validation_error(error))
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return _problem_response(ProblemError(error.status_code, str(error.detail)))
+        return to_response(ProblemError(error.status_code, str(error.detail)))
 
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> JSONResponse:
-        return _problem_response(_from_api_error(error))
+        return to_response(_from_api_error(error))
 
     @app.exception_handler(ConnectionLostError)
     async def _connection_lost(_: Request, error: ConnectionLostError) -> JSONResponse:
         detail = f"cannot reach the Kubernetes API: {error}"
-        return _problem_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
+        return to_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(StoreUnavailableError)
     async def _store_unavailable(request: Request, error: StoreUnavailableError) -> JSONResponse:
         # The error names hosts and paths, which callers must not see.
         log.warning("store unavailable", extra={"path": request.url.path, "error": str(error)})
         detail = "the command database is unavailable; no command was issued"
-        return _problem_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
+        return to_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(Exception)
     async def _internal_error(_: Request, error: Exception) -> JSONResponse:
-        return _problem_response(ProblemError(500, "internal error; see the server's log"))
+        return to_response(ProblemError(500, "internal error; see the server's log"))

@@ -24,8 +24,10 @@ from ..store.migrations import MIGRATIONS
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
+from .client_certificates import accept_client_certificates
 from .commands import CommandService
 from .dependencies import AppState
+from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,9 @@ class ApiSettings:
     certificate: KeyPairFiles | None = None
     """Serving certificate, reloaded when it changes; without it the API serves plain HTTP."""
 
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """Who may call, how often, and with which identity."""
+
     limits: Limits = field(default_factory=Limits)
     """Limits of the listener."""
 
@@ -79,20 +84,23 @@ async def serve(
 
     Raises:
         CertificateFilesError: the certificate cannot be served.
+        ClientCaError: the authorities of client certificates cannot be loaded.
         StoreError: the store's URL cannot be used, or its schema version is too new.
     """
-    serving_certificate, files = ServingCertificate(), None
-    if settings.certificate is not None:
-        files = _load_certificate(settings.certificate, serving_certificate)
+    serving_certificate = ServingCertificate()
+    files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
         caches = Caches(client)
         commands = CommandService(client, store, caches.jobs, clock=clock)
+        reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
         state = AppState(
             client=client,
             caches=caches,
-            reviewer=AccessReviewer(client, clock=clock),
+            reviewer=reviewer,
+            callers=Callers(client, reviewer, settings.security, clock=clock),
+            security=settings.security,
             commands=commands,
             store=store,
         )
@@ -152,12 +160,20 @@ async def _migrate_store(
         ready.set()
 
 
-def _load_certificate(pair: KeyPairFiles, serving_certificate: ServingCertificate) -> FileWatcher:
-    """Load *pair* into *serving_certificate*; return the watcher of its files.
+def _load_certificates(
+    settings: ApiSettings, serving_certificate: ServingCertificate
+) -> FileWatcher | None:
+    """Load the files for HTTPS; return the watcher of the serving certificate, if there is one.
 
     Raises:
         CertificateFilesError: the files cannot be served.
+        ClientCaError: the authorities of client certificates cannot be loaded.
     """
+    if settings.security.client_ca_file is not None:
+        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
+    pair = settings.certificate
+    if pair is None:
+        return None
     files = key_pair_watcher(serving_certificate, certificate=pair.certificate, key=pair.key)
     try:
         files.poll()
@@ -182,6 +198,7 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # any client could forge its address
         timeout_graceful_shutdown=DRAIN_TIMEOUT,
     )
     config.load()

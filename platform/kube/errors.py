@@ -44,6 +44,10 @@ class UnauthorizedError(ApiError):
     """401: the credentials are missing, invalid or expired."""
 
 
+class CallerUnauthorizedError(UnauthorizedError):
+    """401: the credentials of an :class:`~.client.identity.Identity`, not the client's own."""
+
+
 class ForbiddenError(ApiError):
     """403: the user lacks the permission."""
 

@@ -35,7 +35,7 @@ class Commands:
         """Create *job* and send a command."""
         await self.create(job)
         created = await self.client.get(JOBS, job, namespace=NAMESPACE, view=Job)
-        record = await self.service.issue(created, action, who="tester")
+        record = await self.service.issue(created, action, who="tester", client=self.client)
         command = await self.client.get(COMMANDS, record.command, namespace=NAMESPACE, view=Command)
         return record, command
 

@@ -273,7 +273,7 @@ async def test_usage_of_a_queue(rest: RestSession) -> None:
 
     async def is_counted() -> bool:
         _, usage = await rest.get(f"/v1/queues/{name}/usage")
-        return usage["podgroups"] == {"Inqueue": 1, "Running": 2}
+        return bool(usage["podgroups"] == {"Inqueue": 1, "Running": 2})
 
     await wait_until_true(is_counted)
     assert (await rest.get(f"/v1/queues/{name}/usage"))[1] == {

@@ -46,7 +46,9 @@ async def command_job(  # Parameters of a route are the request's inputs.
         caller.user, AccessAttributes(verb="create", resource=COMMANDS, namespace=namespace)
     )
     job = await _job(state, namespace, name)
-    record = await state.commands.issue(job, ACTIONS[body.action], who=caller.user.username)
+    record = await state.commands.issue(
+        job, ACTIONS[body.action], who=caller.user.username, client=caller.client
+    )
     response.headers["Location"] = _location(record)
     return CommandOut.of(record)
 

@@ -13,9 +13,8 @@ from ...machinery.cronjobs.objects import CronJob
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
-from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
+from ..dependencies import PROBLEMS, Caller, Name, Namespace
 from ..job_summaries import summarize_volcano
 from ..problems import ProblemError
 from ..schemas.jobs import JobOut
@@ -92,33 +91,31 @@ class ManualJobIn(BaseModel):
 
 
 @router.get("/cronjobs", summary="CronJobs of all namespaces")
-async def list_all_cronjobs(state: State, caller: Caller) -> CronJobList:
+async def list_all_cronjobs(caller: Caller) -> CronJobList:
     """List the CronJobs of all namespaces."""
-    return await _list(state, caller, namespace="")
+    return await _list(caller, namespace="")
 
 
 @router.get("/namespaces/{namespace}/cronjobs", summary="CronJobs of one namespace")
-async def list_cronjobs(namespace: Namespace, state: State, caller: Caller) -> CronJobList:
+async def list_cronjobs(namespace: Namespace, caller: Caller) -> CronJobList:
     """List the CronJobs of a namespace in key order; an unknown namespace has none."""
-    return await _list(state, caller, namespace=namespace)
+    return await _list(caller, namespace=namespace)
 
 
 @router.get("/namespaces/{namespace}/cronjobs/{name}", summary="One CronJob")
-async def get_cronjob(namespace: Namespace, name: Name, state: State, caller: Caller) -> CronJobOut:
+async def get_cronjob(namespace: Namespace, name: Name, caller: Caller) -> CronJobOut:
     """Return schedule and active jobs of a CronJob."""
-    return CronJobOut.of(await _get(state, caller, namespace=namespace, name=name))
+    return CronJobOut.of(await _get(caller, namespace=namespace, name=name))
 
 
 @router.patch("/namespaces/{namespace}/cronjobs/{name}", summary="Suspend or resume a CronJob")
 async def patch_cronjob(
-    namespace: Namespace, name: Name, body: CronJobPatch, state: State, caller: Caller
+    namespace: Namespace, name: Name, body: CronJobPatch, caller: Caller
 ) -> CronJobOut:
     """Suspend or resume a CronJob; resumed, it starts the latest missed time."""
-    access = AccessAttributes(verb="patch", resource=CRONJOBS, namespace=namespace, name=name)
-    await state.reviewer.authorize(caller.user, access)
     change = {"spec": {"suspend": body.suspend}}
     try:
-        changed = await state.client.patch(
+        changed = await caller.client.patch(
             CRONJOBS, name, change, namespace=namespace, view=CronJob
         )
     except NotFoundError:
@@ -135,20 +132,17 @@ async def patch_cronjob(
 async def create_job(
     namespace: Namespace,
     name: Name,
-    state: State,
     caller: Caller,
     body: ManualJobIn | None = None,
 ) -> JobOut:
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
-    cronjob = await _get(state, caller, namespace=namespace, name=name)
-    access = AccessAttributes(verb="create", resource=JOBS, namespace=namespace)
-    await state.reviewer.authorize(caller.user, access)
+    cronjob = await _get(caller, namespace=namespace, name=name)
     job_name = (body.name if body else None) or _generate_name(name)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
-        created = await state.client.create(JOBS, job, namespace=namespace, view=Job)
+        created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:
-        existing = await state.client.get(JOBS, job_name, namespace=namespace, view=Job)
+        existing = await caller.client.get(JOBS, job_name, namespace=namespace, view=Job)
         meta = existing.metadata
         ours = meta.controller is not None and meta.controller.uid == cronjob.metadata.uid
         if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
@@ -158,22 +152,16 @@ async def create_job(
     return JobOut.of(summarize_volcano(created))
 
 
-async def _list(state: AppState, caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
-    access = AccessAttributes(verb="list", resource=CRONJOBS, namespace=namespace)
-    await state.reviewer.authorize(caller.user, access)
-    found: ObjectList[CronJob] = await state.client.list(
+async def _list(caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
+    found: ObjectList[CronJob] = await caller.client.list(
         CRONJOBS, namespace=namespace, view=CronJob
     )
     return CronJobList(items=[CronJobOut.of(each) for each in found.items])
 
 
-async def _get(
-    state: AppState, caller: AuthenticatedCaller, *, namespace: str, name: str
-) -> CronJob:
-    access = AccessAttributes(verb="get", resource=CRONJOBS, namespace=namespace, name=name)
-    await state.reviewer.authorize(caller.user, access)
+async def _get(caller: AuthenticatedCaller, *, namespace: str, name: str) -> CronJob:
     try:
-        return await state.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
+        return await caller.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
     except NotFoundError:
         raise _not_found(namespace, name) from None
 

@@ -5,6 +5,7 @@ names: a struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for th
 those of :mod:`batholith.kube.errors`.
 """
 
+import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 import msgspec
 
 from ...model.names import Resource
+from ..errors import ConfigError
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from . import codec
 from .codec import ListScope, ObjectList
 from .config import Credentials
 from .flowcontrol import TokenBucketRateLimiter
-from .transport import ApiRequest, ClientOptions, Transport
+from .identity import Identity
+from .transport import ApiRequest, ApiResponse, ClientOptions, Transport
 from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
 T = TypeVar("T")
@@ -78,6 +81,7 @@ class Client:
             options=options or ClientOptions(),
         )
         self._background = False
+        self._identity: Identity | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool.
@@ -109,9 +113,24 @@ class Client:
 
     def background(self) -> "Client":
         """Return a client of the same pool whose requests have low priority."""
-        client = Client.__new__(Client)
-        client._transport = self._transport
-        client._background = True
+        return self._derive(background=True, identity=self._identity)
+
+    def acting_as(self, identity: Identity) -> "Client":
+        """Return a client of the same pool that sends requests as *identity*.
+
+        The server's rejection of its token raises CallerUnauthorizedError.
+
+        Raises:
+            ConfigError: this client impersonates a user already, and *identity* is another one.
+        """
+        if not identity.replaces_credentials and self._transport.impersonates:
+            raise ConfigError("cannot impersonate: the kubeconfig's own user is impersonated")
+        return self._derive(background=self._background, identity=identity)
+
+    def _derive(self, *, background: bool, identity: Identity | None) -> "Client":
+        client = copy.copy(self)
+        client._background = background
+        client._identity = identity
         return client
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
@@ -217,8 +236,7 @@ class Client:
             dryRun="All" if dry_run else "",
         )
         data = codec.encode_object(body, resource)
-        request = ApiRequest("POST", path, data, background=self._background)
-        response = await self._transport.send(request)
+        response = await self._exchange("POST", path, data)
         return codec.decode(response.body, view), response.warnings
 
     @overload
@@ -386,7 +404,7 @@ class Client:
             ApiError, ConnectionLostError: also from the iteration.
         """
         async with self._transport.stream(
-            ApiRequest("GET", path), idle_timeout=idle_timeout
+            ApiRequest("GET", path, identity=self._identity), idle_timeout=idle_timeout
         ) as chunks:
             yield _lines(chunks())
 
@@ -408,7 +426,7 @@ class Client:
         Raises:
             ApiError, ConnectionLostError: also from the iteration.
         """
-        request = ApiRequest("GET", path, buffer_limit=buffer_limit)
+        request = ApiRequest("GET", path, identity=self._identity, buffer_limit=buffer_limit)
         async with self._transport.stream(request, idle_timeout=idle_timeout) as chunks:
             yield chunks()
 
@@ -419,8 +437,18 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        request = ApiRequest(method, path, body, content_type, self._background)
-        return (await self._transport.send(request)).body
+        return (await self._exchange(method, path, body, content_type)).body
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> ApiResponse:
+        return await self._transport.exchange(
+            ApiRequest(method, path, body, content_type, self._background, self._identity)
+        )
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:

@@ -6,6 +6,9 @@ has one and nothing but the write itself remains.
 Retried are requests throttled by 429 and ``Retry-After`` (they had no effect), and a GET whose
 connection broke. Nothing else: a write whose connection broke may have taken effect, and only the
 caller can find out.
+
+A request with an :class:`Identity` that replaces the credentials shares the pool of the client, or
+has one without TLS client certificate: servers prefer a certificate to a token.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +33,7 @@ from ..timing import Timing
 from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context
 from .config import Credentials
 from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
+from .identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +77,7 @@ class ApiRequest(msgspec.Struct, frozen=True):
     body: bytes | None = None
     content_type: str = "application/json"
     background: bool = False
+    identity: Identity | None = None
     buffer_limit: int = READ_BUFFER_LIMIT
     """Bytes of a streamed response that are buffered while its reader does not read."""
 
@@ -117,7 +122,10 @@ class Transport:
         self._metrics = options.metrics.for_host(self._origin.authority)
         self._in_flight = InFlightLimiter(options.max_writes_in_flight)
         self._pool: ConnectionPool | None = None
+        self._pool_without_cert: ConnectionPool | None = None
+        """The pool for other identities; the same unless the client has a certificate."""
         self._head_builder = RequestHeadBuilder(prefix="", headers=())
+        self._identity_head_builder = self._head_builder
         self._credential_source: CredentialSource = StaticCredentials("")
 
     async def __aenter__(self) -> Self:
@@ -133,10 +141,21 @@ class Transport:
             proxy=self._proxy,
         )
         self._head_builder = self._new_head_builder(credentials)
-        self._pool = ConnectionPool(
-            route, limit=options.max_connections, keepalive=options.keepalive
-        )
+        self._identity_head_builder = self._new_head_builder(replace(credentials, impersonate=()))
+        self._pool = self._pool_without_cert = self._new_pool(route)
+        if credentials.has_certificate:
+            route = replace(route, tls=tls_context(credentials.without_certificate()))
+            self._pool_without_cert = self._new_pool(route)
         return self
+
+    def _new_pool(self, route: Route) -> ConnectionPool:
+        options = self.options
+        return ConnectionPool(route, limit=options.max_connections, keepalive=options.keepalive)
+
+    @property
+    def impersonates(self) -> bool:
+        """Whether the client's own requests impersonate a user."""
+        return bool(self._credentials.impersonate)
 
     def _new_head_builder(self, credentials: Credentials) -> RequestHeadBuilder:
         origin = self._origin
@@ -159,11 +178,20 @@ class Transport:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection; running requests fail."""
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        for pool in {self._pool, self._pool_without_cert}:
+            if pool is not None:
+                await pool.close()
+        self._pool = self._pool_without_cert = None
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> bytes:
+        """Send one request and return the body of its successful response.
+
+        Raises:
+            ApiError, ConnectionLostError: as :meth:`exchange`.
+        """
+        return (await self.exchange(request)).body
+
+    async def exchange(self, request: ApiRequest) -> ApiResponse:
         """Send one request and return its successful response.
 
         Raises:
@@ -202,8 +230,7 @@ class Transport:
         error = errors.from_response(
             response.status, response.body, retry_after=response.retry_after
         )
-        if response.status == 401:
-            self._credential_source.invalidate()
+        error = self._note_rejected_credentials(request, error)
         if (
             response.status != 429
             or error.retry_after is None
@@ -212,6 +239,19 @@ class Transport:
             raise error
         self._metrics.count_retry(request.method, "429")
         await self.options.timing.sleep(error.retry_after)
+
+    def _note_rejected_credentials(
+        self, request: ApiRequest, error: errors.ApiError
+    ) -> errors.ApiError:
+        """Renew the own credentials if the server rejected them; mark the error if others."""
+        if error.status != 401:
+            return error
+        if request.identity is not None and request.identity.replaces_credentials:
+            return errors.CallerUnauthorizedError(
+                error.message, status=error.status, reason=error.reason, details=error.details
+            )
+        self._credential_source.invalidate()
+        return error
 
     async def _send_once(self, request: ApiRequest) -> ApiResponse:
         await self._wait_for_rate_limit(request)
@@ -264,15 +304,23 @@ class Transport:
 
     async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool) -> Exchange:
         """Send a request on a pooled connection; does not await after the fence."""
-        pool = self._pool
+        identity = api_request.identity
+        pool, builder, authorization = self._pool, self._head_builder, ""
+        if identity is not None:
+            builder = self._identity_head_builder
+        if identity is not None and identity.replaces_credentials:
+            pool = self._pool_without_cert
+        else:
+            authorization = await self._credential_source.header()
         if pool is None:
             raise RuntimeError("the client is used outside its `async with` block")
-        request = self._head_builder.encode(
+        request = builder.encode(
             api_request.method,
             api_request.path,
-            authorization=await self._credential_source.header(),
+            authorization=authorization,
             body=api_request.body,
             content_type=api_request.content_type,
+            more_lines=b"" if identity is None else identity.header_lines,
         )
         connection = pool.idle_connection() or await pool.acquire()
         try:
@@ -304,12 +352,11 @@ class Transport:
         try:
             self._metrics.count_response(request.method, str(exchange.status))
             if exchange.status >= 300:
-                if exchange.status == 401:
-                    self._credential_source.invalidate()
                 chunks = [chunk async for chunk in _body_chunks(exchange, request, idle_timeout)]
-                raise errors.from_response(
+                error = errors.from_response(
                     exchange.status, b"".join(chunks), retry_after=exchange.retry_after
                 )
+                raise self._note_rejected_credentials(request, error)
             yield lambda: _body_chunks(exchange, request, idle_timeout)
         finally:
             exchange.abort()
