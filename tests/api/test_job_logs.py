@@ -82,7 +82,7 @@ async def test_logs_that_do_not_exist(rest: RestSession) -> None:
     pods = f"{rest.root}/jobs/train/pods"
     await rest.cluster.wait_event("train-w-0", "FailedMount")
     status, body = await rest.get(f"{pods}/train-w-0/log")
-    assert status == 400
+    assert status == 409
     assert "waiting to start" in body["detail"]
     status, body = await rest.get(f"{pods}/train-w-0/log?container=none")
     assert (status, body["errors"][0]["field"]) == (422, "container")
@@ -92,7 +92,7 @@ async def test_logs_that_do_not_exist(rest: RestSession) -> None:
     for query in ("tail_lines=-1", "since_seconds=0", "limit_bytes=0", "follow=maybe"):
         assert (await rest.get(f"{pods}/train-w-0/log?{query}"))[0] == 422
     status, body = await rest.get(f"{pods}/train-w-0/log?container=c&previous=true")
-    assert status == 400
+    assert status == 409
 
 
 async def test_the_end_of_the_client_ends_the_upstream_request(
@@ -131,6 +131,8 @@ async def test_merged_logs_have_all_lines_of_all_pods(rest: RestSession) -> None
     pods = [f"train-w-{index}" for index in range(3)] + ["train-v-0"]
     for pod in pods:
         await rest.cluster.phase(pod, "Succeeded")
+    status, body = await rest.get(f"{rest.root}/jobs/train/pods/train-v-0/log")
+    assert (status, body["detail"]) == (422, "container: name one of: main, side")
     logs = f"{rest.root}/jobs/train/logs"
     expected = [
         f"[{pod}] {text}" for pod in pods[:3] for text in (f"a{pod[-1]}", f"b{pod[-1]}", "end")
