@@ -113,7 +113,6 @@ async def serve(
         caches = Caches(client)
         commands = CommandService(client, store, caches.jobs, clock=clock)
         security = settings.security
-        metrics = ApiMetrics(settings.registry)
         reviewer = AccessReviewer(client, clock=clock, audiences=security.audiences)
         state = AppState(
             client=client,
@@ -123,8 +122,8 @@ async def serve(
             security=security,
             commands=commands,
             store=store,
-            streams=_new_streams(caches, settings, clock, metrics),
-            metrics=metrics,
+            streams=_new_streams(caches, settings, clock),
+            metrics=ApiMetrics(settings.registry),
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -140,15 +139,7 @@ async def serve(
             )
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
-            _log_address(settings)
-            serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
-            try:
-                await asyncio.shield(serving)
-                raise RuntimeError("the HTTP server exited unexpectedly")
-            finally:
-                # Drain requests in flight before closing the listener.
-                server.should_exit = True
-                await serving
+            await _serve_http(server, settings)
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)
         if too_new is None:
@@ -156,6 +147,18 @@ async def serve(
         raise too_new.exceptions[0] from None
     finally:
         await database.close()
+
+
+async def _serve_http(server: LimitedServer, settings: ApiSettings) -> None:
+    """Serve until cancelled, then drain requests in flight and end streams."""
+    _log_address(settings)
+    serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
+    try:
+        await asyncio.shield(serving)
+        raise RuntimeError("the HTTP server exited unexpectedly")
+    finally:
+        server.should_exit = True
+        await serving
 
 
 async def _migrate_store(
@@ -206,11 +209,11 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
-def _new_streams(
-    caches: Caches, settings: ApiSettings, clock: Clock, metrics: ApiMetrics
-) -> Streams:
+def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams:
     """Create the streams of all kinds of jobs, and of queues."""
-    streams = Streams(clock=clock, settings=settings.streams, metrics=metrics.streams)
+    streams = Streams(clock=clock, settings=settings.streams)
+    if settings.registry is not None:
+        settings.registry.register(streams.metrics)
     encode = msgspec.json.encode
     for name, cache in caches.kinds.items():
         streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
