@@ -44,6 +44,9 @@ OPERATIONS = {
     each.ok().label: each.ok() for each in SCHEMA.get_all_operations() if isinstance(each, Ok)
 }
 
+# Hypothesis sees that the state of the module changes, which the API in the other thread uses.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 NAMES = ["train", "spare-1", "spare-2", "nightly", "steps", "default", "absent"]
 KNOWN: dict[str, list[str]] = {"namespace": ["default"], "name": NAMES, "kind": ["jobs"]}
 """Values of path parameters that exist, drawn besides any others: else nearly all would be 404."""
