@@ -12,17 +12,44 @@ from .access_log import RequestMiddleware
 from .audit import AuditMiddleware, RouteMiddleware
 from .cors import CorsMiddleware, OriginPatterns
 from .dependencies import AppState, Caller
+from .idempotency import IdempotencyMiddleware
 from .identity import AuthenticationMiddleware
 from .limits import BodyLimitMiddleware
 from .operations import OperationMiddleware, OperationTable, check_query
-from .routes import commands, cronjobs, jobflows, jobs, watch
+from .routes import (
+    bulk,
+    commands,
+    cronjobs,
+    events,
+    history,
+    jobflows,
+    jobs,
+    logs,
+    podgroups,
+    pods,
+    queues,
+    timeline,
+    usage,
+    watch,
+    why,
+)
 
 ROUTERS = (
     jobs.router,
     commands.router,
+    bulk.router,
     jobflows.router,
     cronjobs.router,
+    pods.router,
+    logs.router,
+    events.router,
+    timeline.router,
+    why.router,
     watch.router,
+    queues.router,
+    podgroups.router,
+    history.router,
+    usage.router,
 )
 
 
@@ -84,6 +111,7 @@ def create_app(state: AppState, *, access_log: bool = False) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(_check_request)])
     # The last one is the outermost.
+    app.add_middleware(IdempotencyMiddleware, service=state.idempotency)
     app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(AuthenticationMiddleware, callers=state.callers)

@@ -1,6 +1,6 @@
 """Informers of the REST API: jobs of all kinds, queues and PodGroups.
 
-Routes that answer from them authorize the caller by a SubjectAccessReview first.
+Routes that read from them authorize the caller by a SubjectAccessReview first.
 """
 
 import asyncio
@@ -9,18 +9,20 @@ from typing import Any
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer
+from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.served import INTERVAL, ServedResources, run_while
-from ..model.names import PODGROUPS, QUEUES
+from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
+from .job_index import JobIndex
 from .job_kinds import KINDS, VOLCANO, JobKind
 from .job_summaries import JobKindName
-from .job_views import CachedJob
+from .job_views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]
 
-_OWNER = "owner"
+_OWNER, _QUEUE = "owner", "queue"
 
 
 class KindCache:
@@ -30,6 +32,8 @@ class KindCache:
         self.kind = kind
         self.informer = informer
         """The same for the life of the process; empty while the kind is not served."""
+        self.index = JobIndex(kind.summarize)
+        informer.add_event_handler(self.index.on_event)
         self._served = served
 
     @property
@@ -66,18 +70,21 @@ class Caches:
         self._served = ServedResources(
             client, optional, clock=clock or SystemClock(), interval=INTERVAL
         )
-        self.jobs = Informer(client, VOLCANO.resource, CachedJob)
+        self.jobs = Informer(client, VOLCANO.resource, CachedJob, transform=without_manifest)
         self.kinds = {
             name: KindCache(
                 kind,
-                self.jobs if kind is VOLCANO else Informer(client, kind.resource, kind.view),
+                self.jobs
+                if kind is VOLCANO
+                else Informer(client, kind.resource, kind.view, transform=without_manifest),
                 self._served,
             )
             for name, kind in KINDS.items()
         }
         """The jobs of all kinds; ``jobs`` is the informer of the first."""
         self.queues = Informer(client, QUEUES, Queue)
-        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes={_OWNER: _owner_uids})
+        indexes = {_OWNER: _owner_uids, _QUEUE: _queue_names}
+        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes=indexes)
         self._is_synced = False
 
     def of(self, kind: JobKind | JobKindName) -> KindCache:
@@ -88,10 +95,14 @@ class Caches:
         """Return the PodGroups whose owner is the job with *uid*, of any kind."""
         return self.podgroups.by_index(_OWNER, uid)
 
+    def podgroups_in_queue(self, queue: str) -> Collection[PodGroup]:
+        """Return the PodGroups of a queue."""
+        return self.podgroups.by_index(_QUEUE, queue)
+
     async def run(self) -> None:
         """List and watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._served.run())
+            tasks.create_task(supervise("check of kinds", self._served.run))
             for each in self.kinds.values():
                 tasks.create_task(each.run())
             tasks.create_task(self.queues.run())
@@ -111,6 +122,10 @@ class Caches:
     def synced(self) -> bool:
         """Whether all have been listed."""
         return self._is_synced
+
+
+def _queue_names(podgroup: PodGroup) -> Iterator[str]:
+    yield podgroup.spec.queue or DEFAULT_QUEUE
 
 
 def _owner_uids(podgroup: PodGroup) -> Iterator[str]:

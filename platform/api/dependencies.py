@@ -1,19 +1,25 @@
 """What the routes of all resources depend on."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 
 from ..kube.client.client import Client
+from ..machinery.clock import Clock
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
+from ..store.history import HistoryStore
+from ..store.usage import UsageStore
 from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
+from .command_waits import CommandWaits
 from .commands import CommandService
+from .container_logs import LogStreams
+from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
@@ -38,9 +44,15 @@ class AppState:
     callers: Callers
     security: SecuritySettings
     commands: CommandService
+    waits: CommandWaits
+    idempotency: IdempotencyService
     store: CommandStore
+    history: HistoryStore
+    usage: UsageStore
+    clock: Clock
     streams: Streams
     metrics: ApiMetrics
+    log_streams: LogStreams = field(default_factory=LogStreams)
 
 
 def _app_state(request: Request) -> AppState:
@@ -56,8 +68,23 @@ async def _caller(request: Request) -> AuthenticatedCaller:
     return caller
 
 
-async def _operation_id(request: Request) -> uuid.UUID:
-    id_ = uuid.uuid4()
+async def _operation_id(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias=HEADER,
+            min_length=1,
+            max_length=MAX_KEY,
+            pattern=PATTERN,
+            description="Repeated with the same key within 24 hours, the request is executed once, "
+            "and gets the same response.",
+        ),
+    ] = None,
+) -> uuid.UUID:
+    # The middleware has checked the header and claimed the key.
+    attempt = attempt_of(request.scope)
+    id_ = uuid.uuid4() if attempt is None else attempt.operation
     note_operation(request.scope, id_)
     return id_
 
@@ -65,7 +92,17 @@ async def _operation_id(request: Request) -> uuid.UUID:
 def _job_kind(
     kind: Annotated[JobKindName, Path(description="Kind of the jobs.")],
     state: Annotated[AppState, Depends(_app_state)],
+    _: Annotated[AuthenticatedCaller, Depends(_caller)],
 ) -> JobKind:
+    return served_kind(state, kind)
+
+
+def served_kind(state: AppState, kind: JobKindName) -> JobKind:
+    """Return the kind with this name.
+
+    Raises:
+        ProblemError: 404 if the cluster does not serve it.
+    """
     found = KINDS[kind]
     if not state.caches.of(kind).is_served:
         raise ProblemError(404, f"this cluster does not serve jobs of the kind {found.label}")

@@ -3,24 +3,38 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from urllib.parse import unquote
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..httpserver.buffering import BufferingListener
+from ..httpserver.buffering import BufferingConnection, BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
 from .client_certificates import CERTIFICATE, parse_client_certificate
-from .limits import MAX_BODY, TOO_LARGE
+from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
 
 STALL_TIMEOUT = 1.0
 """Seconds of the shutdown for which a client that does not read is waited for."""
 ABORT_MARGIN = 1.0
 """Seconds before the end of the shutdown at which responses are cut off."""
+
+
+class _Listener(BufferingListener):
+    """Accepts large bodies only where jobs are created, and from those who have credentials."""
+
+    def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
+        # Credentials are reviewed after the body is read: this rejects who has none at once.
+        tls = connection.transport.get_extra_info("ssl_object")
+        has_certificate = tls is not None and bool(tls.getpeercert(binary_form=True))
+        if not (has_certificate or headers.get(b"authorization")):
+            return self.body_limit
+        method, url = connection.target
+        return body_limit(method, unquote(url.partition("?")[0]))
 
 
 class LimitedServer(uvicorn.Server):
@@ -39,7 +53,7 @@ class LimitedServer(uvicorn.Server):
         self._on_stop = on_stop
         # The listener's own timeout must fire first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
-        self._listener = BufferingListener(
+        self._listener = _Listener(
             name="api",
             body_limit=MAX_BODY,
             limits=limits,

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
-_CANNOT_IMPERSONATE = " cannot impersonate "
+_CANNOT_IMPERSONATE = re.compile(r'User "[^"]*" cannot impersonate(-on:\S+)? (resource|path) "')
 """In the message of an API server that forbids impersonation."""
 
 RETRY_AFTER = 2.0
@@ -48,7 +49,7 @@ class ProblemError(Exception):
     """An error response with *status* and *detail*.
 
     *errors* lists invalid fields of the body as ``{"field", "message"}``; *retry_after* is the
-    ``Retry-After`` header in seconds.
+    ``Retry-After`` header in seconds; *allowed_phases* are those in which the request is allowed.
     """
 
     def __init__(
@@ -58,12 +59,21 @@ class ProblemError(Exception):
         *,
         errors: tuple[dict[str, str], ...] = (),
         retry_after: float | None = None,
+        allowed_phases: tuple[str, ...] = (),
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.errors = errors
         self.retry_after = retry_after
+        self.allowed_phases = allowed_phases
+
+
+def invalid_fields(*errors: tuple[str, str]) -> ProblemError:
+    """Return the error 422 of fields or parameters, given as names and messages."""
+    detail = "; ".join(f"{field}: {message}" for field, message in errors)
+    fields = tuple({"field": field, "message": message} for field, message in errors)
+    return ProblemError(422, detail, errors=fields)
 
 
 def encode_problem(status: int, detail: str) -> bytes:
@@ -76,11 +86,19 @@ def _problem_body(status: int, detail: str) -> dict[str, object]:
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
-def to_response(problem: ProblemError) -> JSONResponse:
-    """Return the response that *problem* describes."""
+def describe(problem: ProblemError) -> dict[str, object]:
+    """Return the body of the response that *problem* describes."""
     body = _problem_body(problem.status, problem.detail)
     if problem.errors:
         body["errors"] = list(problem.errors)
+    if problem.allowed_phases:
+        body["allowed_phases"] = list(problem.allowed_phases)
+    return body
+
+
+def to_response(problem: ProblemError) -> JSONResponse:
+    """Return the response that *problem* describes."""
+    body = describe(problem)
     headers = {}
     if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -93,27 +111,38 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
     found = error.errors()
     if any(item["type"] == "json_invalid" for item in found):
         return ProblemError(400, "the body is not JSON")
-    fields = tuple(
-        {
-            "field": ".".join(str(each) for each in item["loc"][1:]) or str(item["loc"][0]),
-            "message": item["msg"],
-        }
-        for item in found
+    return invalid_fields(
+        *(
+            (".".join(str(each) for each in item["loc"][1:]) or str(item["loc"][0]), item["msg"])
+            for item in found
+        )
     )
-    detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields)
-    return ProblemError(422, detail, errors=fields)
 
 
-def _from_api_error(error: ApiError) -> ProblemError:
+def from_api_error(error: ApiError) -> ProblemError:
+    """Return the problem that a rejection by the API server is for the caller."""
     if isinstance(error, CallerUnauthorizedError):
         return ProblemError(401, "the cluster rejects this token")
-    if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE in error.message:
+    if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE.search(error.message):
         # The permission of our own account, not the caller's.
         return ProblemError(502, f"the REST API may not impersonate callers: {error.message}")
     # Rejections concern the caller and keep their status; other errors are a bad gateway.
-    if error.status in {403, 404, 409, 422, 429}:
+    if error.status in {400, 422}:
+        # 400: an unknown field, or what a webhook denies; the request itself is well-formed.
+        return ProblemError(422, error.message, errors=_invalid_fields(error))
+    if error.status in {403, 404, 409, 429}:
         return ProblemError(error.status, error.message, retry_after=error.retry_after)
     return ProblemError(502, f"the Kubernetes API returned {error.status}: {error.message}")
+
+
+def _invalid_fields(error: ApiError) -> tuple[dict[str, str], ...]:
+    """Return the fields that the API server rejects, if it names them."""
+    causes = error.details.get("causes")
+    return tuple(
+        {"field": str(each.get("field", "")), "message": str(each.get("message", ""))}
+        for each in (causes if isinstance(causes, list) else ())
+        if isinstance(each, dict) and each.get("field")
+    )
 
 
 def add_exception_handlers(app: FastAPI) -> None:
@@ -135,7 +164,7 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> JSONResponse:
-        return to_response(_from_api_error(error))
+        return to_response(from_api_error(error))
 
     @app.exception_handler(ConnectionLostError)
     async def _connection_lost(_: Request, error: ConnectionLostError) -> JSONResponse:

@@ -22,13 +22,19 @@ from ..machinery.file_watcher import FileWatcher
 from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
+from ..store.history import HistoryStore
+from ..store.idempotency import IdempotencyStore
 from ..store.migrations import MIGRATIONS
+from ..store.usage import UsageStore
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
 from .client_certificates import accept_client_certificates
+from .command_waits import CommandWaits
 from .commands import CommandService
 from .dependencies import AppState
+from .history_tasks import HistorySettings, run_history
+from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 from .metrics import ApiMetrics
@@ -80,6 +86,9 @@ class ApiSettings:
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
 
+    history: HistorySettings = field(default_factory=HistorySettings)
+    """Whether the history of jobs is recorded, and how much of it is kept."""
+
 
 class _Server(LimitedServer):
     @contextlib.contextmanager
@@ -102,28 +111,31 @@ async def serve(
         ClientCaError: the authorities of client certificates cannot be loaded.
         StoreError: the store's URL cannot be used, or its schema version is too new.
     """
-    serving_certificate, files = ServingCertificate(), None
-    if settings.certificate is not None:
-        files = _load_certificate(settings.certificate, serving_certificate)
-    if settings.security.client_ca_file is not None:
-        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
+    serving_certificate = ServingCertificate()
+    files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
         caches = Caches(client)
-        commands = CommandService(client, store, caches.jobs, clock=clock)
-        security = settings.security
-        reviewer = AccessReviewer(client, clock=clock, audiences=security.audiences)
+        commands = CommandService(client, store, caches, clock=clock)
+        idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
+        waits = CommandWaits(caches, commands.outcomes)
+        reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
         state = AppState(
             client=client,
             caches=caches,
             reviewer=reviewer,
-            callers=Callers(client, reviewer, security, clock=clock),
-            security=security,
+            callers=Callers(client, reviewer, settings.security, clock=clock),
+            security=settings.security,
             commands=commands,
+            waits=waits,
+            idempotency=idempotency,
             store=store,
             streams=_new_streams(caches, settings, clock),
             metrics=ApiMetrics(settings.registry),
+            history=HistoryStore(database),
+            usage=UsageStore(database),
+            clock=clock,
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -133,10 +145,13 @@ async def serve(
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
             tasks.create_task(supervise("rest streams", state.streams.run))
+            tasks.create_task(idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
+            work = partial(run_history, client, database, settings.history, clock=clock)
+            tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
             await _serve_http(server, settings)
@@ -186,12 +201,20 @@ async def _migrate_store(
         ready.set()
 
 
-def _load_certificate(pair: KeyPairFiles, serving_certificate: ServingCertificate) -> FileWatcher:
-    """Load *pair* into *serving_certificate*; return the watcher of its files.
+def _load_certificates(
+    settings: ApiSettings, serving_certificate: ServingCertificate
+) -> FileWatcher | None:
+    """Load the files for HTTPS; return the watcher of the serving certificate, if there is one.
 
     Raises:
         CertificateFilesError: the files cannot be served.
+        ClientCaError: the authorities of client certificates cannot be loaded.
     """
+    if settings.security.client_ca_file is not None:
+        accept_client_certificates(serving_certificate.context, settings.security.client_ca_file)
+    pair = settings.certificate
+    if pair is None:
+        return None
     files = key_pair_watcher(serving_certificate, certificate=pair.certificate, key=pair.key)
     try:
         files.poll()
@@ -232,9 +255,9 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
     )
     config.load()
     config.ssl = tls
-    return _Server(
-        config,
-        limits=settings.limits,
-        metrics=settings.listener_metrics,
-        on_stop=state.streams.stop,
-    )
+
+    def stop() -> None:
+        state.streams.stop()
+        state.waits.stop()
+
+    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics, on_stop=stop)

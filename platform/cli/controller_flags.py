@@ -68,6 +68,15 @@ class ControllerFlags:
         bool,
         typer.Option(help="Inherit minMember and annotations of PodGroups from the pods' owners."),
     ] = True
+    ttl_waits_for_history: Annotated[
+        bool,
+        typer.Option(
+            "--ttl-waits-for-history",
+            help="Delete jobs whose TTL has expired only after the recorder of the history has "
+            "annotated them, or ten minutes later. Only where it runs: batholith api "
+            "--record-history.",
+        ),
+    ] = False
     feature_gates: Annotated[
         str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""

@@ -237,6 +237,7 @@ class _Builder:
 
         settings = JobSettings(
             workers=self.flags.worker_threads,
+            ttl_waits_for_history=self.flags.ttl_waits_for_history,
             reconcile_timeout=self._timeout,
             registry=self.registry,
             work_metrics=self._work_metrics,
@@ -354,6 +355,7 @@ class _Builder:
         settings = BatchJobSettings(
             managed_by=ALL_JOBS if self.batch.manage_all_jobs else OWN_JOBS,
             delete_finished=self.batch.manage_all_jobs,
+            ttl_waits_for_history=self.flags.ttl_waits_for_history,
             workers=self.batch.concurrent_job_syncs,
             reconcile_timeout=self._timeout,
             registry=self.registry,
@@ -387,6 +389,7 @@ class _Builder:
 
         settings = replace(
             training_settings(self.training),
+            ttl_waits_for_history=self.flags.ttl_waits_for_history,
             reconcile_timeout=self._timeout,
             registry=self.registry,
             work_metrics=self._work_metrics,

@@ -267,7 +267,17 @@ class JobController:
         if self._initial_commands is not None:
             self._initial_commands.append(new)
             return
-        command = CommandRef(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
+        annotations = new.metadata.annotations
+        command = CommandRef(
+            name=new.metadata.name,
+            uid=new.metadata.uid,
+            action=new.action,
+            task=annotations.get(names.TASK, ""),
+            pod=annotations.get(names.POD, ""),
+            partition=annotations.get(names.PARTITION, ""),
+            operation=new.operation,
+            job_uid=new.target.uid,
+        )
         self._workqueue.add_item(f"{new.metadata.namespace}/{new.target.name}", command)
 
     def _on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
@@ -353,6 +363,7 @@ class JobController:
             != info.plugin_objects_key(context.desired_state),
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
+            ttl_waits_for_history=self._settings.ttl_waits_for_history,
             last_errors=dict(info.last_errors),
         )
 

@@ -29,6 +29,10 @@ class JobSettings:
     max_status_delay: float = 30.0
     """Maximum of that delay under load, when the next transition mostly writes the counts."""
 
+    ttl_waits_for_history: bool = False
+    """Whether an expired job is deleted only after the recorder of the history has annotated it, or
+    ten minutes later."""
+
     pvc_recheck_interval: float = 2.0
     """Seconds between two checks for a missing PersistentVolumeClaim."""
 

@@ -96,6 +96,8 @@ VALIDATING_CONFIGURATIONS = Resource(
 SCHEDULER_NAME = "volcano"
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
+QUEUE_COMMAND_NAMESPACE = "default"
+"""Namespace in which the REST API creates Commands for queues, which have none."""
 
 # Volcano's labels and annotations: wire names, never renamed.
 JOB_NAME = "volcano.sh/job-name"
@@ -125,6 +127,10 @@ removes it once the queue has capacity for the pod."""
 WHY = "batholith.io/why"
 """Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
 
+TASK = "batholith.io/task"
+POD = "batholith.io/pod"
+PARTITION = "batholith.io/partition"
+"""Annotations of a Command: the task, pod or partition (of the task) that it restarts."""
 SUBMITTED_BY = "batholith.io/submitted-by"
 """Annotation of a job: the user who created it through the REST API."""
 OPERATION = "batholith.io/operation"

@@ -21,6 +21,7 @@ SOURCES = (
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",
+    "components/rest-impersonation/rest-impersonation.yaml",
     *(
         f"components/policies/{subject}-policies.yaml"
         for subject in (

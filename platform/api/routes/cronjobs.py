@@ -1,6 +1,6 @@
 """Routes of CronJobs: list, suspend and resume, and create a Job now."""
 
-import secrets
+import uuid
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..caller import AuthenticatedCaller
-from ..dependencies import Caller, Name, Namespace
+from ..dependencies import Caller, Name, Namespace, OperationId
 from ..job_summaries import summarize_volcano
 from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
@@ -142,11 +142,12 @@ async def create_job_of_cronjob(
     namespace: Namespace,
     name: Name,
     caller: Caller,
+    operation: OperationId,
     body: ManualJobIn | None = None,
 ) -> JobOut:
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(caller, namespace=namespace, name=name)
-    job_name = (body.name if body else None) or _generate_name(name)
+    job_name = (body.name if body else None) or _generate_name(name, operation)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
         created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
@@ -179,6 +180,9 @@ def _not_found(namespace: str, name: str) -> ProblemError:
     return ProblemError(404, f"CronJob {name!r} not found in namespace {namespace!r}")
 
 
-def _generate_name(cronjob: str) -> str:
-    suffix = "".join(secrets.choice(_ALPHABET) for _ in range(_GENERATED))
+def _generate_name(cronjob: str, operation: uuid.UUID) -> str:
+    number, suffix = operation.int, ""
+    for _ in range(_GENERATED):
+        number, digit = divmod(number, len(_ALPHABET))
+        suffix += _ALPHABET[digit]
     return f"{cronjob[: _MAX_NAME - len(suffix) - 1]}-{suffix}"

@@ -16,6 +16,7 @@ import msgspec
 
 from ...model.names import Resource
 from ..errors import ConfigError
+from ..http.http1 import READ_BUFFER_LIMIT
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from . import codec
@@ -23,13 +24,16 @@ from .codec import ListScope, ObjectList
 from .config import Credentials
 from .flowcontrol import TokenBucketRateLimiter
 from .identity import Identity
-from .transport import ApiRequest, ClientOptions, Transport
+from .transport import ApiRequest, ApiResponse, ClientOptions, Transport
 from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
 T = TypeVar("T")
 
 Lines = Sequence[bytes]
 """Complete lines of a watch received in one read."""
+
+STREAM_BUFFER = 64 * 1024
+"""Bytes of a stream that are buffered while its reader does not read, plus one read."""
 
 WATCH_IDLE_TIMEOUT = 90.0
 """Seconds without data after which a watch is resumed; servers send a bookmark a minute."""
@@ -148,8 +152,14 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         limit: int = 0,
+        continue_token: str = "",
     ) -> ObjectList[T]:
-        """List objects: all of them by default, else the first *limit*."""
+        """List objects: all of them by default, else the first *limit* from *continue_token* on.
+
+        Raises:
+            GoneError: the continue token expired.
+            BadRequestError: it is none.
+        """
         scope = ListScope(
             resource=resource,
             namespace=namespace,
@@ -158,7 +168,7 @@ class Client:
         )
         items: list[T] = []
         version, more = "", ""
-        async for page in self.list_pages(scope, size=limit or 500):
+        async for page in self.list_pages(scope, size=limit or 500, token=continue_token):
             items += [codec.decode(bytes(raw), view) for raw in page.items]
             version, more = page.resource_version, page.continue_token
             if limit:
@@ -166,14 +176,15 @@ class Client:
         return ObjectList(items, version, more)
 
     async def list_pages(
-        self, scope: ListScope, *, size: int = 500
+        self, scope: ListScope, *, size: int = 500, token: str = ""
     ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
-        """List in pages of undecoded items; all pages are of one resourceVersion.
+        """List in pages of undecoded items, from the continue *token* on.
+
+        All pages are of one resourceVersion.
 
         Raises:
             GoneError: the continue token expired; start again.
         """
-        token = ""
         while True:
             path = scope.path(limit=size, **{"continue": token})
             page = codec.decode_page(await self._send("GET", path))
@@ -203,6 +214,31 @@ class Client:
         return codec.decode(
             await self._send("POST", path, codec.encode_object(body, resource)), view
         )
+
+    async def create_strictly(
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+        view: type[T],
+    ) -> tuple[T, Sequence[str]]:
+        """Create an object without unknown or duplicate fields; return it with the warnings.
+
+        These are the values of the ``Warning`` headers of the response. *dry_run*: only validate.
+
+        Raises:
+            BadRequestError: a field is unknown.
+        """
+        path = codec.with_query(
+            codec.collection_path(resource, namespace),
+            fieldValidation="Strict",
+            dryRun="All" if dry_run else "",
+        )
+        data = codec.encode_object(body, resource)
+        response = await self._exchange("POST", path, data)
+        return codec.decode(response.body, view), response.warnings
 
     @overload
     async def patch(
@@ -295,8 +331,11 @@ class Client:
         resource_version: str = "",
         grace_period: int | None = None,
         propagation: str = "",
-    ) -> None:
+    ) -> msgspec.Raw:
         """Delete an object if it still has *uid* and *resource_version* (if given).
+
+        Returns what the server responds: the object, if finalizers hold it; else a Status, or the
+        object as it was.
 
         Args:
             resource: the resource.
@@ -317,7 +356,7 @@ class Client:
         if propagation:
             options["propagationPolicy"] = propagation
         path = codec.object_path(resource, name, namespace=namespace)
-        await self._send("DELETE", path, codec.encode(options))
+        return msgspec.Raw(await self._send("DELETE", path, codec.encode(options)))
 
     @overload
     async def post(self, path: str, body: object) -> msgspec.Raw: ...
@@ -366,9 +405,31 @@ class Client:
             ApiError, ConnectionLostError: also from the iteration.
         """
         async with self._transport.stream(
-            ApiRequest("GET", path, identity=self._identity), idle_timeout=idle_timeout
+            self._request("GET", path), idle_timeout=idle_timeout
         ) as chunks:
             yield _lines(chunks())
+
+    @asynccontextmanager
+    async def stream_path(
+        self, path: str, *, idle_timeout: float | None, buffer_limit: int = STREAM_BUFFER
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open any path, such as a pod's log; the block gets its bytes as they arrive.
+
+        The end of the block ends the request. At most about *buffer_limit* bytes are buffered for
+        a slow reader; then the server has to wait.
+
+        Args:
+            path: with an encoded query.
+            idle_timeout: seconds without data after which the request fails; None for never, as
+                a log that is followed may have no lines for days.
+            buffer_limit: bytes.
+
+        Raises:
+            ApiError, ConnectionLostError: also from the iteration.
+        """
+        request = self._request("GET", path, buffer_limit=buffer_limit)
+        async with self._transport.stream(request, idle_timeout=idle_timeout) as chunks:
+            yield chunks()
 
     async def _send(
         self,
@@ -377,8 +438,28 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        return await self._transport.send(
-            ApiRequest(method, path, body, content_type, self._background, self._identity)
+        return (await self._exchange(method, path, body, content_type)).body
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> ApiResponse:
+        return await self._transport.exchange(self._request(method, path, body, content_type))
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        *,
+        buffer_limit: int = READ_BUFFER_LIMIT,
+    ) -> ApiRequest:
+        return ApiRequest(
+            method, path, body, content_type, self._background, self._identity, buffer_limit
         )
 
 

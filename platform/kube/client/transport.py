@@ -24,7 +24,7 @@ import msgspec
 
 from .. import errors
 from ..http import tunnel
-from ..http.http1 import Exchange
+from ..http.http1 import READ_BUFFER_LIMIT, Exchange
 from ..http.pool import ConnectionPool
 from ..http.request_heads import RequestHeadBuilder
 from ..http.route import Origin, Route
@@ -78,6 +78,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
     background: bool = False
     identity: Identity | None = None
+    buffer_limit: int = READ_BUFFER_LIMIT
+    """Bytes of a streamed response that are buffered while its reader does not read."""
 
     @property
     def path_only(self) -> str:
@@ -85,10 +87,14 @@ class ApiRequest(msgspec.Struct, frozen=True):
         return self.path.partition("?")[0]
 
 
-class _ApiResponse(msgspec.Struct, frozen=True):
+class ApiResponse(msgspec.Struct, frozen=True):
+    """A complete response."""
+
     status: int
     body: bytes
     retry_after: str | None
+    warnings: tuple[str, ...]
+    """Values of the ``Warning`` headers."""
 
 
 class Transport:
@@ -181,6 +187,14 @@ class Transport:
         """Send one request and return the body of its successful response.
 
         Raises:
+            ApiError, ConnectionLostError: as :meth:`exchange`.
+        """
+        return (await self.exchange(request)).body
+
+    async def exchange(self, request: ApiRequest) -> ApiResponse:
+        """Send one request and return its successful response.
+
+        Raises:
             ApiError: the server rejected the request.
             ConnectionLostError: there was no complete response in time.
         """
@@ -194,7 +208,7 @@ class Transport:
                 continue
             self._metrics.count_response(request.method, str(response.status))
             if response.status < 300:
-                return response.body
+                return response
             await self._retry_after_throttling(request, response, attempt)
 
     async def _retry_after_disconnect(
@@ -210,7 +224,7 @@ class Transport:
         await timing.sleep(INITIAL_BACKOFF * 2 ** (attempt - 1) * (1 + timing.random()))
 
     async def _retry_after_throttling(
-        self, request: ApiRequest, response: _ApiResponse, attempt: int
+        self, request: ApiRequest, response: ApiResponse, attempt: int
     ) -> None:
         """Wait for Retry-After if the request may be retried; else raise."""
         error = errors.from_response(
@@ -239,7 +253,7 @@ class Transport:
         self._credential_source.invalidate()
         return error
 
-    async def _send_once(self, request: ApiRequest) -> _ApiResponse:
+    async def _send_once(self, request: ApiRequest) -> ApiResponse:
         await self._wait_for_rate_limit(request)
         if request.method == "GET":
             return await self._read_response(request)
@@ -256,16 +270,18 @@ class Transport:
             waited = await self.limiter.wait(background=request.background)
             self._metrics.observe_limiter_wait(request.method, waited)
 
-    async def _read_response(self, request: ApiRequest) -> _ApiResponse:
+    async def _read_response(self, request: ApiRequest) -> ApiResponse:
         started = time.perf_counter()
         try:
             exchange = await self._exchange(request, timeout=self._timeout)
-            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+            return ApiResponse(
+                exchange.status, exchange.body(), exchange.retry_after, exchange.warnings
+            )
         finally:
             self._metrics.observe_duration(request.method, time.perf_counter() - started)
 
     async def _exchange(
-        self, request: ApiRequest, *, timeout: float, streamed: bool = False
+        self, request: ApiRequest, *, timeout: float | None, streamed: bool = False
     ) -> Exchange:
         """Send a request and wait for its response; of a *streamed* one for the headers."""
         what = f"{request.method} {request.path_only}"
@@ -279,7 +295,8 @@ class Transport:
                     raise
             return exchange
         except TimeoutError as error:
-            text = f"{what}: no response within {timeout:g} s {self._server_label}"
+            limit = "" if timeout is None else f" within {timeout:g} s"
+            text = f"{what}: no response{limit} {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
             text = f"{what}: {error} {self._server_label}"
@@ -312,15 +329,20 @@ class Transport:
         except BaseException:
             pool.release(connection)
             raise
-        return connection.send(request, streamed=streamed, bodiless=api_request.method == "HEAD")
+        return connection.send(
+            request,
+            streamed=streamed,
+            bodiless=api_request.method == "HEAD",
+            buffer_limit=api_request.buffer_limit,
+        )
 
     @asynccontextmanager
     async def stream(
-        self, request: ApiRequest, *, idle_timeout: float
+        self, request: ApiRequest, *, idle_timeout: float | None
     ) -> AsyncIterator[Callable[[], AsyncIterator[bytes]]]:
         """Open a streaming response; the block gets a function that yields its chunks as received.
 
-        Raises RequestTimeoutError after *idle_timeout* seconds without data.
+        Raises RequestTimeoutError after *idle_timeout* seconds without data, never if it is None.
 
         Raises:
             ApiError, ConnectionLostError: as :meth:`send`, also from the iteration.
@@ -339,7 +361,7 @@ class Transport:
         finally:
             exchange.abort()
 
-    async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
+    async def _open_stream(self, request: ApiRequest, idle_timeout: float | None) -> Exchange:
         """Wait for the headers of a streaming response."""
         try:
             return await self._exchange(request, timeout=idle_timeout, streamed=True)
@@ -351,7 +373,7 @@ class Transport:
 
 
 async def _body_chunks(
-    exchange: Exchange, request: ApiRequest, idle_timeout: float
+    exchange: Exchange, request: ApiRequest, idle_timeout: float | None
 ) -> AsyncIterator[bytes]:
     """Yield all chunks; time that the caller spends between two reads does not count as idle."""
     try:
