@@ -115,37 +115,16 @@ async def serve(
     files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
-        store = CommandStore(database)
-        caches = Caches(client)
-        commands = CommandService(client, store, caches, clock=clock)
-        idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
-        waits = CommandWaits(caches, commands.outcomes)
-        reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
-        state = AppState(
-            client=client,
-            caches=caches,
-            reviewer=reviewer,
-            callers=Callers(client, reviewer, settings.security, clock=clock),
-            security=settings.security,
-            commands=commands,
-            waits=waits,
-            idempotency=idempotency,
-            store=store,
-            streams=_new_streams(caches, settings, clock),
-            metrics=ApiMetrics(settings.registry),
-            history=HistoryStore(database),
-            usage=UsageStore(database),
-            clock=clock,
-        )
+        state = _new_state(client, database, settings, clock)
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
         synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(supervise("rest caches", caches.run))
-            work = partial(commands.run, ready=synced)
+            tasks.create_task(supervise("rest caches", state.caches.run))
+            work = partial(state.commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
             tasks.create_task(supervise("rest streams", state.streams.run))
-            tasks.create_task(idempotency.run())
+            tasks.create_task(state.idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
@@ -162,6 +141,32 @@ async def serve(
         raise too_new.exceptions[0] from None
     finally:
         await database.close()
+
+
+def _new_state(client: Client, database: Database, settings: ApiSettings, clock: Clock) -> AppState:
+    """Create what the routes depend on."""
+    store = CommandStore(database)
+    caches = Caches(client)
+    commands = CommandService(client, store, caches, clock=clock)
+    idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
+    waits = CommandWaits(caches, commands.outcomes)
+    reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
+    return AppState(
+        client=client,
+        caches=caches,
+        reviewer=reviewer,
+        callers=Callers(client, reviewer, settings.security, clock=clock),
+        security=settings.security,
+        commands=commands,
+        waits=waits,
+        idempotency=idempotency,
+        store=store,
+        streams=_new_streams(caches, settings, clock),
+        metrics=ApiMetrics(settings.registry),
+        history=HistoryStore(database),
+        usage=UsageStore(database),
+        clock=clock,
+    )
 
 
 async def _serve_http(server: LimitedServer, settings: ApiSettings) -> None:
