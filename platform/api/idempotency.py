@@ -45,9 +45,9 @@ MAX_KEY = 255
 ATTEMPT = "idempotency"
 """Key of the attempt in the request's state."""
 
-LEASE = timedelta(seconds=20)
+LEASE = timedelta(seconds=6)
 """Time after which the request of a crashed replica may be executed by another one."""
-RENEW_INTERVAL = 5.0
+RENEW_INTERVAL = 2.0
 """Seconds between renewals of the leases of long requests."""
 SWEEP_INTERVAL = 300.0
 """Seconds between deletions of expired rows."""
