@@ -1,9 +1,9 @@
 """Commands over REST: ``python -m bench.rest_commands [--rows N] [--pair PYTHON] [--rounds N]``.
 
-An embedded cluster runs, and 64 connections send commands for jobs that wait for room in their
-queue: suspend and resume, alternately. Printed are the commands accepted (202) a second, the
-latencies, and how many had an outcome how soon after the last one. With ``--rows 1000000`` the
-history holds as many before. ``--pair`` alternates with the Batholith of another interpreter, for
+An embedded cluster runs, and 64 connections send commands for jobs that wait for CPUs: suspend and
+resume, alternately. Printed are the commands accepted (202) a second, the latencies, how soon all
+had an outcome, and the CPU time of each component. With ``--rows 1000000`` the history holds as
+many before. ``--pair`` alternates with the Batholith of another interpreter, for
 a comparison on the same machine. ``--settle`` measures the write of one outcome instead, on SQLite
 and, if it is installed, on PostgreSQL. Nothing is asserted.
 """
@@ -72,7 +72,7 @@ class Result:
         accepted = self.statuses[202]
         others = {status: count for status, count in self.statuses.items() if status != 202}
         ordered = sorted(self.latencies) or [0.0]
-        p50, p99 = (1000 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
+        p50, p99 = (1000 * ordered[int(len(ordered) * scope)] for scope in (0.5, 0.99))
         settled = "" if self.settled_after is None else f"{self.settled_after:.1f}"
         rate = accepted / self.seconds
         cpu = ", ".join(f"{each} {value:.1f}" for each, value in self.cpu.items())

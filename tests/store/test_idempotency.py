@@ -1,4 +1,4 @@
-"""An Idempotency-Key has one response, whatever crashes and whoever repeats the request."""
+"""An Idempotency-Key has one response, in spite of crashes and repeated requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
