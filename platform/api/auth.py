@@ -7,6 +7,7 @@ answered from a cache or from the store is authorized here.
 import base64
 import binascii
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from ..model.base import ApiStruct
 from ..model.names import TOKENREVIEWS, Resource
 from .problems import RETRY_AFTER, ProblemError
 from .review_cache import ExpiringCache, SingleFlight
+
+log = logging.getLogger(__name__)
 
 _Review = TypeVar("_Review")
 
@@ -103,7 +106,7 @@ class AuthenticatedToken:
     user: UserInfo
 
     expires_at: datetime | None
-    """Expiration by the wall clock; None if the token does not tell it."""
+    """Expiration by the wall clock; None if it is not in the token."""
 
 
 _Question = tuple[bytes, AccessAttributes]
@@ -248,7 +251,9 @@ class AccessReviewer:
             text = f"cannot create a {resource.kind}: the Kubernetes API is unavailable"
             raise ProblemError(503, text, retry_after=RETRY_AFTER) from error
         except ApiError as error:
-            raise ProblemError(502, f"cannot create a {resource.kind}: {error}") from error
+            log.warning("cannot create review", extra={"kind": resource.kind, "error": str(error)})
+            text = f"cannot create a {resource.kind}; see the server's log"
+            raise ProblemError(502, text) from error
         except DecodeError:
             # Its text may contain the token, which a review repeats.
             raise ProblemError(502, f"cannot decode the {resource.kind}") from None
@@ -268,11 +273,11 @@ def jwt_expiration(token: str) -> datetime | None:
 
     The signature is not verified: the time may only shorten what the cluster allows.
     """
-    parts = token.split(".")
-    if len(parts) != 3:
+    segments = token.split(".")
+    if len(segments) != 3:
         return None
     try:
-        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        payload = base64.urlsafe_b64decode(segments[1] + "=" * (-len(segments[1]) % 4))
         expiration = msgspec.json.decode(payload, type=_Claims).exp
         return None if expiration is None else datetime.fromtimestamp(expiration, UTC)
     except (ValueError, OverflowError, OSError, RecursionError, binascii.Error):

@@ -55,7 +55,7 @@ def _subject_values(certificate: x509.Certificate, attribute: x509.ObjectIdentif
 
 
 def accept_client_certificates(context: ssl.SSLContext, ca_file: Path) -> None:
-    """Make *context* ask for a client certificate, and verify one that is sent.
+    """Request a client certificate in handshakes of *context*, and verify one that is sent.
 
     Raises:
         ClientCaError: the file contains no certificate, or cannot be read.

@@ -12,7 +12,7 @@ from ..model.job import FINAL_PHASES, Action, Job
 from ..model.meta import ObjectMeta
 from ..model.names import PARTITION, POD, TASK
 from ..model.queue import Queue, QueueState
-from ..store.commands import QUEUES_KIND
+from ..store.commands import QUEUES_KIND, CommandRecord
 from .job_kinds import JobKind
 from .job_summaries import Phase
 from .job_views import CachedJob, CachedObject
@@ -238,6 +238,28 @@ def target_of(action: str) -> CommandTarget:
         return CommandTarget.QUEUE
     row = ACTIONS.get(action)
     return CommandTarget(row.target if row is not None else Target.JOB)
+
+
+def command_fields(record: CommandRecord) -> dict[str, object]:
+    """Return the fields of a ``CommandOut``."""
+    is_queue = record.kind == QUEUES_KIND
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "namespace": record.namespace,
+        "job": "" if is_queue else record.job,
+        "queue": record.job if is_queue else "",
+        "action": record.action,
+        "target": target_of(record.action),
+        "task": record.task,
+        "pod": record.pod,
+        "partition": record.partition,
+        "who": record.who,
+        "state": record.state,
+        "detail": record.detail,
+        "received_at": record.received_at,
+        "finished_at": record.finished_at,
+    }
 
 
 def _invalid(field: str, message: str) -> ProblemError:

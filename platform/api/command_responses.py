@@ -4,44 +4,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..store.commands import QUEUES_KIND, CommandRecord
+from ..store.commands import CommandRecord
 from .bulk_commands import TargetResult
-from .command_orders import target_of
+from .command_orders import command_fields
 from .command_waits import Progress
 from .problems import describe
 
 
-def _fields(record: CommandRecord) -> dict[str, object]:
-    is_queue = record.kind == QUEUES_KIND
-    return {
-        "id": record.id,
-        "kind": record.kind,
-        "namespace": record.namespace,
-        "job": "" if is_queue else record.job,
-        "queue": record.job if is_queue else "",
-        "action": record.action,
-        "target": target_of(record.action),
-        "task": record.task,
-        "pod": record.pod,
-        "partition": record.partition,
-        "who": record.who,
-        "state": record.state,
-        "detail": record.detail,
-        "received_at": record.received_at,
-        "finished_at": record.finished_at,
-    }
-
-
 def encode_command(record: CommandRecord) -> bytes:
     """Encode a row of the store as a ``CommandOut``."""
-    return msgspec.json.encode(_fields(record))
+    return msgspec.json.encode(command_fields(record))
 
 
 def encode_result(progress: Progress) -> bytes:
     """Encode the progress of a command as a ``CommandResult``."""
     return msgspec.json.encode(
         {
-            "command": _fields(progress.record),
+            "command": command_fields(progress.record),
             "phase": progress.phase,
             "reached": progress.reached,
             "detail": progress.detail,
@@ -56,7 +35,7 @@ def encode_results(results: Sequence[TargetResult]) -> bytes:
             "namespace": each.target.namespace,
             "name": each.target.name,
             "status": each.status,
-            "command": None if each.record is None else _fields(each.record),
+            "command": None if each.record is None else command_fields(each.record),
             "problem": None if each.problem is None else describe(each.problem),
         }
         for each in results
@@ -66,5 +45,5 @@ def encode_results(results: Sequence[TargetResult]) -> bytes:
 
 def encode_page(records: Sequence[CommandRecord], *, next_cursor: str | None) -> bytes:
     """Encode a page of commands as a ``CommandList``."""
-    items = [_fields(record) for record in records]
+    items = [command_fields(record) for record in records]
     return msgspec.json.encode({"items": items, "next_cursor": next_cursor})

@@ -15,8 +15,10 @@ REQUEST_HEADERS = (
 )
 EXPOSED_HEADERS = b"Date, ETag, Location, Retry-After, Warning"
 PREFLIGHT_MAX_AGE = b"600"
-"""Seconds for which a browser may keep the answer to a preflight request."""
+"""Seconds for which a browser may cache the response to a preflight request."""
 
+_STARTS = ("^", "//", "(?i)^", "(?i)//")
+_ENDS = ("$", ":", "(:|$)", "($|:)")
 _NO_CONTENT = 204
 _VARY = (b"vary", b"Origin")
 
@@ -43,10 +45,8 @@ class OriginPatterns:
 
 
 def _compile(pattern: str) -> "re2._Regexp[str]":
-    begins = pattern.startswith(("^", "//", "(?i)^", "(?i)//"))
-    ends = pattern.endswith(("$", ":"))
-    if not (begins and ends):
-        text = "it must begin with ^ or // and end with $ or :, to match whole host names"
+    if not pattern.startswith(_STARTS) or not pattern.endswith(_ENDS) or _has_alternatives(pattern):
+        text = "it must begin with ^ or // and end with $, : or (:|$), to match whole host names"
         raise OriginPatternError(f"invalid origin pattern {pattern!r}: {text}")
     try:
         return re2.compile(pattern)
@@ -54,8 +54,23 @@ def _compile(pattern: str) -> "re2._Regexp[str]":
         raise OriginPatternError(f"invalid origin pattern {pattern!r}: {error}") from error
 
 
+def _has_alternatives(pattern: str) -> bool:
+    """Return whether *pattern* has alternatives outside of parentheses, each with its own ends."""
+    depth, escaped = 0, False
+    for sign in pattern:
+        if escaped:
+            escaped = False
+        elif sign == "\\":
+            escaped = True
+        else:
+            depth += (sign == "(") - (sign == ")")
+            if sign == "|" and depth == 0:
+                return True
+    return False
+
+
 class CorsMiddleware:
-    """ASGI middleware: answers preflight requests, and marks responses for allowed origins."""
+    """ASGI middleware: responds to preflight requests, and marks responses for allowed origins."""
 
     def __init__(self, app: ASGIApp, *, origins: OriginPatterns) -> None:
         self._app = app
@@ -70,7 +85,7 @@ class CorsMiddleware:
         origin = headers.get(b"origin", b"")
         allowed = bool(origin) and self._origins.match(origin.decode("latin-1"))
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers and origin:
-            await _answer_preflight(send, origin if allowed else b"")
+            await _respond_to_preflight(send, origin if allowed else b"")
             return
 
         async def send_marked(message: Message) -> None:
@@ -85,8 +100,8 @@ class CorsMiddleware:
         await self._app(scope, receive, send_marked)
 
 
-async def _answer_preflight(send: Send, allowed_origin: bytes) -> None:
-    """Answer without headers of permission to an origin that is not allowed: browsers stop then."""
+async def _respond_to_preflight(send: Send, allowed_origin: bytes) -> None:
+    """Respond, to an origin that is not allowed without headers of permission."""
     headers = [_VARY]
     if allowed_origin:
         headers += [

@@ -1,26 +1,35 @@
 """Jobs of one kind in the orders and groups that lists need, kept by the events of an informer.
 
-A page costs no sorting: each order is a sorted list that a change updates by bisection, and the
-equality filters have groups of keys.
+A page costs no sorting: each order is a sorted list that a change updates by bisection, and filters
+have groups of keys, those by label for the labels that were asked for last. Only comparisons of
+numbers in labels examine jobs one by one.
 """
 
 import asyncio
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
+from operator import and_, sub
 from typing import Any
 
 import msgspec
 
+from ..model.selectors import Operator, Requirement
 from .job_summaries import JobSummary
 from .job_views import CachedObject
 from .paging import MAX_KEY, Position
-from .selection import JobFilter
+from .selection import JobFilter, TimeRange
 
 ENCODED_SIZE = 20_000
 """Maximum number of encoded summaries that are kept."""
+
+LABELS = 16
+"""Maximum number of labels that jobs are grouped by."""
 
 YIELD_EVERY = 5_000
 """Jobs that a filter examines before other tasks run."""
@@ -62,6 +71,7 @@ class _Row(msgspec.Struct, frozen=True):
     """What filters and orders need of a job."""
 
     job: CachedObject
+    labels: dict[str, str]
     namespace: str
     name: str
     created: str
@@ -77,6 +87,8 @@ class _Row(msgspec.Struct, frozen=True):
         return (self.value(field), self.namespace, self.name)
 
 
+_EMPTY: frozenset[str] = frozenset()
+_COMPARISONS = frozenset((Operator.GREATER, Operator.LESS))
 _GROUPED = ("namespace", "phase", "queue", "user")
 
 
@@ -89,6 +101,8 @@ class JobIndex:
         self._rows: dict[str, _Row] = {}
         self._orders: dict[str, list[Position]] = {field: [] for field in SortField}
         self._groups: dict[str, dict[str, set[str]]] = {field: {} for field in _GROUPED}
+        self._label_groups: dict[str, dict[str, set[str]]] = {}
+        """Keys by label and value, of the labels asked for last; the oldest first."""
         self._encoded: dict[str, bytes] = {}
 
     def __len__(self) -> int:
@@ -124,15 +138,31 @@ class JobIndex:
         for field, groups in self._groups.items():
             before = None if old is None else getattr(old, field)
             after = None if new is None else getattr(new, field)
-            if before == after:
-                continue
-            if before is not None:
-                group = groups[before]
-                group.remove(key)
-                if not group:
-                    del groups[before]
-            if after is not None:
-                groups.setdefault(after, set()).add(key)
+            if before != after:
+                _regroup(groups, key, before, after)
+        for label, groups in self._label_groups.items():
+            before = None if old is None else old.labels.get(label)
+            after = None if new is None else new.labels.get(label)
+            if before != after:
+                _regroup(groups, key, before, after)
+
+    def _groups_of_label(self, label: str) -> dict[str, set[str]]:
+        """Return the keys of the jobs with a label by its value."""
+        groups = self._label_groups.pop(label, None)
+        if groups is None:
+            groups = {}
+            for key, row in self._rows.items():
+                value = row.labels.get(label)
+                if value is not None:
+                    groups.setdefault(value, set()).add(key)
+            if len(self._label_groups) >= LABELS:
+                del self._label_groups[next(iter(self._label_groups))]
+        self._label_groups[label] = groups
+        return groups
+
+    def phases_in_queue(self, queue: str) -> Mapping[str, int]:
+        """Return the number of jobs of *queue* by phase."""
+        return Counter(self._rows[key].phase for key in self._groups["queue"].get(queue, ()))
 
     def summary(self, key: str) -> JobSummary:
         """Return the summary of a job of a page, before the caller awaits anything."""
@@ -150,29 +180,61 @@ class JobIndex:
     async def select(self, request: PageRequest) -> JobPage:
         """Return a page of the jobs that match; all its keys exist until the caller awaits."""
         wanted = request.filter
-        groups = list(self._wanted_groups(wanted))
-        is_grouped = not (wanted.labels.requirements or wanted.labels.nothing) and (
-            wanted.created_after is None and wanted.created_before is None
-        )
-        if is_grouped and len(groups) <= 1:
-            return self._select_group(request, groups[0] if groups else None)
-        keys = min(groups, key=len) if groups else self._rows
-        matching = await self._matching(keys, wanted, request.field)
-        return self._page(request, self._smallest(matching, request), total=len(matching))
+        if wanted.labels.nothing:
+            return JobPage(keys=(), total=0, last=None)
+        group = self._wanted_keys(wanted)
+        comparisons = [each for each in wanted.labels.requirements if each.operator in _COMPARISONS]
+        if not comparisons:
+            return self._select_group(request, group)
+        keys = self._rows if group is None else group
+        matching = await self._matching(keys, comparisons, request.field)
+        page = self._page(request, self._smallest(matching, request), total=len(matching))
+        # What has changed while other tasks ran may match no longer.
+        current = [key for key in page.keys if wanted.matches(self.summary(key))]
+        return replace(page, keys=current)
 
-    def _wanted_groups(self, wanted: JobFilter) -> Iterator[Collection[str]]:
-        """Yield the keys that meet each of the equality filters."""
+    def _wanted_keys(self, wanted: JobFilter) -> AbstractSet[str] | None:
+        """Return the keys that meet all conditions with groups; ``None`` if there are none."""
+        included = sorted(self._included(wanted), key=len)
+        excluded = list(self._excluded(wanted))
+        if not (included or excluded):
+            return None
+        keys = reduce(and_, included) if included else self._rows.keys()
+        return reduce(sub, excluded, keys)
+
+    def _included(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
+        """Yield sets whose intersection is wanted."""
         if wanted.namespace:
-            yield self._groups["namespace"].get(wanted.namespace, ())
+            yield self._groups["namespace"].get(wanted.namespace, _EMPTY)
         if wanted.phases:
-            groups = [self._groups["phase"].get(phase, ()) for phase in wanted.phases]
-            yield groups[0] if len(groups) == 1 else set().union(*groups)
+            yield _union(self._groups["phase"], wanted.phases)
         if wanted.queue is not None:
-            yield self._groups["queue"].get(wanted.queue, ())
+            yield self._groups["queue"].get(wanted.queue, _EMPTY)
         if wanted.user is not None:
-            yield self._groups["user"].get(wanted.user, ())
+            yield self._groups["user"].get(wanted.user, _EMPTY)
+        if not wanted.created.is_unlimited:
+            yield self._created_in(wanted.created)
+        for each in wanted.labels.requirements:
+            if each.operator is Operator.IN:
+                yield _union(self._groups_of_label(each.key), each.values)
+            elif each.operator is Operator.EXISTS:
+                yield _union(self._groups_of_label(each.key))
 
-    def _select_group(self, request: PageRequest, group: Collection[str] | None) -> JobPage:
+    def _excluded(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
+        """Yield sets none of which is wanted."""
+        for each in wanted.labels.requirements:
+            if each.operator is Operator.NOT_IN:
+                yield _union(self._groups_of_label(each.key), each.values)
+            elif each.operator is Operator.DOES_NOT_EXIST:
+                yield _union(self._groups_of_label(each.key))
+
+    def _created_in(self, created: TimeRange) -> AbstractSet[str]:
+        order = self._orders[SortField.CREATED]
+        first = bisect_left(order, (created.first or "0",))
+        end = bisect_left(order, (created.end,)) if created.end else len(order)
+        return frozenset(map(_key, order[first:end]))
+
+    def _select_group(self, request: PageRequest, group: AbstractSet[str] | None) -> JobPage:
         """Select from one group, or from all jobs."""
         if group is None:
             found = self._walk(request, None)
@@ -185,7 +247,7 @@ class JobIndex:
             found = self._smallest(positions, request)
         return self._page(request, found, total=len(group))
 
-    def _walk(self, request: PageRequest, group: Collection[str] | None) -> list[Position]:
+    def _walk(self, request: PageRequest, group: AbstractSet[str] | None) -> list[Position]:
         """Return the positions of a page and one more, in order."""
         order = self._orders[request.field]
         indexes: Iterable[int]
@@ -205,23 +267,15 @@ class JobIndex:
         return found
 
     async def _matching(
-        self, keys: Collection[str], wanted: JobFilter, field: str
+        self, keys: Collection[str], requirements: Sequence[Requirement], field: str
     ) -> list[Position]:
-        """Return the positions of the jobs of *keys* that match."""
-        created = wanted.created_range
+        """Return the positions of the jobs of *keys* whose labels meet *requirements*."""
         found = []
         for number, key in enumerate(tuple(keys)):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
             row = self._rows.get(key)
-            if row is not None and (
-                wanted.namespace in ("", row.namespace)
-                and (not wanted.phases or row.phase in wanted.phases)
-                and wanted.queue in (None, row.queue)
-                and wanted.user in (None, row.user)
-                and created.contains(row.created)
-                and wanted.labels.matches(row.job.metadata.labels)
-            ):
+            if row is not None and all(each.matches(row.labels) for each in requirements):
                 found.append(row.position(field))
         return found
 
@@ -255,11 +309,16 @@ class JobIndex:
                 expected.setdefault(getattr(row, field), set()).add(key)
             if groups != expected:
                 raise AssertionError(f"groups of {field} do not match the rows")
+        for label, groups in tuple(self._label_groups.items()):
+            del self._label_groups[label]
+            if groups != self._groups_of_label(label):
+                raise AssertionError(f"groups of the label {label} do not match the rows")
 
 
 def _row(job: CachedObject, summary: JobSummary) -> _Row:
     return _Row(
         job=job,
+        labels=summary.labels,
         namespace=summary.namespace,
         name=summary.name,
         created=summary.created_at or "",
@@ -267,6 +326,25 @@ def _row(job: CachedObject, summary: JobSummary) -> _Row:
         queue=summary.queue,
         user=summary.user,
     )
+
+
+def _regroup(groups: dict[str, set[str]], key: str, before: str | None, after: str | None) -> None:
+    """Move *key* from one group to another."""
+    if before is not None:
+        group = groups[before]
+        group.remove(key)
+        if not group:
+            del groups[before]
+    if after is not None:
+        groups.setdefault(after, set()).add(key)
+
+
+def _union(
+    groups: Mapping[str, set[str]], values: AbstractSet[str] | None = None
+) -> AbstractSet[str]:
+    """Return the keys in the groups of *values*, or in all."""
+    found = [groups[each] for each in (groups if values is None else values) if each in groups]
+    return found[0] if len(found) == 1 else frozenset().union(*found)
 
 
 def _key(position: Position) -> str:

@@ -1,6 +1,6 @@
-"""Jobs of all kinds as the REST API caches them: without what their pods are made of."""
+"""Jobs of all kinds as the REST API caches them: without pod templates."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -129,8 +129,14 @@ class CachedTrainingJob(ApiStruct, frozen=True):
     status: TrainingStatus = TrainingStatus()
 
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""Annotation with the whole manifest."""
+
 CachedObject = CachedJob | CachedBatchJob | CachedTrainingJob
 """A job of any kind."""
+
+
+Cached = TypeVar("Cached", bound=CachedObject)
 
 
 def training_view(kind: TrainingKind) -> type[CachedTrainingJob]:
@@ -155,3 +161,14 @@ def training_view(kind: TrainingKind) -> type[CachedTrainingJob]:
     if not issubclass(view, CachedTrainingJob):
         raise TypeError(f"{view} is not a training job")
     return view
+
+
+def without_manifest(job: Cached) -> Cached:
+    """Return *job* without kubectl's copy of its manifest, which would be most of its memory."""
+    meta = job.metadata
+    if LAST_APPLIED not in meta.annotations:
+        return job
+    annotations = {key: value for key, value in meta.annotations.items() if key != LAST_APPLIED}
+    return msgspec.structs.replace(
+        job, metadata=msgspec.structs.replace(meta, annotations=annotations)
+    )

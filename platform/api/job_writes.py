@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..kube.client.client import Client, PatchType
-from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from ..kube.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import OPERATION
@@ -136,8 +136,8 @@ async def scale(
 ) -> JobSummary:
     """Change the numbers of pods.
 
-    The patch holds for the version that was read. Without ``If-Match`` it is made anew when the job
-    has changed.
+    The patch holds for the version that was read. Without ``If-Match`` it is computed
+    again when the job has changed.
 
     Raises:
         ProblemError: 404, 409, 412, or 422 for an unknown task.
@@ -145,7 +145,8 @@ async def scale(
     for _ in range(MAX_ATTEMPTS):
         try:
             found = await client.get(kind.resource, name, namespace=namespace, view=_Scaled)
-            preconditions.check(found.metadata.resource_version)
+            version = found.metadata.resource_version
+            preconditions.check(version)
             patch, patch_type = _patch(kind, found, change)
             scaled = await client.patch(
                 kind.resource,
@@ -160,6 +161,12 @@ async def scale(
         except ConflictError:
             if preconditions.is_versioned:
                 raise preconditions.failed() from None
+            continue
+        except InvalidError:
+            # A patch is applied before its version is compared: perhaps there are other tasks now.
+            current = await client.get(kind.resource, name, namespace=namespace, view=_Scaled)
+            if current.metadata.resource_version == version:
+                raise
             continue
         return kind.summarize(scaled)
     raise ProblemError(409, f"{kind.label} {name!r} changes all the time", retry_after=1)
@@ -196,7 +203,6 @@ def _volcano_patch(found: _Scaled, change: ScaleIn) -> list[Json]:
             raise _unknown_task(name, indexes)
         index = indexes[name]
         path = f"/spec/tasks/{index}"
-        patch.append({"op": "test", "path": f"{path}/name", "value": name})
         patch.append({"op": "add", "path": f"{path}/replicas", "value": replicas})
         minimum = tasks[index].min_available
         if minimum is not None and minimum > replicas:

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
-_CANNOT_IMPERSONATE = " cannot impersonate "
+_CANNOT_IMPERSONATE = re.compile(r'User "[^"]*" cannot impersonate(-on:\S+)? (resource|path) "')
 """In the message of an API server that forbids impersonation."""
 
 RETRY_AFTER = 2.0
@@ -122,7 +123,7 @@ def from_api_error(error: ApiError) -> ProblemError:
     """Return the problem that a rejection by the API server is for the caller."""
     if isinstance(error, CallerUnauthorizedError):
         return ProblemError(401, "the cluster rejects this token")
-    if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE in error.message:
+    if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE.search(error.message):
         # The permission of our own account, not the caller's.
         return ProblemError(502, f"the REST API may not impersonate callers: {error.message}")
     # Rejections concern the caller and keep their status; other errors are a bad gateway.
@@ -157,7 +158,9 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return to_response(ProblemError(error.status_code, str(error.detail)))
+        response = to_response(ProblemError(error.status_code, str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> JSONResponse:

@@ -9,7 +9,7 @@ MAX_BUCKETS = 10_000
 """Maximum number of callers that are remembered; the one idle for longest is forgotten first."""
 
 BURST_SECONDS = 2.0
-"""Requests that may come at once, as seconds of the rate."""
+"""Size of a burst, as seconds of the rate."""
 
 _IPV6_PREFIX = 64
 """Bits of an address that one client does not choose."""

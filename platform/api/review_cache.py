@@ -1,6 +1,6 @@
 """Caches of reviews: bounded, each entry with its own validity, one review per question at a time.
 
-Positive and negative answers are kept apart, so that many invalid questions evict no valid answer.
+Positive and negative results have separate caches, so that many rejections evict no permission.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class _Flight(Generic[V]):
 class SingleFlight(Generic[K, V]):
     """Shares one call between all who ask for the same key at the same time.
 
-    An error is raised to all of them. The call is cancelled once nobody waits for it.
+    An error is raised to all of them. The call is cancelled once all waiters are.
     """
 
     def __init__(self) -> None:

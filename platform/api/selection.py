@@ -12,6 +12,34 @@ ALL = Selector()
 """Selects every label."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Times as Kubernetes writes them, in whole seconds: *first* inclusive, *end* exclusive."""
+
+    first: str = ""
+    end: str = ""
+
+    @classmethod
+    def between(cls, first: datetime | None, end: datetime | None) -> "TimeRange":
+        """Return the range from *first* until before *end*; ``None`` is no limit."""
+        return cls(_earliest(first), _earliest(end))
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether all times are in the range."""
+        return not (self.first or self.end)
+
+    def contains(self, time: str | None) -> bool:
+        """Return whether *time* is in the range; a missing time is in an unlimited one only."""
+        if self.is_unlimited:
+            return True
+        return time is not None and self.first <= time and (not self.end or time < self.end)
+
+
+ALWAYS = TimeRange()
+"""Contains every time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
     """Which jobs to select; what is not set selects all."""
@@ -21,10 +49,7 @@ class JobFilter:
     queue: str | None = None
     user: str | None = None
     labels: Selector = ALL
-    created_after: datetime | None = None
-    """Inclusive."""
-    created_before: datetime | None = None
-    """Exclusive."""
+    created: TimeRange = ALWAYS
 
     def matches(self, job: JobSummary) -> bool:
         """Return whether *job* is selected."""
@@ -33,14 +58,9 @@ class JobFilter:
             and (not self.phases or job.phase in self.phases)
             and self.queue in (None, job.queue)
             and self.user in (None, job.user)
-            and self.created_range.contains(job.created_at)
+            and self.created.contains(job.created_at)
             and self.labels.matches(job.labels)
         )
-
-    @property
-    def created_range(self) -> "TimeRange":
-        """The range of creation times."""
-        return TimeRange(_earliest(self.created_after), _earliest(self.created_before))
 
     @property
     def digest(self) -> str:
@@ -52,25 +72,11 @@ class JobFilter:
                 self.queue,
                 self.user,
                 str(self.labels),
-                _earliest(self.created_after),
-                _earliest(self.created_before),
+                self.created.first,
+                self.created.end,
             )
         )
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """Times as Kubernetes writes them, in whole seconds: *first* inclusive, *end* exclusive."""
-
-    first: str = ""
-    end: str = ""
-
-    def contains(self, time: str | None) -> bool:
-        """Return whether *time* is in the range; a missing time is in an unlimited one only."""
-        if not (self.first or self.end):
-            return True
-        return time is not None and self.first <= time and (not self.end or time < self.end)
 
 
 def _earliest(limit: datetime | None) -> str:

@@ -10,6 +10,7 @@ import logging
 
 from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
+from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
 from ..kube.informer.reflector import InformerOptions
 from ..machinery.change_rate import ChangeRate
@@ -19,10 +20,11 @@ from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.rate_limiters import default_controller_rate_limiter
+from ..machinery.shards import WHOLE, Shard
 from ..model import names, times
 from ..model.command import Command, target_kind_error, target_name_error
 from ..model.job import Job, JobEvent
-from ..model.meta import ObjectMeta
+from ..model.meta import HasMeta, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
 from . import podgroups
 from .core_types import MetadataOnly, Pod, PriorityClass
@@ -70,10 +72,13 @@ class JobController:
         recorder: Recorder | None = None,
         plugins: Registry | None = None,
         podgroups: Informer[PodGroup] | None = None,
+        informers: InformerFactory | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
         """*podgroups* holds the PodGroups at least of the jobs' namespace.
 
-        Several controllers may use one informer; each runs it.
+        Several controllers may use one informer; each runs it. Only the jobs of *shard* are
+        reconciled, whose objects the other *informers* deliver.
         """
         self._client = client
         self._settings = settings = settings or JobSettings()
@@ -84,9 +89,10 @@ class JobController:
             limiter=default_controller_rate_limiter(self._clock, max_delay=_MAX_BACKOFF),
             clock=self._clock,
             metrics=settings.work_metrics,
+            owned=shard,
         )
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
-        self._metrics = JobMetrics(settings.registry)
+        self._metrics = settings.metrics or JobMetrics(settings.registry)
         self._change_rate = ChangeRate(self._clock)
         self._executor = Executor(
             ExecutorDeps(
@@ -105,24 +111,43 @@ class JobController:
         # Commands of the initial list, which is not in the order of their creation.
         self._initial_commands: list[Command] | None = []
         self._priority_classes_generation = 0
-        self._create_informers(podgroups)
+        self._create_informers(informers or NewInformers(client), podgroups)
 
-    def _create_informers(self, podgroup_informer: Informer[PodGroup] | None) -> None:
-        client, namespace = self._client, self._settings.namespace
-        self._jobs = Informer(client, names.JOBS, DefaultedJob, namespace=namespace)
-        self._pods = Informer(
-            client, names.PODS, Pod, namespace=namespace, label_selector=names.JOB_NAME
+    def _create_informers(
+        self, factory: InformerFactory, podgroup_informer: Informer[PodGroup] | None
+    ) -> None:
+        namespace = self._settings.namespace
+        self._jobs = factory.informer(
+            names.JOBS, DefaultedJob, owner_key=_own_key, namespace=namespace
+        )
+        self._pods = factory.informer(
+            names.PODS,
+            Pod,
+            owner_key=_job_of_child,
+            namespace=namespace,
+            label_selector=names.JOB_NAME,
         )
         if podgroup_informer is None:
-            podgroup_informer = Informer(client, names.PODGROUPS, PodGroup, namespace=namespace)
+            podgroup_informer = factory.informer(
+                names.PODGROUPS, PodGroup, owner_key=_job_of_child, namespace=namespace
+            )
         self._podgroups = podgroup_informer
-        ordered = InformerOptions(ordered=True)
-        self._commands = Informer(
-            client, names.COMMANDS, Command, namespace=namespace, options=ordered
+        self._commands = factory.informer(
+            names.COMMANDS,
+            Command,
+            owner_key=_job_of_command,
+            namespace=namespace,
+            options=InformerOptions(ordered=True),
         )
-        self._priority_classes = Informer(client, names.PRIORITYCLASSES, PriorityClass)
+        self._priority_classes = factory.informer(names.PRIORITYCLASSES, PriorityClass)
         plugin_objects = [
-            Informer(client, kind, MetadataOnly, namespace=namespace, label_selector=names.JOB_NAME)
+            factory.informer(
+                kind,
+                MetadataOnly,
+                owner_key=_job_of_child,
+                namespace=namespace,
+                label_selector=names.JOB_NAME,
+            )
             for kind in WATCHED_PLUGIN_KINDS
         ]
         self._sources: list[Source] = [
@@ -363,6 +388,7 @@ class JobController:
             != info.plugin_objects_key(context.desired_state),
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
+            ttl_waits_for_history=self._settings.ttl_waits_for_history,
             last_errors=dict(info.last_errors),
         )
 
@@ -460,6 +486,20 @@ class JobController:
 
 def _pod_info(pod: Pod | None) -> PodInfo | None:
     return parse_pod(pod) if pod is not None else None
+
+
+def _own_key(job: Job) -> str:
+    return job.metadata.key
+
+
+def _job_of_child(child: HasMeta) -> str:
+    """Return the key of the job of a pod, PodGroup or object of a plugin."""
+    return _owner_key(child.metadata)
+
+
+def _job_of_command(command: Command) -> str:
+    target = command.target
+    return f"{command.metadata.namespace}/{target.name if target else ''}"
 
 
 def _owner_key(meta: ObjectMeta) -> str:

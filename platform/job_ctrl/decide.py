@@ -13,6 +13,7 @@ from ..model import times
 from ..model.controlled_resources import executed_commands, operation_results
 from ..model.job import FINAL_PHASES, Action, JobPhase
 from ..model.pod import PodPhase
+from ..model.recorded import seconds_to_wait
 from . import podgroups, policies, status
 from .actions import Transition
 from .effects import (
@@ -393,4 +394,7 @@ def _apply_ttl(view: JobView) -> Iterator[Effect]:
     if ttl is None or view.phase not in FINAL_PHASES or not ended.last_transition_time:
         return
     left = (times.parse(ended.last_transition_time) - view.now).total_seconds() + ttl
+    if view.ttl_waits_for_history:
+        annotations = view.job.metadata.annotations
+        left = seconds_to_wait(annotations, ended.last_transition_time, left)
     yield RequeueAfter(left) if left > 0 else DeleteJob()

@@ -30,6 +30,8 @@ class JobView:
     """The plugins' objects are not synced since the spec changed or the controller started."""
     pvcs_stale: bool = False
     """The PersistentVolumeClaims of the job's volumes are not synced, likewise."""
+    ttl_waits_for_history: bool = False
+    """An expired job is deleted once the recorder of the history has annotated it."""
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """Errors of the last attempts, by reason."""
 

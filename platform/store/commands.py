@@ -51,6 +51,7 @@ COMMANDS = sa.Table(
         sqlite_where=sa.text("finished_at IS NULL"),
         postgresql_where=sa.text("finished_at IS NULL"),
     ),
+    sa.Index("commands_by_finish", "finished_at"),
 )
 
 

@@ -12,10 +12,8 @@ from datetime import datetime, timedelta
 import msgspec
 import sqlalchemy as sa
 
-from .commands import timestamp
+from .commands import METADATA, timestamp
 from .database import Database, insert_if_absent
-
-METADATA = sa.MetaData()
 
 IDEMPOTENCY_KEYS = sa.Table(
     "idempotency_keys",

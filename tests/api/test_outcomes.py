@@ -21,7 +21,7 @@ from batholith.kube.client.client import Client
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
 from batholith.model.job import Action, Job
-from batholith.model.names import COMMANDS, JOBS, QUEUES
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
 from batholith.store.commands import OPEN_STATES, CommandRecord, CommandStore
 from batholith.store.database import Database
 from batholith.store.migrations import MIGRATIONS
@@ -79,17 +79,17 @@ class Commands:
 async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
     database = Database(sqlite(tmp_path))
     await database.migrate(MIGRATIONS)
-    async with ControllerApi(JOBS, COMMANDS, QUEUES) as api, api.client() as client:
+    async with ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api, api.client() as client:
         caches = Caches(client)
         service = CommandService(client, CommandStore(database), caches)
         ready = asyncio.Event()
-        informing = asyncio.gather(caches.jobs.run(), caches.queues.run())
-        running = asyncio.create_task(service.run(ready=ready))
+        work = (caches.jobs.run(), caches.queues.run(), service.run(ready=ready))
+        running = [asyncio.create_task(each) for each in work]
         await ready.wait()
         yield Commands(api, client, service)
-        for task in (running, informing):
+        for task in running:
             task.cancel()
-        await asyncio.wait([running, informing])
+        await asyncio.wait(running)
     await database.close()
 
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ async def test_no_command_is_lost_or_executed_twice(
             replica(tmp_path, server, database.url) as second,
         ):
             for each in (first, second):
-                await wait_until_true(lambda url=each.url: is_ready(session, url))
+                await wait_until_true(partial(is_ready, session, each.url))
             load = Load(session, server.tokens["admin"], [first.url, second.url])
             await run_load(load, first, database, seconds=seconds)
             outcomes = {key: await load.outcome(key) for key in load.accepted}

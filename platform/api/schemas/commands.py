@@ -5,8 +5,15 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
-from ...store.commands import QUEUES_KIND, CommandState
-from ..command_orders import MAX_TARGETS, CommandAction, CommandTarget, QueueAction, Scope
+from ...store.commands import QUEUES_KIND, CommandRecord, CommandState
+from ..command_orders import (
+    MAX_TARGETS,
+    CommandAction,
+    CommandTarget,
+    QueueAction,
+    Scope,
+    command_fields,
+)
 from ..job_summaries import JobKindName, Phase
 from .problem import Problem
 
@@ -117,6 +124,11 @@ class CommandOut(BaseModel):
     detail: str
     received_at: str
     finished_at: str | None
+
+    @classmethod
+    def of(cls, record: CommandRecord) -> "CommandOut":
+        """Convert a row of the store."""
+        return cls.model_validate(command_fields(record))
 
 
 class CommandList(BaseModel):

@@ -80,7 +80,7 @@ def _impersonation_lines(
         yield _line("Impersonate-Group", "group", group)
     for key, values in extra.items():
         if not key or key != key.lower():
-            # Header names have no case: the server would read the key in lowercase.
+            # Header names are case-insensitive: the server would read the key in lowercase.
             raise IdentityError(f"cannot impersonate extra key {key!r}: it is not in lowercase")
         name = f"Impersonate-Extra-{quote(key, safe=_EXTRA_KEY_SAFE)}"
         for value in values:
