@@ -119,7 +119,16 @@ def replica(directory: Path, server: EmbeddedServer, store: str) -> Any:
     listener = socket.create_server(("127.0.0.1", 0))
     arguments = ["api", "--kubeconfig", str(config), "--listen-fd", str(listener.fileno())]
     process = subprocess.Popen(
-        [sys.executable, "-m", "batholith.cli", *arguments, "--log-level", "ERROR"],
+        [
+            sys.executable,
+            "-m",
+            "batholith.cli",
+            *arguments,
+            "--log-level",
+            "ERROR",
+            "--caller-rate",
+            "0",
+        ],
         pass_fds=[listener.fileno()],
         env=os.environ | {"BATHOLITH_STORE": store},
     )
@@ -213,5 +222,5 @@ async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with session.get(f"{url}/readyz") as response:
             return response.status == 200
-    except aiohttp.ClientError:
+    except (aiohttp.ClientError, TimeoutError):
         return False
