@@ -94,11 +94,16 @@ No request shows them, so the test removes them and checks what is forbidden the
 
 
 def _all_controllers(directory: Path) -> Objects:
-    """The base with the components of batch and training jobs."""
+    """The base with the components of batch and training jobs, and of the history."""
     directory.mkdir()
     base, *components = (
         os.path.relpath(MANIFESTS / each, directory.resolve())
-        for each in ("base", "components/batch-jobs", "components/training-jobs")
+        for each in (
+            "base",
+            "components/batch-jobs",
+            "components/training-jobs",
+            "components/history",
+        )
     )
     whole = {"resources": [base], "components": components}
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(whole))
