@@ -62,6 +62,7 @@ from batholith.model.names import (
     SERVICES,
     Resource,
 )
+from batholith.model.recorded import RECORDED
 
 pytestmark = pytest.mark.timeout(900)  # a full scenario of all components, in a dozen processes
 
@@ -349,11 +350,13 @@ class RbacScenario:
         return found
 
     async def run_batch_job(self) -> None:
-        """A Job of batch/v1 that is not kube-controller-manager's."""
+        """A Job of batch/v1 that is not kube-controller-manager's; its end is recorded."""
         template = {"spec": _pod_spec("exit 0") | {"restartPolicy": "Never"}}
-        spec = {"managedBy": OUR_CONTROLLER, "template": template}
+        spec = {"managedBy": OUR_CONTROLLER, "template": template, "ttlSecondsAfterFinished": 9999}
         await self._create(BATCH_JOBS, "ours", spec)
-        await self._wait_until(BATCH_JOBS.path(TEST_NAMESPACE, "ours"), _has_message("Complete"))
+        path = BATCH_JOBS.path(TEST_NAMESPACE, "ours")
+        await self._wait_until(path, _has_message("Complete"))
+        await self._wait_until(path, lambda it: RECORDED in it["metadata"].get("annotations", {}))
 
     async def run_cronjob(self) -> None:
         """Its job exists by the response, and completes."""
