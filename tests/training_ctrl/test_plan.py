@@ -28,7 +28,6 @@ from batholith.training_ctrl import effects as fx
 from batholith.training_ctrl.core_types import Group, GroupStatus, Pod
 from batholith.training_ctrl.frameworks.base import Member
 from batholith.training_ctrl.gangs import SchedulerPluginsGang, VolcanoGang, gang_of
-from batholith.training_ctrl.plan import Plan
 from batholith.training_ctrl.pods import build_pod
 from batholith.training_ctrl.restarts import ANNOTATION, RestartRecord, encode
 
@@ -273,7 +272,7 @@ def test_time_to_live_counts_from_the_completion() -> None:
 def test_an_expired_job_waits_for_its_record_ten_minutes() -> None:
     ended = finished(pytorch(1, ttlSecondsAfterFinished=60), completionTime="2026-01-01T00:00:00Z")
 
-    def later(seconds: int, recorded: str = "") -> Plan:
+    def later(seconds: int, recorded: str = "") -> fx.Plan:
         given = with_annotations(ended, {RECORDED: recorded})
         now = NOW + timedelta(seconds=seconds)
         return planned(given, now=now, ttl_waits_for_history=True)
