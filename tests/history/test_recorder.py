@@ -187,7 +187,7 @@ async def test_a_finished_job_with_a_ttl_is_annotated(rest: RestClient) -> None:
 
 
 async def test_changes_during_a_restart_are_recorded(tmp_path: Path) -> None:
-    """The watch is resumed from its stored position: a job that came and went is recorded, too."""
+    """The watch resumes from its stored position: a job of that time has a record."""
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
         server.client("api") as client,

@@ -1,4 +1,4 @@
-"""The history in both databases: records, retention, text of any kind, and recorders in turn."""
+"""The history in both databases: records, retention, text of any kind, and several recorders."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -249,6 +249,26 @@ async def test_old_rows_are_deleted_and_open_ones_kept(database: Database) -> No
     assert [each.id for each in history] == ["3"]
     assert await usage(database) == {}  # by hour; by day it is kept
     assert list(await usage(database, step=86400, start=NOON - 12 * HOUR)) == ["research"]
+
+
+async def test_a_job_has_its_own_commands(database: Database) -> None:
+    recording = await begun(database)
+    await write(recording, job("u", name="train"))
+    for uid in ("u", "earlier"):
+        record = CommandRecord(
+            id=f"of-{uid}",
+            namespace="default",
+            job="train",
+            job_uid=uid,
+            action="AbortJob",
+            who="ada",
+            command=f"c-{uid}",
+            received_at=timestamp(NOON),
+        )
+        await CommandStore(database).add(record)
+    details = await HistoryStore(database).details("u", now=NOON)
+    assert details is not None
+    assert [each.id for each in details.commands] == ["of-u"]
 
 
 async def test_the_oldest_rows_beyond_the_maximum_are_deleted(database: Database) -> None:
