@@ -190,7 +190,7 @@ async def queries(database: Database, total: int) -> None:
     await _measure("one job with its commands", lambda: history.details(_uid(total // 2), now=NOW))
     await _measure("timeline by name", lambda: history.timeline("ns-7", "jobs", "job-7"))
     await _measure("usage by queue, 30 days by day", series())
-    await _measure("usage by user, 180 days by day", series(by="user", start=NOW - PERIOD))
+    await _measure("usage by user, 90 days by day", series(by="user", start=NOW - PERIOD / 2))
     await _measure("usage of a queue, 30 days by hour", series(step=3600, queue="queue-7"))
     retention = Retention(database, RetentionSettings(max_rows=total, max_age=PERIOD))
     await _measure(
