@@ -39,6 +39,7 @@ QUERIES = {
     "phase=Running": "jobs?phase=Running",
     "label_selector, a tenth": "jobs?label_selector=tier=t3",
     "label_selector=!other": "jobs?label_selector=!other",
+    "created_after, all": "jobs?created_after=2020-01-01T00:00:00Z",
     "fields=phase": "jobs?fields=phase",
 }
 

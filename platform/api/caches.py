@@ -1,6 +1,6 @@
 """Informers of the REST API: jobs of all kinds, queues and PodGroups.
 
-Routes that answer from them authorize the caller by a SubjectAccessReview first.
+Routes that read from them authorize the caller by a SubjectAccessReview first.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.served import INTERVAL, ServedResources, run_while
-from ..model.names import PODGROUPS, QUEUES
+from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
 from .job_index import JobIndex
@@ -22,7 +22,7 @@ from .job_views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]
 
-_OWNER = "owner"
+_OWNER, _QUEUE = "owner", "queue"
 
 
 class KindCache:
@@ -83,7 +83,8 @@ class Caches:
         }
         """The jobs of all kinds; ``jobs`` is the informer of the first."""
         self.queues = Informer(client, QUEUES, Queue)
-        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes={_OWNER: _owner_uids})
+        indexes = {_OWNER: _owner_uids, _QUEUE: _queue_names}
+        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes=indexes)
         self._is_synced = False
 
     def of(self, kind: JobKind | JobKindName) -> KindCache:
@@ -93,6 +94,10 @@ class Caches:
     def podgroups_of(self, uid: str) -> Collection[PodGroup]:
         """Return the PodGroups whose owner is the job with *uid*, of any kind."""
         return self.podgroups.by_index(_OWNER, uid)
+
+    def podgroups_in_queue(self, queue: str) -> Collection[PodGroup]:
+        """Return the PodGroups of a queue."""
+        return self.podgroups.by_index(_QUEUE, queue)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -117,6 +122,10 @@ class Caches:
     def synced(self) -> bool:
         """Whether all have been listed."""
         return self._is_synced
+
+
+def _queue_names(podgroup: PodGroup) -> Iterator[str]:
+    yield podgroup.spec.queue or DEFAULT_QUEUE
 
 
 def _owner_uids(podgroup: PodGroup) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What the routes of all resources depend on."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request
@@ -12,30 +12,22 @@ from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
 from ..store.history import HistoryStore
 from ..store.usage import UsageStore
-from . import problems
 from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
 from .command_waits import CommandWaits
 from .commands import CommandService
+from .container_logs import LogStreams
 from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
+from .metrics import ApiMetrics
 from .problems import ProblemError
-from .schemas.problem import Problem
+from .streams import Streams
 
-
-def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the description of error responses: *statuses*, and those of every route."""
-    return {
-        status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-        for status in sorted({*statuses, 401, 403, 429, 500, 502, 503})
-    }
-
-
-PROBLEMS = problem_responses(404, 409, 413, 422)
+PROBLEMS: dict[int | str, dict[str, Any]] = {}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -58,6 +50,9 @@ class AppState:
     history: HistoryStore
     usage: UsageStore
     clock: Clock
+    streams: Streams
+    metrics: ApiMetrics
+    log_streams: LogStreams = field(default_factory=LogStreams)
 
 
 def _app_state(request: Request) -> AppState:

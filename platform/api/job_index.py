@@ -1,28 +1,29 @@
 """Jobs of one kind in the orders and groups that lists need, kept by the events of an informer.
 
-A page costs no sorting: each order is a sorted list that a change updates by bisection, and the
-equality filters have groups of keys, those by label for the labels that were asked for last. Only
-other conditions on labels, and on times, examine jobs one by one.
+A page costs no sorting: each order is a sorted list that a change updates by bisection, and filters
+have groups of keys, those by label for the labels that were asked for last. Only comparisons of
+numbers in labels examine jobs one by one.
 """
 
 import asyncio
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
-from operator import and_
+from operator import and_, sub
 from typing import Any
 
 import msgspec
 
-from ..model.selectors import Operator
+from ..model.selectors import Operator, Requirement
 from .job_summaries import JobSummary
 from .job_views import CachedObject
 from .paging import MAX_KEY, Position
-from .selection import JobFilter
+from .selection import JobFilter, TimeRange
 
 ENCODED_SIZE = 20_000
 """Maximum number of encoded summaries that are kept."""
@@ -86,9 +87,8 @@ class _Row(msgspec.Struct, frozen=True):
         return (self.value(field), self.namespace, self.name)
 
 
-Condition = Callable[[_Row], bool]
-
 _EMPTY: frozenset[str] = frozenset()
+_COMPARISONS = frozenset((Operator.GREATER, Operator.LESS))
 _GROUPED = ("namespace", "phase", "queue", "user")
 
 
@@ -160,6 +160,10 @@ class JobIndex:
         self._label_groups[label] = groups
         return groups
 
+    def phases_in_queue(self, queue: str) -> Mapping[str, int]:
+        """Return the number of jobs of *queue* by phase."""
+        return Counter(self._rows[key].phase for key in self._groups["queue"].get(queue, ()))
+
     def summary(self, key: str) -> JobSummary:
         """Return the summary of a job of a page, before the caller awaits anything."""
         return self._summarize(self._rows[key].job)
@@ -178,20 +182,28 @@ class JobIndex:
         wanted = request.filter
         if wanted.labels.nothing:
             return JobPage(keys=(), total=0, last=None)
-        groups = sorted(self._wanted_groups(wanted), key=len)
-        group = reduce(and_, groups) if groups else None
-        condition = _condition(wanted)
-        if condition is None:
+        group = self._wanted_keys(wanted)
+        comparisons = [each for each in wanted.labels.requirements if each.operator in _COMPARISONS]
+        if not comparisons:
             return self._select_group(request, group)
         keys = self._rows if group is None else group
-        matching = await self._matching(keys, condition, request.field)
+        matching = await self._matching(keys, comparisons, request.field)
         page = self._page(request, self._smallest(matching, request), total=len(matching))
         # What has changed while other tasks ran may match no longer.
         current = [key for key in page.keys if wanted.matches(self.summary(key))]
         return replace(page, keys=current)
 
-    def _wanted_groups(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
-        """Yield the keys that meet each of the equality filters."""
+    def _wanted_keys(self, wanted: JobFilter) -> AbstractSet[str] | None:
+        """Return the keys that meet all conditions with groups; ``None`` if there are none."""
+        included = sorted(self._included(wanted), key=len)
+        excluded = list(self._excluded(wanted))
+        if not (included or excluded):
+            return None
+        keys = reduce(and_, included) if included else self._rows.keys()
+        return reduce(sub, excluded, keys)
+
+    def _included(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
+        """Yield sets whose intersection is wanted."""
         if wanted.namespace:
             yield self._groups["namespace"].get(wanted.namespace, _EMPTY)
         if wanted.phases:
@@ -200,9 +212,27 @@ class JobIndex:
             yield self._groups["queue"].get(wanted.queue, _EMPTY)
         if wanted.user is not None:
             yield self._groups["user"].get(wanted.user, _EMPTY)
+        if not wanted.created.is_unlimited:
+            yield self._created_in(wanted.created)
         for each in wanted.labels.requirements:
             if each.operator is Operator.IN:
                 yield _union(self._groups_of_label(each.key), each.values)
+            elif each.operator is Operator.EXISTS:
+                yield _union(self._groups_of_label(each.key))
+
+    def _excluded(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
+        """Yield sets none of which is wanted."""
+        for each in wanted.labels.requirements:
+            if each.operator is Operator.NOT_IN:
+                yield _union(self._groups_of_label(each.key), each.values)
+            elif each.operator is Operator.DOES_NOT_EXIST:
+                yield _union(self._groups_of_label(each.key))
+
+    def _created_in(self, created: TimeRange) -> AbstractSet[str]:
+        order = self._orders[SortField.CREATED]
+        first = bisect_left(order, (created.first or "0",))
+        end = bisect_left(order, (created.end,)) if created.end else len(order)
+        return frozenset(map(_key, order[first:end]))
 
     def _select_group(self, request: PageRequest, group: AbstractSet[str] | None) -> JobPage:
         """Select from one group, or from all jobs."""
@@ -237,15 +267,15 @@ class JobIndex:
         return found
 
     async def _matching(
-        self, keys: Collection[str], condition: Condition, field: str
+        self, keys: Collection[str], requirements: Sequence[Requirement], field: str
     ) -> list[Position]:
-        """Return the positions of the jobs of *keys* that meet a condition."""
+        """Return the positions of the jobs of *keys* whose labels meet *requirements*."""
         found = []
         for number, key in enumerate(tuple(keys)):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
             row = self._rows.get(key)
-            if row is not None and condition(row):
+            if row is not None and all(each.matches(row.labels) for each in requirements):
                 found.append(row.position(field))
         return found
 
@@ -309,24 +339,12 @@ def _regroup(groups: dict[str, set[str]], key: str, before: str | None, after: s
         groups.setdefault(after, set()).add(key)
 
 
-def _union(groups: Mapping[str, set[str]], values: AbstractSet[str]) -> AbstractSet[str]:
-    found = [groups[value] for value in values if value in groups]
-    if len(found) == 1:
-        return found[0]
-    return frozenset().union(*found)
-
-
-def _condition(wanted: JobFilter) -> Condition | None:
-    """Return what of a filter no group answers, if anything."""
-    requirements = [each for each in wanted.labels.requirements if each.operator is not Operator.IN]
-    created = wanted.created
-    if not requirements:
-        return None if created.is_unlimited else lambda row: created.contains(row.created)
-    if created.is_unlimited:
-        return lambda row: all(each.matches(row.labels) for each in requirements)
-    return lambda row: (
-        created.contains(row.created) and all(each.matches(row.labels) for each in requirements)
-    )
+def _union(
+    groups: Mapping[str, set[str]], values: AbstractSet[str] | None = None
+) -> AbstractSet[str]:
+    """Return the keys in the groups of *values*, or in all."""
+    found = [groups[each] for each in (groups if values is None else values) if each in groups]
+    return found[0] if len(found) == 1 else frozenset().union(*found)
 
 
 def _key(position: Position) -> str:

@@ -41,7 +41,7 @@ CONVERTOR = "job_kind"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlace:
-    """The place of a pod in its job."""
+    """Task and index of a pod."""
 
     task: str
     index: int | None = None
@@ -67,7 +67,7 @@ class JobKind:
     those of an earlier job of the same name, too: see :meth:`owns`."""
 
     pod_place: Callable[[ObjectMeta], PodPlace]
-    """Returns the place of a pod in the job that owns it."""
+    """Returns task and index of a pod of a job of this kind."""
 
     training: TrainingKind | None = None
     """The kind of a training job."""

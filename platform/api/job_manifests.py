@@ -16,7 +16,6 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from ..model.names import OPERATION, SCHEDULER_NAME, SUBMITTED_BY
-from ..model.quantity import QuantityError, parse
 from .job_kinds import JobKind
 from .problems import ProblemError, invalid_fields
 from .schemas.jobs import JobManifest, ShortJob
@@ -92,7 +91,7 @@ def from_short(job: ShortJob) -> Json:
     """Return the Volcano job of a short form.
 
     Raises:
-        ProblemError: 422 if a quantity is malformed.
+        ProblemError: 422 if the gang has more pods than the job.
     """
     container: Json = {"name": TASK, "image": job.image}
     if job.command is not None:
@@ -135,23 +134,13 @@ def _resources(job: ShortJob) -> Json:
     limits: Json = {}
     for field, value in (("cpu", job.cpu), ("memory", job.memory)):
         if value is not None:
-            requests[field] = _quantity(field, value)
+            requests[field] = value
     if "memory" in requests:
         limits["memory"] = requests["memory"]
     if job.gpus:
         requests[GPU] = limits[GPU] = str(job.gpus)
     found = {"requests": requests, "limits": limits}
     return {name: amounts for name, amounts in found.items() if amounts}
-
-
-def _quantity(field: str, value: str | float) -> str:
-    try:
-        amount = parse(str(value))
-    except QuantityError as error:
-        raise invalid_fields((field, str(error))) from None
-    if amount.nanos < 0:
-        raise invalid_fields((field, "must not be negative"))
-    return str(value)
 
 
 def _from_manifest(body: Json, kind: JobKind) -> Json:
@@ -180,7 +169,7 @@ def _metadata_errors(metadata: Json, *, namespace: str, user: str) -> Iterable[t
         if not isinstance(metadata.get(field), str | None):
             yield f"metadata.{field}", "must be a string"
     if metadata.get("name") and metadata.get("generateName"):
-        yield "metadata.generateName", "has no effect beside a name"
+        yield "metadata.generateName", "has no effect next to a name"
     for field in _SET_BY_SERVER:
         if metadata.get(field) is not None:
             yield f"metadata.{field}", "is set by the server"
@@ -199,8 +188,8 @@ def _marked(job: Json, *, operation: uuid.UUID, user: str) -> Json:
     marks = {OPERATION: str(operation), SUBMITTED_BY: user}
     metadata = {**given, "annotations": {**given.get("annotations", {}), **marks}}
     if not metadata.get("name"):
-        # A name of the operation's, so that a repetition meets the job; generateName stays, which
-        # tells the server that a conflict is one of generated names.
+        # A name of the operation's, so that a repetition meets the job; generateName stays: it
+        # marks the name as a generated one.
         prefix = metadata.get("generateName") or "job-"
         metadata["name"] = prefix[:_MAX_GENERATE_NAME] + operation.hex[:_ID_LENGTH]
     return {**job, "metadata": metadata}

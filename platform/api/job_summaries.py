@@ -100,6 +100,11 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     deleting: bool
 
 
+def is_final(phase: Phase) -> bool:
+    """Return whether a job never leaves *phase*."""
+    return phase in _FINAL
+
+
 def summarize_volcano(job: CachedJob | Job) -> JobSummary:
     """Return the summary of a Volcano job."""
     meta, spec, status = job.metadata, job.spec, job.status

@@ -1,4 +1,4 @@
-"""Jobs of all kinds as the REST API caches them: without what their pods are made of."""
+"""Jobs of all kinds as the REST API caches them: without pod templates."""
 
 from typing import Any, TypeVar
 

@@ -136,8 +136,8 @@ async def scale(
 ) -> JobSummary:
     """Change the numbers of pods.
 
-    The patch holds for the version that was read. Without ``If-Match`` it is made anew when the job
-    has changed.
+    The patch holds for the version that was read. Without ``If-Match`` it is computed
+    again when the job has changed.
 
     Raises:
         ProblemError: 404, 409, 412, or 422 for an unknown task.

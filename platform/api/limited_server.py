@@ -3,14 +3,14 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from urllib.parse import unquote
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..httpserver.buffering import BufferingListener
+from ..httpserver.buffering import BufferingConnection, BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
@@ -18,23 +18,39 @@ from .client_certificates import CERTIFICATE, parse_client_certificate
 from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
 
+STALL_TIMEOUT = 1.0
+"""Seconds of the shutdown for which a client that does not read is waited for."""
+ABORT_MARGIN = 1.0
+"""Seconds before the end of the shutdown at which responses are cut off."""
+
 
 class _Listener(BufferingListener):
-    """Accepts large bodies only where jobs are created, and from those who send a token."""
+    """Accepts large bodies only where jobs are created, and from those who have credentials."""
 
-    def body_limit_of(self, method: bytes, url: bytes, headers: Mapping[bytes, bytes]) -> int:
-        # The token is reviewed after the body is read: this keeps out who has none to send.
-        if not headers.get(b"authorization"):
+    def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
+        # Credentials are reviewed after the body is read: this rejects who has none at once.
+        tls = connection.transport.get_extra_info("ssl_object")
+        has_certificate = tls is not None and bool(tls.getpeercert(binary_form=True))
+        if not (has_certificate or headers.get(b"authorization")):
             return self.body_limit
-        path = unquote(url.partition(b"?")[0].decode("latin-1"))
-        return body_limit(method.decode("latin-1"), path)
+        method, url = connection.target
+        return body_limit(method, unquote(url.partition("?")[0]))
 
 
 class LimitedServer(uvicorn.Server):
     """A uvicorn server that buffers each request before serving it."""
 
-    def __init__(self, config: uvicorn.Config, *, limits: Limits, metrics: ListenerMetrics) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        limits: Limits,
+        metrics: ListenerMetrics,
+        on_stop: Callable[[], None],
+    ) -> None:
+        """Call *on_stop* at the beginning of the shutdown, to end streams."""
         super().__init__(config)
+        self._on_stop = on_stop
         # The listener's own timeout must fire first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
         self._listener = _Listener(
@@ -55,7 +71,17 @@ class LimitedServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting connections and drain requests in flight."""
         self._listener.stop()
+        self._on_stop()
+        drain = self.config.timeout_graceful_shutdown or 0
+        loop = asyncio.get_running_loop()
+        timers = (
+            loop.call_later(min(STALL_TIMEOUT, drain), self._listener.abort_stalled),
+            # What is left ends as if its client had disconnected, which is not an error.
+            loop.call_later(max(drain - ABORT_MARGIN, 0.0), self._listener.abort_all),
+        )
         await super().shutdown(sockets)
+        for timer in timers:
+            timer.cancel()
         self._listener.abort_all()
 
 

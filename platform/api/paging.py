@@ -1,7 +1,7 @@
 """Cursors of sorted lists: the position of the last item of a page.
 
-A position is a sort key, not a number, so that items which come and go elsewhere move nothing: an
-item that exists throughout, with the same sort key, is on exactly one page.
+A position is a sort key, not a number, so that items which are added or removed elsewhere
+move nothing: an item that exists throughout, with the same sort key, is on exactly one page.
 """
 
 import base64
@@ -36,7 +36,7 @@ def encode_cursor(query: str, position: Position) -> str:
 
 
 def decode_cursor(text: str, query: str, *, length: int) -> Position:
-    """Return the position of a cursor, which has *length* parts.
+    """Return the position of a cursor, which has *length* strings.
 
     Raises:
         ProblemError: 422 if it is no cursor, or one of another query.

@@ -158,7 +158,9 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return to_response(ProblemError(error.status_code, str(error.detail)))
+        response = to_response(ProblemError(error.status_code, str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> JSONResponse:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import uvicorn
+from prometheus_client import CollectorRegistry
 
 from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
@@ -35,6 +37,10 @@ from .history_tasks import HistorySettings, run_history
 from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
+from .metrics import ApiMetrics
+from .queue_summaries import summarize_queue
+from .routes.watch import QUEUES_KIND
+from .streams import Streams, StreamSettings
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +73,15 @@ class ApiSettings:
 
     limits: Limits = field(default_factory=Limits)
     """Limits of the listener."""
+
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    """Limits of server-sent events."""
+
+    access_log: bool = False
+    """Whether each request is logged."""
+
+    registry: CollectorRegistry | None = None
+    """Where the metrics are exported."""
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
@@ -106,6 +121,7 @@ async def serve(
         idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
         waits = CommandWaits(caches, commands.outcomes)
         reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
+        metrics = ApiMetrics(settings.registry)
         state = AppState(
             client=client,
             caches=caches,
@@ -116,6 +132,8 @@ async def serve(
             waits=waits,
             idempotency=idempotency,
             store=store,
+            streams=_new_streams(caches, settings, clock, metrics),
+            metrics=metrics,
             history=HistoryStore(database),
             usage=UsageStore(database),
             clock=clock,
@@ -127,6 +145,7 @@ async def serve(
             tasks.create_task(supervise("rest caches", caches.run))
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
+            tasks.create_task(supervise("rest streams", state.streams.run))
             tasks.create_task(idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
@@ -211,10 +230,22 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
+def _new_streams(
+    caches: Caches, settings: ApiSettings, clock: Clock, metrics: ApiMetrics
+) -> Streams:
+    """Create the streams of all kinds of jobs, and of queues."""
+    streams = Streams(clock=clock, settings=settings.streams, metrics=metrics.streams)
+    encode = msgspec.json.encode
+    for name, cache in caches.kinds.items():
+        streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
+    streams.add_feed(QUEUES_KIND, caches.queues, summarize_queue, encode=encode)
+    return streams
+
+
 def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
     """Create the HTTP server."""
     config = uvicorn.Config(
-        create_app(state),
+        create_app(state, access_log=settings.access_log),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -222,4 +253,9 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
     )
     config.load()
     config.ssl = tls
-    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics)
+    return _Server(
+        config,
+        limits=settings.limits,
+        metrics=settings.listener_metrics,
+        on_stop=state.streams.stop,
+    )

@@ -290,6 +290,7 @@ def _api(
     from ..api.client_certificates import ClientCaError
     from ..api.cors import OriginPatternError
     from ..api.server import ApiSettings, CertificateFilesError, serve
+    from ..api.streams import StreamSettings
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError
@@ -333,6 +334,12 @@ def _api(
             security=security.settings(tls=pair is not None),
             limits=limits,
             listener_metrics=telemetry.listener_metrics,
+            streams=StreamSettings(
+                max_streams=process.max_streams,
+                max_streams_per_caller=process.max_streams_per_caller,
+            ),
+            access_log=process.access_log,
+            registry=telemetry.registry,
         )
         run(main)
 

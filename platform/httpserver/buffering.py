@@ -58,7 +58,9 @@ class BufferingListener(Listener):
         self._error_content = error_content
         self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
 
-    def body_limit_of(self, method: bytes, url: bytes, headers: Mapping[bytes, bytes]) -> int:
+    def body_limit_of(
+        self, connection: "BufferingConnection", headers: Mapping[bytes, bytes]
+    ) -> int:
         """Return the maximum size of the body of a request; *headers* have lowercase names."""
         return self.body_limit
 
@@ -107,6 +109,11 @@ class BufferingConnection(LimitedConnection):
         self._responding = False
         self._discard_input = False
         self._rejection_status = 0
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Method and URL of the request whose headers are complete."""
+        return self._parser.get_method().decode("latin-1"), self._url.decode("latin-1")
 
     # -- called by the transport
 
@@ -176,10 +183,14 @@ class BufferingConnection(LimitedConnection):
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""
         self._in_header, self._in_body, self._size = False, True, 0
+        lines = sum(len(name) + len(value) for name, value in self._headers)
+        if len(self._url) + lines > MAX_HEADER_SIZE:
+            # They may have arrived in one piece, before which nothing was counted.
+            self.listener.count_rejection("header_too_large")
+            self.reject(431)
+            return
         headers = {name.lower(): value for name, value in self._headers}
-        self._body_limit = self.listener.body_limit_of(
-            self._parser.get_method(), self._url, headers
-        )
+        self._body_limit = self.listener.body_limit_of(self, headers)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         if has_body and self._parser.should_upgrade():
             # The parser would treat the body as another protocol's data.

@@ -43,7 +43,6 @@ COMMANDS = sa.Table(
     sa.Column("partition", sa.String(253), nullable=False, server_default=""),
     sa.Index("commands_by_job", "namespace", "job", "received_at"),
     sa.Index("commands_by_command", "namespace", "command"),
-    sa.Index("commands_by_finish", "finished_at"),
     # Contains the rows without an outcome alone: reading them does not cost more with a history.
     sa.Index(
         "commands_open",
@@ -52,6 +51,7 @@ COMMANDS = sa.Table(
         sqlite_where=sa.text("finished_at IS NULL"),
         postgresql_where=sa.text("finished_at IS NULL"),
     ),
+    sa.Index("commands_by_finish", "finished_at"),
 )
 
 

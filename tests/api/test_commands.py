@@ -40,7 +40,7 @@ Json = dict[str, Any]
 @pytest.fixture
 async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
     async with (
-        cluster(tmp_path) as (server, client),
+        cluster(tmp_path, with_training_jobs=True) as (server, client),
         running_api(client, sqlite(tmp_path)) as url,
         rest_at(url, server, client) as found,
     ):

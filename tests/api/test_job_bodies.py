@@ -85,6 +85,8 @@ def test_a_manifest_is_kept_and_marked() -> None:
         ({"image": "a", "cpu": "much"}, ["cpu"]),
         ({"image": "a", "memory": "-1Gi"}, ["memory"]),
         ({"image": "a", "gpus": -1}, ["gpus"]),
+        ({"image": "a", "cpu": True}, ["cpu"]),
+        ({"image": "a", "cpu": -0.5}, ["cpu"]),
         ({"image": "a", "env": {"A": 1}}, ["env.A"]),
         ({"image": "a", "command": "sleep 1"}, ["command"]),
         ({"image": "a", "max_retry": 0}, ["max_retry"]),

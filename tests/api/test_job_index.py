@@ -1,4 +1,4 @@
-"""Lists of jobs: orders, groups, and pages while jobs come, change and go."""
+"""Lists of jobs: orders, groups, and pages while jobs are added, changed and removed."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -93,6 +93,7 @@ jobs = st.builds(
     age=st.integers(0, 5),
     generation=st.integers(1, 2),
     tier=st.sampled_from(("x", "y")),
+    number=st.sampled_from(("1", "2", "many")),
 )
 limits = st.none() | st.integers(0, 5).map(lambda age: START + timedelta(seconds=age))
 filters = st.builds(
@@ -102,7 +103,18 @@ filters = st.builds(
     queue=st.sampled_from((None, *QUEUES)),
     user=st.sampled_from((None, "ann")),
     labels=st.sampled_from(
-        ("", "tier=x", "tier notin (x)", "tier in (x,y),tier!=y", "absent=a")
+        (
+            "",
+            "tier=x",
+            "tier notin (x)",
+            "tier in (x,y),tier!=y",
+            "absent=a",
+            "!absent,tier",
+            "!tier",
+            "tier>1",
+            "number>1,tier=x",
+            "number<3",
+        )
     ).map(parse_label_selector),
     created=st.builds(TimeRange.between, limits, limits),
 )
@@ -188,7 +200,7 @@ def test_a_job_that_stays_is_on_exactly_one_page(
     throughout = identities()
     seen: list[str] = []
     after: Position | None = None
-    pauses: Iterator[list[Callable[[World], None]]] = iter(changes)
+    between_pages: Iterator[list[Callable[[World], None]]] = iter(changes)
     while True:
         world.select(JobFilter(labels=parse_label_selector("tier=x")), limit=1)
         page = world.select(
@@ -198,7 +210,7 @@ def test_a_job_that_stays_is_on_exactly_one_page(
         after = page.last
         if after is None:
             break
-        for change in next(pauses, []):
+        for change in next(between_pages, []):
             change(world)
             throughout &= identities()
     world.index.validate()
@@ -220,14 +232,14 @@ def test_jobs_of_one_namespace_among_many_are_found_in_their_group() -> None:
 
 
 def test_other_tasks_run_while_a_filter_examines_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is deleted meanwhile is not on the page."""
+    """And what is deleted concurrently is not on the page."""
     monkeypatch.setattr("batholith.api.job_index.YIELD_EVERY", 10)
     world = World()
     for number in range(50):
-        world.put(new_job("a", f"job-{number:03}"))
+        world.put(new_job("a", f"job-{number:03}", number="2"))
 
     async def select() -> JobPage:
-        wanted = JobFilter(labels=parse_label_selector("!absent"))
+        wanted = JobFilter(labels=parse_label_selector("number>1"))
         request = PageRequest(filter=wanted, limit=50)
         selecting = asyncio.create_task(world.index.select(request))
         await asyncio.sleep(0)

@@ -289,7 +289,7 @@ async def test_manifests_may_be_large_and_other_bodies_not(api: JobsApi) -> None
     problem = await api.refusal("POST", f"{N}/jobs", large)
     assert (problem["status"], str(MAX_MANIFEST) in problem["detail"]) == (413, True)
     reply = await api.send("POST", f"{N}/jobs?dry_run=true", sized(MAX_MANIFEST))
-    assert reply.status != 413  # the API server has a limit of its own
+    assert reply.status != 413  # the API server has another limit
     await api.send("POST", f"{N}/jobs?dry_run=true", sized(200_000), status=200)
     for method, path in (("PUT", f"{N}/jobs/large/scale"), ("POST", f"{N}/jobs/large/commands")):
         problem = await api.refusal(method, path, sized(MAX_BODY + 1))

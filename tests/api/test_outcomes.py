@@ -21,7 +21,7 @@ from batholith.kube.client.client import Client
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
 from batholith.model.job import Action, Job
-from batholith.model.names import COMMANDS, JOBS, QUEUES
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
 from batholith.store.commands import OPEN_STATES, CommandRecord, CommandStore
 from batholith.store.database import Database
 from batholith.store.migrations import MIGRATIONS
@@ -79,7 +79,7 @@ class Commands:
 async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
     database = Database(sqlite(tmp_path))
     await database.migrate(MIGRATIONS)
-    async with ControllerApi(JOBS, COMMANDS, QUEUES) as api, api.client() as client:
+    async with ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api, api.client() as client:
         caches = Caches(client)
         service = CommandService(client, CommandStore(database), caches)
         ready = asyncio.Event()

@@ -12,7 +12,7 @@ from support.rest import cluster, rest_at, sqlite, starting_api
 
 from batholith.kube.client.client import Client
 from batholith.kube.supervision import TASK_RESTARTS
-from batholith.model.names import COMMANDS, JOBS, Resource
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
 
@@ -88,7 +88,7 @@ async def test_an_unexpected_exit_of_the_http_server_ends_the_process(
 
     monkeypatch.setattr(uvicorn.Server, "serve", ends)
     async with (
-        ControllerApi(JOBS, COMMANDS) as api,
+        ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api,
         api.client() as client,
         starting_api(client, sqlite(tmp_path)) as (_, _, serving),
     ):

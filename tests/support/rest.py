@@ -145,10 +145,13 @@ def sqlite(directory: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def cluster(directory: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+async def cluster(
+    directory: Path, *, with_training_jobs: bool = False
+) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
     """A cluster that holds one job, and a client of it."""
+    definitions = (*crds.load(), *(crds.load_training() if with_training_jobs else ()))
     async with (
-        embedded_server(directory / "cluster", crds=crds.load()) as server,
+        embedded_server(directory / "cluster", crds=definitions) as server,
         server.client("api") as client,
     ):
         await client.create(JOBS, JOB, namespace="default")

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from ...store.history import Cursor, JobFilter
 from ..auth import AccessAttributes
-from ..dependencies import AppState, Caller, Name, Namespace, State, problem_responses
+from ..dependencies import AppState, Caller, Name, Namespace, State
 from ..job_kinds import KINDS
 from ..job_summaries import JobKindName, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor
-from ..problems import ProblemError
+from ..problems import ProblemError, problem_responses
 from ..query_values import NAME_PATTERN, UID_PATTERN, QueryTime, StorableText
 from ..schemas.history import HistoryJobDetails, HistoryJobList, HistoryJobOut
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import AwareDatetime, BeforeValidator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
@@ -21,7 +21,6 @@ from ..dependencies import (
     Namespace,
     OperationId,
     State,
-    problem_responses,
 )
 from ..job_index import PageRequest, SortField
 from ..job_kinds import JobKind
@@ -29,7 +28,7 @@ from ..job_manifests import build_job, decode_body
 from ..job_summaries import JobSummary, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..preconditions import IfMatch, KnownVersions, etag, is_known
-from ..problems import ProblemError, invalid_fields
+from ..problems import ProblemError, invalid_fields, problem_responses
 from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
 from ..selection import JobFilter, TimeRange
 
@@ -37,7 +36,15 @@ JSON = "application/json"
 COLLECTION = "/namespaces/{namespace}/{kind:job_kind}"
 OBJECT = f"{COLLECTION}/{{name}}"
 
-router = APIRouter(prefix="/v1", responses=problem_responses(404))
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+
+_ETAG = {"ETag": {"schema": {"type": "string"}, "description": "The job's version."}}
+_LOCATION = {"schema": {"type": "string"}, "description": "Path of the job."}
+_WARNING = {"schema": {"type": "string"}, "description": "A warning of the cluster; repeatable."}
+Responses = dict[int | str, dict[str, Any]]
+TAGGED: Responses = {200: {"headers": _ETAG}}
+NOT_MODIFIED: Responses = {304: {"description": "The caller has this version.", "headers": _ETAG}}
 
 
 def _parse_time(value: object) -> object:
@@ -132,13 +139,13 @@ ListQuery = Annotated[_ListQuery, Depends(_list_query)]
     "/{kind:job_kind}",
     summary="Jobs of all namespaces",
     response_model=JobList,
-    responses=problem_responses(422),
+    responses=problem_responses(404),
 )
 async def list_all_jobs(kind: Kind, query: ListQuery, state: State, caller: Caller) -> Response:
     """List the jobs of one kind in all namespaces, page by page.
 
-    A job that exists from the first page to the last is on exactly one of them, unless its phase or
-    queue changes meanwhile and the list is sorted by that.
+    A job that exists from the first page to the last is on exactly one of them, unless the list is
+    sorted by phase or queue and that of the job changes.
     """
     await state.reviewer.authorize(
         caller.user, AccessAttributes(verb="list", resource=kind.resource, namespace="")
@@ -150,7 +157,7 @@ async def list_all_jobs(kind: Kind, query: ListQuery, state: State, caller: Call
     COLLECTION,
     summary="Jobs of one namespace",
     response_model=JobList,
-    responses=problem_responses(422),
+    responses=problem_responses(404),
 )
 async def list_jobs(
     namespace: Namespace, kind: Kind, query: ListQuery, state: State, caller: Caller
@@ -193,7 +200,7 @@ async def _page(state: AppState, kind: JobKind, query: _ListQuery, wanted: JobFi
     OBJECT,
     summary="One job",
     response_model=JobOut,
-    responses={304: {"description": "The caller has this version."}, **problem_responses(422)},
+    responses=TAGGED | NOT_MODIFIED | problem_responses(404),
 )
 async def get_job(
     namespace: Namespace, kind: Kind, name: Name, known: KnownVersions, caller: Caller
@@ -214,9 +221,9 @@ class _Versioned(msgspec.Struct, frozen=True):
     f"{OBJECT}/manifest",
     summary="A job as it is in the cluster",
     response_model=dict[str, Any],
-    responses={304: {"description": "The caller has this version."}, **problem_responses(422)},
+    responses=TAGGED | NOT_MODIFIED | problem_responses(404),
 )
-async def get_manifest(
+async def get_job_manifest(
     namespace: Namespace, kind: Kind, name: Name, known: KnownVersions, caller: Caller
 ) -> Response:
     """Return the whole object, as `kubectl get -o json` does."""
@@ -228,12 +235,22 @@ async def get_manifest(
     return Response(bytes(found), media_type=JSON, headers=headers)
 
 
+def _example(model: type[BaseModel]) -> Any:
+    return model.model_json_schema()["examples"][0]
+
+
 _BODY = {
     "requestBody": {
         "required": True,
         "content": {
             JSON: {
-                "schema": {"anyOf": [JobManifest.model_json_schema(), ShortJob.model_json_schema()]}
+                "schema": {
+                    "anyOf": [JobManifest.model_json_schema(), ShortJob.model_json_schema()]
+                },
+                "examples": {
+                    "short": {"value": _example(ShortJob)},
+                    "manifest": {"value": _example(JobManifest)},
+                },
             }
         },
     }
@@ -247,8 +264,8 @@ _BODY = {
     response_model=JobOut,
     responses={
         200: {"model": JobOut, "description": "The job would be created (`dry_run`)."},
-        201: {"headers": {"Location": {"schema": {"type": "string"}}}},
-        **problem_responses(400, 409, 413, 422),
+        201: {"headers": {"Location": _LOCATION, "Warning": _WARNING, **_ETAG}},
+        **problem_responses(404, 409),
     },
     openapi_extra=_BODY,
 )
@@ -286,7 +303,7 @@ async def create_job(
     status_code=202,
     summary="Delete a job",
     response_model=JobOut,
-    responses=problem_responses(409, 412, 422),
+    responses=problem_responses(404, 409, 412),
 )
 async def delete_job(
     namespace: Namespace,
@@ -317,7 +334,7 @@ async def delete_job(
     f"{OBJECT}/scale",
     summary="Scale a job",
     response_model=JobOut,
-    responses=problem_responses(400, 409, 412, 413, 422),
+    responses=TAGGED | problem_responses(404, 409, 412),
 )
 async def scale_job(
     namespace: Namespace,

@@ -2,15 +2,39 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic.fields import FieldInfo
 
+from ...model.quantity import parse
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..job_summaries import JobKindName, JobSummary, Phase
 
 MAX_INT = 2**31 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_INT, strict=True)]
-Quantity = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0)] | float
+
+
+def _check_quantity(value: object) -> str:
+    """Return the text of a quantity, which may be a number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("must be a quantity, such as '500m', '2Gi' or 1.5")
+    text = str(value)
+    if parse(text).nanos < 0:
+        raise ValueError("must not be negative")
+    return text
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_check_quantity),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]}),
+]
 
 
 class TaskOut(BaseModel):

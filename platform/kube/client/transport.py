@@ -24,7 +24,7 @@ import msgspec
 
 from .. import errors
 from ..http import tunnel
-from ..http.http1 import Exchange
+from ..http.http1 import READ_BUFFER_LIMIT, Exchange
 from ..http.pool import ConnectionPool
 from ..http.request_heads import RequestHeadBuilder
 from ..http.route import Origin, Route
@@ -78,6 +78,12 @@ class ApiRequest(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
     background: bool = False
     identity: Identity | None = None
+    buffer_limit: int = READ_BUFFER_LIMIT
+    """Bytes of a streamed response that are buffered while its reader does not read."""
+    fence: Callable[[], None] | None = None
+    """Called in addition to that of the options."""
+    guard: Callable[[], None] | None = None
+    """Called like the fence; its exception is raised to the caller."""
 
     @property
     def path_only(self) -> str:
@@ -257,11 +263,16 @@ class Transport:
             return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
-            if self.options.fence is not None:
-                self.options.fence()
+            self._check_fences(request)
             return await self._read_response(request)
         finally:
             self._in_flight.release()
+
+    def _check_fences(self, request: ApiRequest) -> None:
+        """Call the fences and the guard of a write."""
+        for check in (self.options.fence, request.fence, request.guard):
+            if check is not None:
+                check()
 
     async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:
@@ -279,7 +290,7 @@ class Transport:
             self._metrics.observe_duration(request.method, time.perf_counter() - started)
 
     async def _exchange(
-        self, request: ApiRequest, *, timeout: float, streamed: bool = False
+        self, request: ApiRequest, *, timeout: float | None, streamed: bool = False
     ) -> Exchange:
         """Send a request and wait for its response; of a *streamed* one for the headers."""
         what = f"{request.method} {request.path_only}"
@@ -293,7 +304,8 @@ class Transport:
                     raise
             return exchange
         except TimeoutError as error:
-            text = f"{what}: no response within {timeout:g} s {self._server_label}"
+            limit = "" if timeout is None else f" within {timeout:g} s"
+            text = f"{what}: no response{limit} {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
             text = f"{what}: {error} {self._server_label}"
@@ -321,20 +333,25 @@ class Transport:
         )
         connection = pool.idle_connection() or await pool.acquire()
         try:
-            if api_request.method != "GET" and self.options.fence is not None:
-                self.options.fence()
+            if api_request.method != "GET":
+                self._check_fences(api_request)
         except BaseException:
             pool.release(connection)
             raise
-        return connection.send(request, streamed=streamed, bodiless=api_request.method == "HEAD")
+        return connection.send(
+            request,
+            streamed=streamed,
+            bodiless=api_request.method == "HEAD",
+            buffer_limit=api_request.buffer_limit,
+        )
 
     @asynccontextmanager
     async def stream(
-        self, request: ApiRequest, *, idle_timeout: float
+        self, request: ApiRequest, *, idle_timeout: float | None
     ) -> AsyncIterator[Callable[[], AsyncIterator[bytes]]]:
         """Open a streaming response; the block gets a function that yields its chunks as received.
 
-        Raises RequestTimeoutError after *idle_timeout* seconds without data.
+        Raises RequestTimeoutError after *idle_timeout* seconds without data, never if it is None.
 
         Raises:
             ApiError, ConnectionLostError: as :meth:`send`, also from the iteration.
@@ -353,7 +370,7 @@ class Transport:
         finally:
             exchange.abort()
 
-    async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
+    async def _open_stream(self, request: ApiRequest, idle_timeout: float | None) -> Exchange:
         """Wait for the headers of a streaming response."""
         try:
             return await self._exchange(request, timeout=idle_timeout, streamed=True)
@@ -365,7 +382,7 @@ class Transport:
 
 
 async def _body_chunks(
-    exchange: Exchange, request: ApiRequest, idle_timeout: float
+    exchange: Exchange, request: ApiRequest, idle_timeout: float | None
 ) -> AsyncIterator[bytes]:
     """Yield all chunks; time that the caller spends between two reads does not count as idle."""
     try:
