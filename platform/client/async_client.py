@@ -88,7 +88,9 @@ def _updating(
 ) -> Callable[Concatenate["AsyncJobHandle", P], Coroutine[Any, Any, "AsyncJobHandle"]]:
     """Return a method that updates the fields of a handle and returns it."""
 
-    async def method(self: AsyncJobHandle, /, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle:
+    async def method(
+        self: "AsyncJobHandle", /, *args: P.args, **kwargs: P.kwargs
+    ) -> "AsyncJobHandle":
         self.info = await self._executor.run(function(self._scope, *args, **kwargs))
         return self
 
@@ -135,7 +137,7 @@ def _opening(
 ) -> Callable[Concatenate["AsyncJobs", P], Coroutine[Any, Any, AsyncJobHandle]]:
     """Return a method of a collection that returns a handle."""
 
-    async def method(self: AsyncJobs, /, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle:
+    async def method(self: "AsyncJobs", /, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle:
         return self.handle(await self._executor.run(function(self._scope, *args, **kwargs)))
 
     document(method, function, by_name=False)
@@ -148,7 +150,7 @@ def _listing(
     """Return a method of a collection that yields handles."""
 
     async def method(
-        self: AsyncJobs, /, *args: P.args, **kwargs: P.kwargs
+        self: "AsyncJobs", /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncGenerator[AsyncJobHandle, None]:
         items = self._executor.iterate(function(self._scope, *args, **kwargs))
         async with contextlib.aclosing(items):

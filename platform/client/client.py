@@ -88,7 +88,7 @@ def _updating(
 ) -> Callable[Concatenate["JobHandle", P], "JobHandle"]:
     """Return a method that updates the fields of a handle and returns it."""
 
-    def method(self: JobHandle, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+    def method(self: "JobHandle", /, *args: P.args, **kwargs: P.kwargs) -> "JobHandle":
         self.info = self._executor.run(function(self._scope, *args, **kwargs))
         return self
 
@@ -135,7 +135,7 @@ def _opening(
 ) -> Callable[Concatenate["Jobs", P], JobHandle]:
     """Return a method of a collection that returns a handle."""
 
-    def method(self: Jobs, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+    def method(self: "Jobs", /, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         return self.handle(self._executor.run(function(self._scope, *args, **kwargs)))
 
     document(method, function, by_name=False)
@@ -148,7 +148,7 @@ def _listing(
     """Return a method of a collection that yields handles."""
 
     def method(
-        self: Jobs, /, *args: P.args, **kwargs: P.kwargs
+        self: "Jobs", /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[JobHandle, None, None]:
         items = self._executor.iterate(function(self._scope, *args, **kwargs))
         with contextlib.closing(items):

@@ -61,7 +61,9 @@ class WatchState(Generic[ObjectT]):
 
     def end_list(self) -> Iterator[Change[ObjectT]]:
         """Yield the changes between the reported objects and the list, which is complete."""
-        listed, self._listed = self._listed or {}, None
+        if self._listed is None:
+            return
+        listed, self._listed = self._listed, None
         for key in [key for key in self._known if key not in listed]:
             yield Change(type=ChangeType.DELETED, object=self._known.pop(key))
         for found in listed.values():

@@ -4,14 +4,15 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from ..calls import call
+from ..calls import Session, call, decode_reply, send_call
 from ..effects import Operation, Stream
-from ..requests import QueryValue, check_name, get, path, post
-from ..types.commands import BulkResults, Command, CommandPage
+from ..requests import ApiRequest, QueryValue, check_name, get, path, post
+from ..types.commands import BulkResults, Command, CommandPage, CommandResult
 from .jobs import texts
 from .paging import PAGE_SIZE, pages
 from .scopes import Collection, ObjectRef
 
+ACCEPTED = 202
 MAX_WAIT = 60
 """Seconds that the server waits for an outcome at most."""
 
@@ -22,10 +23,10 @@ def command(
     *,
     task: str | None = None,
     pod: str | None = None,
-    partition: int | None = None,
+    partition: int | str | None = None,
     wait: int | None = None,
     idempotency_key: str | None = None,
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Send a command; sent again after a lost response, it is executed once.
 
     Args:
@@ -43,18 +44,22 @@ def command(
         NotFoundError: the job does not exist.
     """
     body: dict[str, Any] = {"action": action}
-    target = {"task": task, "pod": pod, "partition": partition}
+    part = None if partition is None else str(partition)
+    target = {"task": task, "pod": pod, "partition": part}
     body |= {name: value for name, value in target.items() if value is not None}
-    return (yield from send_command(job, body, wait=wait, key=idempotency_key))
-
-
-def send_command(
-    job: ObjectRef, body: dict[str, Any], *, wait: int | None, key: str | None
-) -> Operation[Command]:
-    """Send a command with *body*."""
     query, hold = wait_query(wait)
-    request = post(job.path("commands", query=query), body, idempotency_key=key, hold=hold)
-    return (yield from call(job.session, request, Command))
+    request = post(
+        job.path("commands", query=query), body, idempotency_key=idempotency_key, hold=hold
+    )
+    return (yield from send_command(job.session, request))
+
+
+def send_command(session: Session, request: ApiRequest) -> Operation[CommandResult]:
+    """Send the request of a command: the response is a command, or after a wait its result."""
+    result = yield from send_call(session, request)
+    if result.reply.status == ACCEPTED:
+        return CommandResult(command=decode_reply(result.reply, Command))
+    return decode_reply(result.reply, CommandResult)
 
 
 def wait_query(wait: int | None) -> tuple[dict[str, QueryValue], float]:
@@ -72,14 +77,14 @@ def wait_query(wait: int | None) -> tuple[dict[str, QueryValue], float]:
 
 def suspend(
     job: ObjectRef, *, wait: int | None = None, idempotency_key: str | None = None
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Terminate the pods and keep the job, which can be resumed; as :func:`command`."""
     return command(job, "suspend", wait=wait, idempotency_key=idempotency_key)
 
 
 def resume(
     job: ObjectRef, *, wait: int | None = None, idempotency_key: str | None = None
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Start a suspended or aborted job again; as :func:`command`."""
     return command(job, "resume", wait=wait, idempotency_key=idempotency_key)
 
@@ -89,10 +94,10 @@ def restart(
     *,
     task: str | None = None,
     pod: str | None = None,
-    partition: int | None = None,
+    partition: int | str | None = None,
     wait: int | None = None,
     idempotency_key: str | None = None,
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Terminate the pods of the job, or of one task, pod or partition, and create them again."""
     return command(
         job,
@@ -107,21 +112,21 @@ def restart(
 
 def abort(
     job: ObjectRef, *, wait: int | None = None, idempotency_key: str | None = None
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Terminate the pods and keep the job as Aborted; as :func:`command`."""
     return command(job, "abort", wait=wait, idempotency_key=idempotency_key)
 
 
 def terminate(
     job: ObjectRef, *, wait: int | None = None, idempotency_key: str | None = None
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """End the job as Terminated, for good; as :func:`command`."""
     return command(job, "terminate", wait=wait, idempotency_key=idempotency_key)
 
 
 def complete(
     job: ObjectRef, *, wait: int | None = None, idempotency_key: str | None = None
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """End the job as Completed, for good; as :func:`command`."""
     return command(job, "complete", wait=wait, idempotency_key=idempotency_key)
 

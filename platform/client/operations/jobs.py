@@ -231,19 +231,23 @@ def scale(
     return (yield from call(job.session, request, JobSummary))
 
 
-def pods(job: ObjectRef) -> Operation[Rows[PodSummary]]:
-    """Read the pods of a job."""
+def pods(
+    job: ObjectRef, *, task: str | None = None, phase: str | Iterable[str] | None = None
+) -> Operation[Rows[PodSummary]]:
+    """Read the pods of a job: those of one task, in one of several phases, or all."""
 
     def read(cursor: str | None) -> Operation[PodPage]:
-        target = job.path("pods", query={"cursor": cursor})
+        query: dict[str, QueryValue] = {"task": task, "phase": texts(phase), "cursor": cursor}
+        target = job.path("pods", query=query)
         return (yield from call(job.session, get(target), PodPage))
 
     return (yield from collect(pages(read)))
 
 
-def events(job: ObjectRef) -> Operation[Rows[Event]]:
-    """Read the events of a job, of its PodGroup and of its pods, newest last."""
-    found = yield from call(job.session, get(job.path("events")), EventPage)
+def events(job: ObjectRef, *, limit: int | None = None) -> Operation[Rows[Event]]:
+    """Read the newest events of a job, of its PodGroup and of its pods, the newest last."""
+    target = job.path("events", query={"limit": limit})
+    found = yield from call(job.session, get(target), EventPage)
     return Rows(found.items)
 
 

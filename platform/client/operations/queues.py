@@ -6,10 +6,10 @@ from typing import Any
 from ..calls import call, decode_reply, send_call
 from ..effects import Operation, Stream
 from ..requests import ApiRequest, check_name, get, path, post
-from ..types.commands import Command, CommandPage
+from ..types.commands import Command, CommandPage, CommandResult
 from ..types.queues import PodGroup, PodGroupPage, Queue, QueuePage, QueueUsage
 from ..watch_state import Change
-from .commands import wait_query
+from .commands import send_command, wait_query
 from .jobs import etag_headers, texts
 from .paging import PAGE_SIZE, pages
 from .scopes import Collection, ObjectRef
@@ -91,7 +91,7 @@ def open_queue(
     *,
     wait: int | None = None,
     idempotency_key: str | None = None,
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Admit jobs to a queue; *wait* for the outcome for at most 60 seconds."""
     return _command(queues, name, "open", wait=wait, key=idempotency_key)
 
@@ -102,7 +102,7 @@ def close_queue(
     *,
     wait: int | None = None,
     idempotency_key: str | None = None,
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     """Admit no further jobs to a queue; *wait* for the outcome for at most 60 seconds."""
     return _command(queues, name, "close", wait=wait, key=idempotency_key)
 
@@ -154,11 +154,11 @@ def get_podgroup(podgroup: ObjectRef) -> Operation[PodGroup]:
 
 def _command(
     queues: Collection, name: str, action: str, *, wait: int | None, key: str | None
-) -> Operation[Command]:
+) -> Operation[CommandResult]:
     query, hold = wait_query(wait)
     target = queues.path(check_name("queue", name), "commands", query=query)
     request = post(target, {"action": action}, idempotency_key=key, hold=hold)
-    return (yield from call(queues.session, request, Command))
+    return (yield from send_command(queues.session, request))
 
 
 def _queue(queues: Collection, name: str, *segments: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..effects import Operation, Stream
-from ..errors import DeadlineError, JobDeletedError, PhaseUnreachableError, WaitTimeoutError
+from ..errors import JobDeletedError, PhaseUnreachableError, WaitTimeoutError
 from ..requests import path
 from ..timing import Deadline
 from ..types.jobs import JobSummary
@@ -77,12 +77,7 @@ def wait(
     waiter = _Waiter(job, texts(phase), condition, on_change)
     deadline = Deadline(job.session.timing, timeout)
     changes = watch(job.session, _target(job), JobSummary, deadline=deadline)
-    try:
-        found = yield from consume(changes, waiter.accept)
-    except DeadlineError:
-        if deadline.remaining > 0:
-            raise
-        found = None
+    found = yield from consume(changes, waiter.accept)
     if found is None:
         known = f"is {waiter.last.phase}" if waiter.last is not None else "has not been read"
         raise WaitTimeoutError(f"{job} {known} after {timeout} s", waiter.last)

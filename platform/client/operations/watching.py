@@ -15,7 +15,13 @@ from ..effects import (
     read_chunk,
     sleep,
 )
-from ..errors import GoneError, UnexpectedResponseError, UnreachableError
+from ..errors import (
+    DeadlineError,
+    GoneError,
+    UnavailableError,
+    UnexpectedResponseError,
+    UnreachableError,
+)
 from ..event_stream import EventParser, EventTooLargeError, ServerEvent
 from ..requests import get
 from ..timing import Deadline
@@ -40,6 +46,8 @@ class _Watch(Generic[ObjectT]):
     last_id: str = ""
     """Position; empty before the first list is complete."""
     idle_timeout: float = IDLE_TIMEOUT
+    connected: bool = False
+    """Whether any connection was established."""
     failures: int = 0
     """Connections in succession that delivered nothing."""
 
@@ -47,6 +55,7 @@ class _Watch(Generic[ObjectT]):
         """Connect; without a position the server lists the objects first.
 
         Raises:
+            DeadlineError: the deadline of the watch, or of the call, passed.
             ApiError, UnreachableError: as of any call.
         """
         headers: tuple[tuple[str, str], ...] = ()
@@ -57,19 +66,19 @@ class _Watch(Generic[ObjectT]):
         self.idle_timeout = min(IDLE_TIMEOUT, max(self.deadline.remaining, _MIN_TIMEOUT))
         timeout = min(self.session.timeout, max(self.deadline.remaining, _MIN_TIMEOUT))
         try:
-            return (
-                yield from open_call(
-                    replace(self.session, timeout=timeout),
-                    get(self.target, headers=headers),
-                    accept="text/event-stream",
-                    idle_timeout=self.idle_timeout,
-                )
+            head = yield from open_call(
+                replace(self.session, timeout=timeout),
+                get(self.target, headers=headers),
+                accept="text/event-stream",
+                idle_timeout=self.idle_timeout,
             )
         except GoneError:
             if not self.last_id:
                 raise
             self.last_id = ""
             return (yield from self.open())
+        self.connected = True
+        return head
 
     @property
     def must_reopen(self) -> bool:
@@ -82,6 +91,8 @@ class _Watch(Generic[ObjectT]):
             case "synced":
                 yield from self.state.end_list()
             case "list" | "added" | "modified":
+                if event.type == "list" and not self.state.is_listing:
+                    self.state.begin_list()
                 yield from self.state.store(decode(event.data, self.type_))
             case "deleted":
                 yield from self.state.delete(decode(event.data, self.type_))
@@ -103,10 +114,16 @@ def watch(
         UnreachableError: the server is not reachable for all attempts of a call.
     """
     watched = _Watch(session, target, type_, deadline or Deadline(session.timing, None))
-    while True:
-        head = yield from watched.open()
+    while watched.deadline.remaining > 0:
         parser = EventParser(last_id=watched.last_id)
-        reason, progress = "", False
+        try:
+            head = yield from watched.open()
+        except (UnreachableError, UnavailableError, DeadlineError) as error:
+            if not watched.connected and watched.deadline.remaining > session.retries.maximum:
+                raise
+            yield from _back_off(watched, parser, progress=False, reason=str(error))
+            continue
+        reason, progress = "the server ends it", False
         try:
             while chunk := (yield from read_chunk(head.stream)):
                 for event in parser.feed(chunk):
@@ -117,12 +134,10 @@ def watch(
                     progress = True
                     break
         except TransportError as error:
-            reason = f": {error}"
+            reason = str(error)
         except EventTooLargeError as error:
             raise UnexpectedResponseError(str(error)) from None
         yield from close_stream(head.stream)
-        if watched.deadline.remaining <= 0:
-            return
         yield from _back_off(watched, parser, progress=progress, reason=reason)
 
 
@@ -134,11 +149,11 @@ def _back_off(
     Raises:
         UnreachableError: too many connections have delivered nothing.
     """
-    session = watched.session
+    session, remaining = watched.session, watched.deadline.remaining
     watched.failures = 0 if progress else watched.failures + 1
-    if watched.failures >= session.retries.attempts and watched.deadline.remaining > IDLE_TIMEOUT:
-        raise UnreachableError(f"the watch of {session.url} ends repeatedly{reason}")
-    if watched.must_reopen:
+    if watched.failures >= session.retries.attempts and remaining > IDLE_TIMEOUT:
+        raise UnreachableError(f"the watch of {session.url} is broken repeatedly: {reason}")
+    if progress and watched.must_reopen:
         return
     delay = session.retries.delay(max(watched.failures, 1), session.timing)
-    yield from sleep(min(max(delay, parser.retry or 0.0), max(watched.deadline.remaining, 0.0)))
+    yield from sleep(min(max(delay, parser.retry or 0.0), max(remaining, 0.0)))

@@ -10,9 +10,17 @@ class Command(Record, frozen=True):
     """A command with its state and outcome."""
 
     id: str
+    kind: str = ""
+    """Kind of the jobs, as in paths, or ``queues``."""
     namespace: str = ""
     job: str = ""
+    queue: str = ""
     action: str = ""
+    target: str = ""
+    """What the command concerns: the job, or a task, pod or partition of it."""
+    task: str = ""
+    pod: str = ""
+    partition: str = ""
     who: str = ""
     state: str = ""
     """``Accepted``, ``Issued``, ``Executed``, ``Ignored``, ``Unknown`` or ``Failed``."""
@@ -20,10 +28,22 @@ class Command(Record, frozen=True):
     received_at: datetime | None = None
     finished_at: datetime | None = None
 
+
+class CommandResult(Record, frozen=True):
+    """A command that was sent, and what it has led to as far as that was waited for."""
+
+    command: Command
+    phase: str = ""
+    """Phase of the job or state of the queue, after a wait."""
+    reached: bool | None = None
+    """Whether the command has led to the phase that it asks for; ``None`` without a wait."""
+    detail: str = ""
+    """Why that phase is not reached."""
+
     @property
-    def is_settled(self) -> bool:
-        """Whether the outcome is known, or known to stay unknown."""
-        return self.finished_at is not None
+    def id(self) -> str:
+        """Id of the command."""
+        return self.command.id
 
 
 class CommandPage(Page[Command], frozen=True):

@@ -2,9 +2,6 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
-
-import msgspec
 
 from .base import Page, Record
 
@@ -103,18 +100,24 @@ class PodSummary(Record, frozen=True):
     """A pod of a job."""
 
     name: str
+    uid: str = ""
     task: str = ""
     index: int | None = None
     phase: str = ""
     ready: bool = False
     restarts: int = 0
     node: str = ""
+    """Empty while the pod is not scheduled."""
     ip: str = ""
     reason: str = ""
     message: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     exit_code: int | None = None
+    """Of the first container that failed, or 0 once all have succeeded."""
+    containers: list[str] = []
+    init_containers: list[str] = []
+    deleting: bool = False
 
 
 class PodPage(Page[PodSummary], frozen=True):
@@ -144,7 +147,7 @@ class Event(Record, frozen=True):
 
 
 class EventPage(Page[Event], frozen=True):
-    """The events of a job, newest last."""
+    """The events of a job, newest last; of more than were asked for, the newest."""
 
     items: list[Event] = []
 
@@ -168,17 +171,90 @@ class Timeline(Record, frozen=True):
     """Number of pods by phase, now or at the end."""
 
 
+class PodGroupCondition(Record, frozen=True):
+    """A condition of a PodGroup."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    at: datetime | None = None
+
+
+class QueuePosition(Record, frozen=True):
+    """Where a job waits."""
+
+    name: str = ""
+    position: int | None = None
+    """Rank among the jobs that wait in the queue, from 1."""
+    waiting: int | None = None
+
+
+class GangCounts(Record, frozen=True):
+    """Pods of a job that waits."""
+
+    needed: int = 0
+    existing: int = 0
+    ready: int = 0
+    fitting: int = 0
+
+
+class Limit(Record, frozen=True):
+    """A limit that leaves too little of a resource."""
+
+    requested: str = ""
+    limit: str = ""
+    used: str = ""
+    overcommit_factor: float | None = None
+
+
+class Lack(Record, frozen=True):
+    """A resource of which a node has too little."""
+
+    requested: str = ""
+    free: str = ""
+
+
+class NearestNode(Record, frozen=True):
+    """The node with the smallest shortage."""
+
+    name: str = ""
+    lacks: dict[str, Lack] = {}
+    reason: str = ""
+
+
+class NodeExplanation(Record, frozen=True):
+    """Why no node fits a pod."""
+
+    total: int = 0
+    excluded: dict[str, int] = {}
+    """Number of nodes by reason."""
+    nearest: NearestNode | None = None
+
+
+class Explanation(Record, frozen=True):
+    """The scheduler's last attempt to start a job."""
+
+    stage: str = ""
+    """``queue``, ``quota``, ``gang``, ``pod``, ``nodes`` or ``scheduler``: what it failed at."""
+    reason: str = ""
+    message: str = ""
+    queue: QueuePosition = QueuePosition()
+    pods: GangCounts = GangCounts()
+    limits: dict[str, Limit] = {}
+    pod: str = ""
+    nodes: NodeExplanation | None = None
+
+
 class Why(Record, frozen=True):
-    """Why a job waits, as far as the scheduler has explained it."""
+    """Whether and why a job waits."""
 
     waiting: bool = False
+    reason: str = ""
     summary: str = ""
-    conditions: list[dict[str, Any]] = []
-    explanation: dict[str, Any] | None = None
+    conditions: list[PodGroupCondition] = []
+    explanation: Explanation | None = None
+    """``None`` unless Batholith's scheduler has written one."""
 
-
-class Manifest(msgspec.Struct, frozen=True):
-    """An object of Kubernetes as it is, with what identifies it."""
-
-    api_version: str
-    kind: str
+    def __str__(self) -> str:
+        return self.summary
