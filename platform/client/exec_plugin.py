@@ -50,7 +50,8 @@ class ExecPlugin:
     """A program, and how a kubeconfig runs it: without a shell."""
 
     command: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = field(default=(), repr=False)
+    """They may contain secrets, as the environment may."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables in addition to those of this process."""
     api_version: str

@@ -51,7 +51,7 @@ class _Entry:
         """Return inline data, or the content of a file."""
         if data := self.text(f"{key}-data"):
             try:
-                return base64.b64decode(data).decode("ascii")
+                return base64.b64decode("".join(data.split()), validate=True).decode("ascii")
             except (binascii.Error, ValueError):
                 raise ConfigError(f"{self.path}: {key}-data is not base64 of PEM") from None
         file = self.file(key)

@@ -1,5 +1,7 @@
 """The parser of server-sent events."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ EVENTS = [
 def test_events_do_not_depend_on_the_chunks(cuts: list[int]) -> None:
     parser = EventParser()
     bounds = [0, *sorted(cuts), len(STREAM)]
-    chunks = [STREAM[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    chunks = [STREAM[start:end] for start, end in pairwise(bounds)]
     assert [event for chunk in chunks for event in parser.feed(chunk)] == EVENTS
     assert (parser.last_id, parser.retry) == ("7", 1.5)
 

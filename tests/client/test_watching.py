@@ -1,7 +1,7 @@
 """Watches over broken connections and relists, and waits, without I/O."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -140,22 +140,6 @@ def test_the_reported_changes_lead_to_the_state_of_the_server(
     watch: WatchState[JobSummary] = WatchState()
     reported: dict[str, JobSummary] = {}
     server: dict[str, JobSummary] = {}
-
-    def apply(changes: list[Change[JobSummary]]) -> None:
-        for change in changes:
-            known = reported.get(change.object.name)
-            match change.type:
-                case ChangeType.ADDED:
-                    assert known is None
-                    reported[change.object.name] = change.object
-                case ChangeType.MODIFIED:
-                    assert known is not None and known.uid == change.object.uid
-                    assert known != change.object
-                    reported[change.object.name] = change.object
-                case ChangeType.DELETED:
-                    assert known is not None and known.uid == change.object.uid
-                    del reported[change.object.name]
-
     for state, by_events in history:
         later = {
             name: JobSummary(namespace="n", name=name, uid=uid, phase=phase)
@@ -163,16 +147,32 @@ def test_the_reported_changes_lead_to_the_state_of_the_server(
         }
         if by_events:
             for name in server.keys() - later.keys():
-                apply(list(watch.delete(server[name])))
+                report(reported, watch.delete(server[name]))
             for found in later.values():
-                apply(list(watch.store(found)))
+                report(reported, watch.store(found))
         else:
             watch.begin_list()
             for found in later.values():
                 assert list(watch.store(found)) == []
-            apply(list(watch.end_list()))
+            report(reported, watch.end_list())
         server = later
         assert reported == server
+
+
+def report(reported: dict[str, JobSummary], changes: Iterator[Change[JobSummary]]) -> None:
+    """Apply changes, each of which must be one of what was reported."""
+    for change in changes:
+        found = change.object
+        known = reported.get(found.name)
+        if change.type is ChangeType.ADDED:
+            assert known is None
+        else:
+            assert known is not None and known.uid == found.uid
+        if change.type is ChangeType.DELETED:
+            del reported[found.name]
+        else:
+            assert known != found
+            reported[found.name] = found
 
 
 def stream(*states: tuple[str, str], lost: bool = False) -> Chunks:

@@ -50,7 +50,7 @@ class Chunks:
 class Script:
     """Responses in order, and what was requested."""
 
-    replies: list[Reply | TransportError | Chunks]
+    replies: list[Any]
     requests: list[WireRequest] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
     sleeps: list[float] = field(default_factory=list)
