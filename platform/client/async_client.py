@@ -218,6 +218,7 @@ class AsyncQueues(Facade[AsyncExecutor, Collection]):
     list = _iterating(queue_ops.list_queues)
     get = _awaiting(queue_ops.get_queue)
     create = _awaiting(queue_ops.create_queue)
+    change = _awaiting(queue_ops.change_queue)
     delete = _awaiting(queue_ops.delete_queue)
     open = _awaiting(queue_ops.open_queue)
     close = _awaiting(queue_ops.close_queue)

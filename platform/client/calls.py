@@ -5,6 +5,8 @@ Every request of the SDK may be repeated: reads, writes that are idempotent, and
 the next attempt.
 """
 
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -39,8 +41,12 @@ from .timing import Deadline, Retries, Timing
 
 T = TypeVar("T")
 
+log = logging.getLogger("batholith.client")
+
 USER_AGENT = "batholith-python"
 _RETRIED = frozenset({429, 502, 503, 504})
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
 _ERROR_BODY_LIMIT = 64 * 1024
 
 
@@ -159,6 +165,7 @@ def send_call(
             if reply.status == 401 and attempts.reauthorize(authorization):
                 continue
             if not _is_retried(reply):
+                _log_warnings(reply)
                 return Result(reply, attempts.lost)
             # The server may have executed it before it, or a proxy, failed.
             attempts.lost |= reply.status >= 500
@@ -244,6 +251,12 @@ def _read_error(head: StreamHead) -> Operation[Reply]:
         body += chunk
     yield from close_stream(head.stream)
     return replace(head.reply, body=body)
+
+
+def _log_warnings(reply: Reply) -> None:
+    """Log the warnings of the Kubernetes API about an object, as kubectl prints them."""
+    for text in _WARNING.findall(reply.headers.get("warning", "")):
+        log.warning("warning of the server: %s", _ESCAPE.sub(r"\1", text))
 
 
 def _is_retried(reply: Reply) -> bool:

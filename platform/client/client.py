@@ -215,6 +215,7 @@ class Queues(Facade[BlockingExecutor, Collection]):
     list = _iterating(queue_ops.list_queues)
     get = _blocking(queue_ops.get_queue)
     create = _blocking(queue_ops.create_queue)
+    change = _blocking(queue_ops.change_queue)
     delete = _blocking(queue_ops.delete_queue)
     open = _blocking(queue_ops.open_queue)
     close = _blocking(queue_ops.close_queue)

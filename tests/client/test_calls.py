@@ -1,5 +1,6 @@
 """Retries, deadlines, credentials and errors of single calls, without I/O."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from batholith.client import (
 )
 from batholith.client.calls import call, send_call
 from batholith.client.effects import Reply, Secret, TransportError
+from batholith.client.operations.jobs import delete
+from batholith.client.operations.scopes import Collection, Server
 from batholith.client.requests import ApiRequest, get, path, post
 
 GET = get("/v1/jobs")
@@ -189,3 +192,33 @@ def test_fields_of_later_servers_are_ignored() -> None:
     body = {"namespace": "a", "name": "b", "invented": {"x": 1}, "phase": "Hibernating"}
     found = msgspec.json.decode(msgspec.json.encode(body), type=JobSummary)
     assert (found.phase, found.is_finished) == ("Hibernating", False)
+
+
+def test_warnings_of_the_server_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    text = r'299 - "no \"x\" here", 299 - "other"'
+    run(Script([reply(201, {}, warning=text)]), POST)
+    assert [record.getMessage() for record in caplog.records] == [
+        'warning of the server: no "x" here',
+        "warning of the server: other",
+    ]
+
+
+JOB = {"namespace": "default", "name": "a", "uid": "1", "deleting": True}
+
+
+@pytest.mark.parametrize(
+    ("found", "methods", "result"),
+    [
+        (reply(404), ["DELETE", "GET"], None),
+        (reply(200, JOB | {"uid": "2"}), ["DELETE", "GET"], None),
+        (reply(200, JOB), ["DELETE", "GET", "DELETE"], "1"),
+    ],
+)
+def test_a_deletion_is_repeated_only_while_the_same_job_exists(
+    found: Reply, methods: list[str], result: str | None
+) -> None:
+    script = Script([LOST, found, reply(202, JOB)])
+    job = replace(Collection(Server(script.session()), "jobs").ref("a"), uid="1")
+    deleted = script.run(delete(job))
+    assert [request.method for request in script.requests] == methods
+    assert (deleted.uid if deleted else None) == result

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..calls import call, decode_reply, send_call
 from ..effects import Operation, Stream
-from ..requests import ApiRequest, check_name, get, path, post
+from ..requests import ApiRequest, QueryValue, check_name, encode, get, path, post
 from ..types.commands import Command, CommandPage, CommandResult
 from ..types.queues import PodGroup, PodGroupPage, Queue, QueuePage, QueueUsage
 from ..watch_state import Change
@@ -30,13 +30,13 @@ def list_queues(
         queues: all of them.
         state: only queues in these states, e.g. ``Open``.
         parent: only children of this queue.
-        sort: name of a field; descending after a ``-``.
+        sort: ``name``, ``created``, ``weight`` or ``priority``; descending after a ``-``.
         page_size: number of queues that one request reads.
     """
 
     def read(cursor: str | None) -> Operation[QueuePage]:
-        query = {"state": texts(state), "parent": parent, "sort": sort, "limit": page_size}
-        target = queues.path(query={**query, "cursor": cursor})
+        query: dict[str, QueryValue] = {"state": texts(state), "parent": parent, "sort": sort}
+        target = queues.path(query={**query, "limit": page_size, "cursor": cursor})
         return (yield from call(queues.session, get(target), QueuePage))
 
     return pages(read)
@@ -54,7 +54,7 @@ def get_queue(queues: Collection, name: str) -> Operation[Queue]:
 def create_queue(
     queues: Collection, queue: Mapping[str, Any], *, idempotency_key: str | None = None
 ) -> Operation[Queue]:
-    """Create a queue of a manifest, or of the fields of the REST API.
+    """Create a queue of a manifest, or of its fields, e.g. ``{"name": "a", "weight": 2}``.
 
     Raises:
         ConflictError: a queue of this name exists.
@@ -78,6 +78,24 @@ def delete_queue(
     if result.lost and result.reply.status == 404:
         return None
     return decode_reply(result.reply, Queue)
+
+
+def change_queue(
+    queues: Collection, name: str, changes: Mapping[str, Any], *, if_match: str | None = None
+) -> Operation[Queue]:
+    """Change some fields of a queue, e.g. ``{"weight": 3}``; ``None`` restores a default.
+
+    Raises:
+        InvalidError: a field is invalid.
+        PreconditionFailedError: it was changed; after a lost response possibly by this call.
+    """
+    request = ApiRequest(
+        method="PATCH",
+        path=_queue(queues, name),
+        body=encode(changes),
+        headers=etag_headers(if_match),
+    )
+    return (yield from call(queues.session, request, Queue))
 
 
 def queue_usage(queues: Collection, name: str) -> Operation[QueueUsage]:
@@ -128,15 +146,22 @@ def list_podgroups(
     *,
     namespace: str | None = None,
     all_namespaces: bool = False,
+    phase: str | Iterable[str] | None = None,
+    queue: str | None = None,
+    sort: str | None = None,
     page_size: int = PAGE_SIZE,
 ) -> Stream[PodGroup]:
-    """List PodGroups."""
+    """List PodGroups, by name or as *sort* names it: ``name``, ``created``, after a ``-`` down."""
+    query: dict[str, QueryValue] = {
+        "phase": texts(phase),
+        "queue": queue,
+        "sort": sort,
+        "limit": page_size,
+    }
 
     def read(cursor: str | None) -> Operation[PodGroupPage]:
         target = podgroups.list_path(
-            namespace=namespace,
-            all_namespaces=all_namespaces,
-            query={"limit": page_size, "cursor": cursor},
+            namespace=namespace, all_namespaces=all_namespaces, query={**query, "cursor": cursor}
         )
         return (yield from call(podgroups.session, get(target), PodGroupPage))
 
