@@ -1,13 +1,10 @@
 """Jobs through both clients, on a cluster with all components."""
 
-import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from support.sdk import FLAVOURS, LoseFirst, LossyTransport, RestCluster, Sdk, rest_cluster
+from support.sdk import FLAVOURS, LoseFirst, LossyTransport, RestCluster, Sdk
 
 from batholith.client import (
     ConflictError,
@@ -19,30 +16,9 @@ from batholith.client import (
     PreconditionFailedError,
     UnauthorizedError,
 )
-from batholith.model.names import JOBS, NAMESPACES
+from batholith.model.names import JOBS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RestCluster]:
-    async with rest_cluster(tmp_path_factory.mktemp("rest")) as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def namespace(rest: RestCluster) -> str:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await rest.cluster.create(NAMESPACES, {"metadata": {"name": name}})
-    return name
-
-
-@pytest_asyncio.fixture(loop_scope="module", params=FLAVOURS)
-async def sdk(
-    rest: RestCluster, namespace: str, request: pytest.FixtureRequest
-) -> AsyncIterator[Sdk]:
-    async with rest.sdk(request.param, namespace=namespace) as found:
-        yield found
 
 
 def train(name: str = "train", *, seconds: float = 600, replicas: int = 2) -> Job:

@@ -52,9 +52,9 @@ def _first(function: Callable[[Any], Any], client: Any, count: int) -> list[Any]
 
 
 @contextlib.asynccontextmanager
-async def sdk(flavour: str, url: str, token: str, **options: Any) -> AsyncIterator[Sdk]:
+async def sdk(flavour: str, url: str, **options: Any) -> AsyncIterator[Sdk]:
     """A client of the REST API at *url*."""
-    given: ClientOptions = {"token": token, "retries": Retries(base=0.01, maximum=0.1)}
+    given: ClientOptions = {"retries": Retries(base=0.01, maximum=0.1)}
     given.update(options)  # type: ignore[typeddict-item]
     if flavour == "blocking":
         with Client(url, **given) as blocking:
@@ -76,7 +76,7 @@ class RestCluster:
         return self.cluster.credentials.token
 
     def sdk(self, flavour: str, **options: Any) -> contextlib.AbstractAsyncContextManager[Sdk]:
-        return sdk(flavour, self.url, self.token, **options)
+        return sdk(flavour, self.url, **{"token": self.token, **options})
 
 
 @contextlib.asynccontextmanager
