@@ -62,7 +62,7 @@ class _ProcessId(msgspec.Struct, frozen=True):
 
 
 class _UpState(msgspec.Struct, frozen=True):
-    """The parts of ``up.json`` that are read."""
+    """The fields of ``up.json`` that are read."""
 
     supervisor: _ProcessId
     ports: dict[str, int]
@@ -110,14 +110,14 @@ def check_url(url: str, *, insecure: bool) -> str:
     Raises:
         ConfigError: it is no HTTP URL, contains credentials, or is plain HTTP to another host.
     """
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
+    split = urlsplit(url)
+    if split.username is not None or split.password is not None:
         raise ConfigError("the URL of the REST API contains credentials; pass a token instead")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if split.scheme not in ("http", "https") or not split.hostname:
         raise ConfigError(f"the URL of the REST API is not http:// or https://: {url!r}")
-    if parts.query or parts.fragment:
+    if split.query or split.fragment:
         raise ConfigError(f"the URL of the REST API has a query or fragment: {url!r}")
-    if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname):
+    if split.scheme == "http" and not insecure and not is_loopback(split.hostname):
         raise ConfigError(
             f"{url} is plain HTTP to another host, which would expose the token: use https, or"
             " pass insecure=True"

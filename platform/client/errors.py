@@ -193,7 +193,7 @@ _MAX_EXCERPT = 200
 
 
 def from_reply(reply: Reply) -> ClientError:
-    """Return the error that a response of status 300 or more stands for."""
+    """Return the error for a response of status 300 or more."""
     if reply.status < 400:
         return UnexpectedResponseError(
             f"the server redirects ({reply.status}), which is not followed: credentials belong to "

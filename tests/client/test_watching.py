@@ -69,7 +69,7 @@ def test_a_lost_connection_is_resumed_by_the_last_id() -> None:
 
 
 def test_an_expired_position_is_relisted_and_the_difference_reported() -> None:
-    listed = [event("list", job(name)) for name in ("gone", "same", "changed", "again")]
+    listed = [event("list", job(name)) for name in ("old", "same", "changed", "again")]
     relisted = [
         event("list", job("same")),
         event("list", job("changed", "Failed")),
@@ -84,7 +84,7 @@ def test_an_expired_position_is_relisted_and_the_difference_reported() -> None:
         ]
     )
     assert watched(script, 9)[4:] == [
-        ("deleted", "gone", "Running"),
+        ("deleted", "old", "Running"),
         ("modified", "changed", "Failed"),
         ("deleted", "again", "Running"),
         ("added", "again", "Running"),
@@ -136,7 +136,7 @@ STATES = st.dictionaries(
 def test_the_reported_changes_lead_to_the_state_of_the_server(
     history: list[tuple[dict[str, tuple[str, str]], bool]],
 ) -> None:
-    """The server goes through states; some are seen by events, others only by a relist."""
+    """The server has several states; some are seen by events, others only by a relist."""
     watch: WatchState[JobSummary] = WatchState()
     reported: dict[str, JobSummary] = {}
     server: dict[str, JobSummary] = {}

@@ -44,8 +44,8 @@ def command(
         NotFoundError: the job does not exist.
     """
     body: dict[str, Any] = {"action": action}
-    part = None if partition is None else str(partition)
-    target = {"task": task, "pod": pod, "partition": part}
+    index = None if partition is None else str(partition)
+    target = {"task": task, "pod": pod, "partition": index}
     body |= {name: value for name, value in target.items() if value is not None}
     query, hold = wait_query(wait)
     request = post(
