@@ -55,6 +55,10 @@ class WatchState(Generic[ObjectT]):
         """Whether a list has begun and is not complete."""
         return self._listed is not None
 
+    def seed(self, known: ObjectT) -> None:
+        """Add an object that was reported otherwise."""
+        self._known[_key(known)] = known
+
     def begin_list(self) -> None:
         """Begin a new list; an incomplete one is discarded."""
         self._listed = {}

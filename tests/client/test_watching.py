@@ -20,6 +20,7 @@ from batholith.client import (
     UnreachableError,
     WaitTimeoutError,
 )
+from batholith.client.effects import Reply
 from batholith.client.operations.scopes import Collection, ObjectRef, Server
 from batholith.client.operations.waiting import wait, watch_jobs
 from batholith.client.watch_state import Change, WatchState
@@ -175,6 +176,10 @@ def report(reported: dict[str, JobSummary], changes: Iterator[Change[JobSummary]
             reported[found.name] = found
 
 
+def job_reply(phase: str, uid: str = "u") -> Reply:
+    return reply(200, job("a", phase, uid))
+
+
 def stream(*states: tuple[str, str], lost: bool = False) -> Chunks:
     listed, *later = states
     chunks = [event("list", job("a", listed[1])), event("synced", {}, "1")]
@@ -182,9 +187,13 @@ def stream(*states: tuple[str, str], lost: bool = False) -> Chunks:
     return Chunks(chunks, lost=lost)
 
 
+EMPTY = Chunks([event("synced", {}, "1")])
+
+
 def test_wait_returns_the_final_state_and_reports_progress() -> None:
     seen: list[str] = []
-    script = Script([stream(("list", "Pending"), ("modified", "Running"), ("modified", "Failed"))])
+    states = stream(("list", "Pending"), ("modified", "Running"), ("modified", "Failed"))
+    script = Script([job_reply("Pending"), states])
     found = script.run(wait(ref(script), on_change=lambda state: seen.append(state.phase)))
     assert (found.phase, seen) == ("Failed", ["Pending", "Running", "Failed"])
 
@@ -199,22 +208,45 @@ def test_wait_returns_the_final_state_and_reports_progress() -> None:
 )
 def test_wait_for_phases_or_a_condition(arguments: dict[str, Any], phase: str) -> None:
     states = (("list", "Pending"), ("modified", "Running"), ("modified", "Completed"))
-    script = Script([stream(*states)])
+    script = Script([job_reply("Pending"), stream(*states)])
     assert script.run(wait(ref(script), **arguments)).phase == phase
 
 
+def test_wait_needs_no_watch_for_a_job_that_has_finished() -> None:
+    script = Script([job_reply("Completed")])
+    assert script.run(wait(ref(script))).phase == "Completed"
+
+
 def test_wait_raises_once_the_phase_cannot_be_reached() -> None:
-    script = Script([stream(("list", "Running"), ("modified", "Failed"))])
+    script = Script([job_reply("Running"), stream(("list", "Running"), ("modified", "Failed"))])
     with pytest.raises(PhaseUnreachableError, match="has finished as Failed, not Completed"):
         script.run(wait(ref(script), "Completed"))
 
 
-def test_wait_raises_if_the_job_is_deleted_unless_it_had_finished() -> None:
-    script = Script([stream(("list", "Running"), ("deleted", "Running"))])
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [stream(("list", "Running"), ("deleted", "Running")), reply(404)],
+        [EMPTY, reply(404)],
+        [EMPTY, job_reply("Running", uid="other")],
+    ],
+)
+def test_wait_raises_if_the_job_is_deleted(replies: list[Any]) -> None:
+    script = Script([job_reply("Running"), *replies])
     with pytest.raises(JobDeletedError) as caught:
         script.run(wait(ref(script)))
     assert caught.value.job.phase == "Running"
-    script = Script([stream(("list", "Running"), ("deleted", "Completed"))])
+
+
+def test_wait_returns_the_last_state_of_a_job_that_is_deleted_when_it_finishes() -> None:
+    states = stream(("list", "Running"), ("deleted", "Completed"))
+    script = Script([job_reply("Running"), states])
+    assert script.run(wait(ref(script))).phase == "Completed"
+
+
+def test_a_job_that_the_cache_of_the_server_lacks_is_not_deleted() -> None:
+    later = stream(("list", "Running"), ("modified", "Completed"))
+    script = Script([job_reply("Pending"), EMPTY, job_reply("Running"), later])
     assert script.run(wait(ref(script))).phase == "Completed"
 
 
@@ -237,9 +269,18 @@ def heartbeats(count: int) -> Chunks:
     ],
 )
 def test_wait_ends_soon_after_its_timeout(replies: Callable[[], list[Any]]) -> None:
-    script = Script(replies(), seconds_per_chunk=1.0)
+    script = Script([job_reply("Running"), *replies()], seconds_per_chunk=1.0)
     retries = Retries(attempts=1000, base=0.5, maximum=0.5)
     job_ref = Collection(Server(script.session(retries=retries)), "jobs").ref("a")
     with pytest.raises(WaitTimeoutError):
         script.run(wait(job_ref, timeout=20.0))
     assert 20.0 <= script.now + 1 <= 22.0
+
+
+def test_wait_for_a_server_that_is_not_reachable_ends_with_its_timeout() -> None:
+    script = Script([LOST] * 1000)
+    retries = Retries(attempts=1000, base=0.5, maximum=0.5)
+    job_ref = Collection(Server(script.session(retries=retries)), "jobs").ref("a")
+    with pytest.raises(WaitTimeoutError, match="cannot read jobs default/a"):
+        script.run(wait(job_ref, timeout=5.0))
+    assert script.now <= 5.0

@@ -136,9 +136,12 @@ def queue_commands(queues: Collection, name: str, *, page_size: int = PAGE_SIZE)
     return pages(read)
 
 
-def watch_queues(queues: Collection) -> Stream[Change[Queue]]:
-    """Emit all queues as added, then every change; never ends."""
-    return watch(queues.session, path("watch", "queues"), Queue)
+def watch_queues(
+    queues: Collection, *, state: str | Iterable[str] | None = None, parent: str | None = None
+) -> Stream[Change[Queue]]:
+    """Emit the queues that match as added, then every change; never ends."""
+    target = path("watch", "queues", query={"state": texts(state), "parent": parent})
+    return watch(queues.session, target, Queue)
 
 
 def list_podgroups(

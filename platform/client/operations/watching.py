@@ -42,6 +42,7 @@ class _Watch(Generic[ObjectT]):
     target: str
     type_: type[ObjectT]
     deadline: Deadline
+    known: ObjectT | None = None
     state: WatchState[ObjectT] = field(default_factory=WatchState)
     last_id: str = ""
     """Position; empty before the first list is complete."""
@@ -50,6 +51,10 @@ class _Watch(Generic[ObjectT]):
     """Whether any connection was established."""
     failures: int = 0
     """Connections in succession that delivered nothing."""
+
+    def __post_init__(self) -> None:
+        if self.known is not None:
+            self.state.seed(self.known)
 
     def open(self) -> Operation[StreamHead]:
         """Connect; without a position the server lists the objects first.
@@ -106,14 +111,18 @@ def watch(
     type_: type[ObjectT],
     *,
     deadline: Deadline | None = None,
+    known: ObjectT | None = None,
 ) -> Stream[Change[ObjectT]]:
     """Emit the objects at *target*, then their changes; end at the deadline, if there is one.
+
+    *known* is an object that was read before: it is not emitted unless it differs.
 
     Raises:
         ApiError: the server rejects it.
         UnreachableError: the server is not reachable for all attempts of a call.
     """
-    watched = _Watch(session, target, type_, deadline or Deadline(session.timing, None))
+    deadline = deadline or Deadline(session.timing, None)
+    watched = _Watch(session, target, type_, deadline, known)
     while watched.deadline.remaining > 0:
         parser = EventParser(last_id=watched.last_id)
         try:
