@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from batholith.api.app import ROUTERS
 from batholith.client.errors import Problem
-from batholith.client.types import commands, flows, jobs, queues
+from batholith.client.types import commands, flows, history, jobs, queues
 
 TYPES: dict[str, type[msgspec.Struct]] = {
     "Problem": Problem,
@@ -48,6 +48,14 @@ TYPES: dict[str, type[msgspec.Struct]] = {
     "JobFlowList": flows.JobFlowPage,
     "CronJobOut": flows.CronJob,
     "CronJobList": flows.CronJobPage,
+    "HistoryJobOut": history.RecordedJob,
+    "HistoryJobList": history.RecordedJobPage,
+    "HistoryJobDetails": history.JobHistory,
+    "HistoryPhaseOut": history.RecordedPhase,
+    "RecordedTaskOut": history.RecordedTask,
+    "UsageOut": history.Usage,
+    "UsageSeriesOut": history.UsageSeries,
+    "UsagePointOut": history.UsagePoint,
 }
 UNTYPED = {"PartialJob"}
 """Those fields of another schema that a caller asks for."""

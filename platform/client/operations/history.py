@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 from ..calls import call
 from ..effects import Operation, Stream
 from ..requests import QueryValue, check_name, get, path
-from ..types.history import JobRecord, JobRecordPage, Usage
+from ..types.history import JobHistory, RecordedJob, RecordedJobPage, Usage
 from .jobs import texts
 from .paging import PAGE_SIZE, pages
 from .scopes import ObjectRef, Server
@@ -20,28 +20,28 @@ class HistoryFilters(TypedDict, total=False):
     namespace: str | None
     """By default that of the client."""
     all_namespaces: bool
-    kind: str
+    kind: str | Iterable[str]
     """E.g. ``jobs`` or ``pytorchjobs``."""
     name: str
     phase: str | Iterable[str]
     queue: str
     user: str
     start: datetime
-    """Jobs that have finished since."""
+    """Jobs that have ended since, or have not."""
     end: datetime
-    """Jobs that have finished before."""
+    """Jobs that ended before."""
 
 
 def list_history(
     server: Server, *, page_size: int = PAGE_SIZE, **filters: Unpack[HistoryFilters]
-) -> Stream[JobRecord]:
-    """List the jobs of the history, which survive their deletion, newest first."""
+) -> Stream[RecordedJob]:
+    """List the jobs of the history, also deleted ones: unfinished first, then the last."""
     namespace, everywhere = filters.get("namespace"), filters.get("all_namespaces", False)
     if everywhere and namespace is not None:
         raise ValueError("give either a namespace or all_namespaces")
     inside = () if everywhere else ("namespaces", server.namespace(namespace))
     query: dict[str, QueryValue] = {
-        "kind": filters.get("kind"),
+        "kind": texts(filters.get("kind")),
         "name": filters.get("name"),
         "phase": texts(filters.get("phase")),
         "queue": filters.get("queue"),
@@ -55,26 +55,29 @@ def list_history(
 
 def _page(
     server: Server, inside: tuple[str, ...], query: dict[str, QueryValue], cursor: str | None
-) -> Operation[JobRecordPage]:
+) -> Operation[RecordedJobPage]:
     target = path(*inside, "history", "jobs", query={**query, "cursor": cursor})
-    return (yield from call(server.session, get(target), JobRecordPage))
+    return (yield from call(server.session, get(target), RecordedJobPage))
 
 
-def get_history(server: Server, uid: str) -> Operation[JobRecord]:
-    """Read the record of a job by its uid.
+def get_history(server: Server, uid: str) -> Operation[JobHistory]:
+    """Read all that is recorded of a job: spec, phases, resource-seconds, commands.
 
     Raises:
         NotFoundError: the history has no such job.
     """
     target = path("history", "jobs", check_name("uid", uid))
-    return (yield from call(server.session, get(target), JobRecord))
+    return (yield from call(server.session, get(target), JobHistory))
 
 
-def history_of_job(job: ObjectRef) -> Stream[JobRecord]:
-    """List the records of a job, newest first: it may have been created several times."""
-    return list_history(
-        job.collection.server, namespace=job.namespace, name=job.name, kind=job.collection.kind
-    )
+def history_of_job(job: ObjectRef, *, page_size: int = PAGE_SIZE) -> Stream[RecordedJob]:
+    """List the jobs that have, or had, this name."""
+
+    def read(cursor: str | None) -> Operation[RecordedJobPage]:
+        target = job.path("history", query={"limit": page_size, "cursor": cursor})
+        return (yield from call(job.session, get(target), RecordedJobPage))
+
+    return pages(read)
 
 
 def usage(
@@ -86,6 +89,7 @@ def usage(
     step: str | None = None,
     queue: str | None = None,
     user: str | None = None,
+    namespace: str | None = None,
 ) -> Operation[Usage]:
     """Read resource-seconds over time.
 
@@ -97,6 +101,7 @@ def usage(
         step: ``1h`` or ``1d``.
         queue: only this queue.
         user: only this user.
+        namespace: only this namespace.
     """
     query: dict[str, QueryValue] = {
         "by": by,
@@ -105,5 +110,6 @@ def usage(
         "step": step,
         "queue": queue,
         "user": user,
+        "namespace": namespace,
     }
     return (yield from call(server.session, get(path("usage", query=query)), Usage))
