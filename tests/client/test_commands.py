@@ -1,5 +1,8 @@
 """Commands through both clients: executed once, with their outcomes."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 from support.sdk import FLAVOURS, LoseFirst, LossyTransport, RestCluster, Sdk
 
@@ -64,16 +67,17 @@ async def test_commands_that_are_not_allowed(sdk: Sdk, rest: RestCluster) -> Non
         await sdk.call(lambda client: client.jobs.suspend("train", wait=61))
 
 
+def suspend_team(client: Any, *, dry_run: bool) -> Any:
+    return client.jobs.bulk("suspend", label_selector="team=vision", dry_run=dry_run)
+
+
 async def test_bulk_commands(sdk: Sdk, rest: RestCluster) -> None:
     for name in ("a", "b"):
         await running(sdk, rest, name, team="vision")
     await running(sdk, rest, "other")
     for dry_run in (True, False):
-        found = await sdk.call(
-            lambda client, dry_run=dry_run: client.jobs.bulk(
-                "suspend", label_selector="team=vision", dry_run=dry_run
-            )
-        )
+        suspend = partial(suspend_team, dry_run=dry_run)
+        found = await sdk.call(suspend)
         assert [row.name for row in found.results] == ["a", "b"]
         assert {row.status for row in found.results} == ({200} if dry_run else {202})
         assert all((row.command is None) == dry_run for row in found.results)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.sdk import FLAVOURS, LoseFirst, LossyTransport, RestCluster, Sdk
+from support.sdk import FLAVOURS, LoseFirst, LossyTransport, RestCluster, Sdk, submitting
 
 from batholith.client import (
     ConflictError,
@@ -52,7 +52,7 @@ async def test_all_forms_of_a_job_are_accepted(sdk: Sdk, namespace: str) -> None
         "spec": {"template": train().manifest()["spec"]["tasks"][0]["template"]},
     }
     forms = (train("built"), train("manifest").manifest(), short, batch)
-    jobs = [await sdk.call(lambda client, form=form: client.jobs.submit(form)) for form in forms]
+    jobs = [await sdk.call(submitting(form)) for form in forms]
     assert [(job.name, job.kind) for job in jobs] == [
         ("built", "jobs"),
         ("manifest", "jobs"),
@@ -104,7 +104,7 @@ async def test_lists_are_read_page_by_page(sdk: Sdk, rest: RestCluster, namespac
     for name in names:
         labels = {"odd": str(int(name[-1]) % 2)}
         job = Job(name, labels=labels, suspend=True).task("t", image="busybox")
-        await sdk.call(lambda client, job=job: client.jobs.submit(job))
+        await sdk.call(submitting(job))
     listed = await sdk.call(lambda client: client.jobs.list(page_size=2))
     assert [job.name for job in listed] == names
     first = await sdk.first(lambda client: client.jobs.list(page_size=2, sort="-name"), 3)

@@ -39,8 +39,8 @@ async def test_a_queue_is_created_changed_and_deleted(sdk: Sdk, namespace: str) 
 async def test_usage_of_a_queue_and_its_podgroups(sdk: Sdk, rest: RestCluster) -> None:
     name = f"q-{sdk.client.namespace}"
     await sdk.call(lambda client: client.queues.create({"name": name, "capability": {"cpu": 4}}))
-    task = {"image": "busybox", "command": ["sleep", "600"], "replicas": 2}
-    job = Job("train", queue=name).task("t", cpu=1, **task)
+    command = ["sleep", "600"]
+    job = Job("train", queue=name).task("t", image="busybox", replicas=2, command=command, cpu=1)
     await sdk.call(lambda client: client.jobs.submit(job))
     await rest.cluster.wait_for_phase(JOBS, "train", "Running", namespace=sdk.client.namespace)
     usage = await sdk.call(lambda client: client.queues.usage(name))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -35,6 +36,10 @@ async def watching(sdk: Sdk, watch: Callable[[Any], Any], *, last: str) -> Async
         task.cancel()
 
 
+def has_aborted(seen: Seen, name: str) -> bool:
+    return (name, "Aborted") in [row[1:] for row in seen]
+
+
 def _read(changes: Any, seen: Seen, last: str) -> Any:
     if hasattr(changes, "__aiter__"):
         return _read_async(changes, seen, last)
@@ -61,7 +66,7 @@ async def test_changes_of_jobs_are_reported(sdk: Sdk, rest: RestCluster, namespa
         sdk, lambda client: client.jobs.watch(label_selector="team=x"), last="c"
     ) as seen:
         await rest.cluster.create(JOBS, suspended("c", team="x"), namespace=namespace)
-        await wait_for(lambda: any(row[1:] == ("c", "Aborted") for row in seen))
+        await wait_for(partial(has_aborted, seen, "c"))
         await rest.cluster.delete(JOBS, "c", namespace=namespace)
     assert {name for _, name, _ in seen} == {"a", "c"}
     assert next(type_ for type_, name, _ in seen if name == "c") == "added"
@@ -86,12 +91,11 @@ async def test_no_change_is_missed_while_connections_break(
         watching(sdk, lambda client: client.jobs.watch(), last="job-0") as seen,
     ):
         for name in names[:2]:
-            await wait_for(lambda row=(name, "Aborted"): row in [each[1:] for each in seen])
+            await wait_for(partial(has_aborted, seen, name))
         for name in names[2:]:
             await rest.cluster.create(JOBS, suspended(name), namespace=namespace)
         for name in names:
-            row = (name, "Aborted")
-            await wait_for(lambda row=row: row in [each[1:] for each in seen])
+            await wait_for(partial(has_aborted, seen, name))
         await rest.cluster.delete(JOBS, "job-0", namespace=namespace)
     assert sorted(name for type_, name, _ in seen if type_ == "added") == names
     positions = [request.headers.get("last-event-id") for request in transport.requests]

@@ -42,6 +42,11 @@ class Sdk:
             return [await anext(items) for _ in range(count)]
 
 
+def submitting(job: Any) -> Callable[[Any], Any]:
+    """A call that submits a job."""
+    return lambda client: client.jobs.submit(job)
+
+
 def _drained(found: Any) -> Any:
     return list(found) if inspect.isgenerator(found) else found
 
