@@ -186,7 +186,7 @@ def delete(
     )
 
     def is_deleted() -> Operation[bool]:
-        found = yield from send_call(job.session, get(job.path(query={"fields": "uid"})))
+        found = yield from send_call(job.session, get(job.path()))
         if found.reply.status == 404:
             return True
         return bool(job.uid) and decode_reply(found.reply, JobSummary).uid != job.uid
