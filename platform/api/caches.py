@@ -1,71 +1,133 @@
-"""Informers of the REST API: Jobs, queues and PodGroups.
+"""Informers of the REST API: jobs of all kinds, queues and PodGroups.
 
-Routes that answer from them authorize the caller by a SubjectAccessReview first.
+Routes that read from them authorize the caller by a SubjectAccessReview first.
 """
 
 import asyncio
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer
-from ..model.base import ApiStruct
-from ..model.job import JobStatus
-from ..model.meta import ObjectMeta
-from ..model.names import JOBS, PODGROUPS, QUEUES
+from ..kube.supervision import supervise
+from ..machinery.clock import Clock, SystemClock
+from ..machinery.served import INTERVAL, ServedResources, run_while
+from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
+from .job_index import JobIndex
+from .job_kinds import KINDS, VOLCANO, JobKind
+from .job_summaries import JobKindName
+from .job_views import CachedJob, without_manifest
+
+__all__ = ["CachedJob", "Caches", "KindCache"]
+
+_OWNER, _QUEUE = "owner", "queue"
 
 
-class CachedTask(ApiStruct, frozen=True):
-    """A task without its pod template."""
+class KindCache:
+    """The jobs of one kind, while the cluster serves it."""
 
-    name: str = ""
-    replicas: int = 0
-    min_available: int | None = None
+    def __init__(self, kind: JobKind, informer: Informer[Any], served: ServedResources) -> None:
+        self.kind = kind
+        self.informer = informer
+        """The same for the life of the process; empty while the kind is not served."""
+        self.index = JobIndex(kind.summarize)
+        informer.add_event_handler(self.index.on_event)
+        self._served = served
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the cluster has this kind; Volcano's jobs count as always there."""
+        return self.kind.is_volcano or self._served.has(self.kind.resource)
 
-class CachedJobSpec(ApiStruct, frozen=True):
-    """The spec of a job without what its pods are made of."""
+    async def run(self) -> None:
+        """List and watch while the kind is served, until cancelled."""
+        if self.kind.is_volcano:
+            await self.informer.run()
+        while True:
+            await self._served.wait_until(lambda: self.is_served)
+            await run_while(
+                self.informer.run(), self._served.wait_until(lambda: not self.is_served)
+            )
 
-    queue: str = ""
-    min_available: int = 0
-    priority_class_name: str = ""
-    scheduler_name: str = ""
-    suspend: bool = False
-    ttl_seconds_after_finished: int | None = None
-    tasks: tuple[CachedTask, ...] = ()
-
-
-class CachedJob(ApiStruct, frozen=True):
-    """A Volcano job as it is cached."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: CachedJobSpec = CachedJobSpec()
-    status: JobStatus = JobStatus()
+    async def wait_synced(self) -> None:
+        """Wait until the jobs are listed, unless the cluster has none or refuses them."""
+        if self.kind.is_volcano:
+            await self.informer.wait_synced()
+            return
+        await self._served.wait_until(lambda: self._served.known)
+        if self.is_served:
+            await self.informer.wait_synced_or_refused()
 
 
 class Caches:
     """The informers that routes, streams and the recorder share."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         """Read through *client*."""
-        self.jobs = Informer(client, JOBS, CachedJob)
+        optional = [kind.resource for kind in KINDS.values() if not kind.is_volcano]
+        self._served = ServedResources(
+            client, optional, clock=clock or SystemClock(), interval=INTERVAL
+        )
+        self.jobs = Informer(client, VOLCANO.resource, CachedJob, transform=without_manifest)
+        self.kinds = {
+            name: KindCache(
+                kind,
+                self.jobs
+                if kind is VOLCANO
+                else Informer(client, kind.resource, kind.view, transform=without_manifest),
+                self._served,
+            )
+            for name, kind in KINDS.items()
+        }
+        """The jobs of all kinds; ``jobs`` is the informer of the first."""
         self.queues = Informer(client, QUEUES, Queue)
-        self.podgroups = Informer(client, PODGROUPS, PodGroup)
+        indexes = {_OWNER: _owner_uids, _QUEUE: _queue_names}
+        self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes=indexes)
+        self._is_synced = False
+
+    def of(self, kind: JobKind | JobKindName) -> KindCache:
+        """Return the jobs of a kind."""
+        return self.kinds[kind if isinstance(kind, JobKindName) else kind.name]
+
+    def podgroups_of(self, uid: str) -> Collection[PodGroup]:
+        """Return the PodGroups whose owner is the job with *uid*, of any kind."""
+        return self.podgroups.by_index(_OWNER, uid)
+
+    def podgroups_in_queue(self, queue: str) -> Collection[PodGroup]:
+        """Return the PodGroups of a queue."""
+        return self.podgroups.by_index(_QUEUE, queue)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.jobs.run())
+            tasks.create_task(supervise("check of kinds", self._served.run))
+            for each in self.kinds.values():
+                tasks.create_task(each.run())
             tasks.create_task(self.queues.run())
             tasks.create_task(self.podgroups.run())
+            await self.wait_synced()
+            self._is_synced = True
 
     async def wait_synced(self) -> None:
         """Wait until all are listed."""
         await asyncio.gather(
-            self.jobs.wait_synced(), self.queues.wait_synced(), self.podgroups.wait_synced()
+            *(each.wait_synced() for each in self.kinds.values()),
+            self.queues.wait_synced(),
+            self.podgroups.wait_synced(),
         )
 
     @property
     def synced(self) -> bool:
-        """Whether all are listed."""
-        return self.jobs.synced and self.queues.synced and self.podgroups.synced
+        """Whether all have been listed."""
+        return self._is_synced
+
+
+def _queue_names(podgroup: PodGroup) -> Iterator[str]:
+    yield podgroup.spec.queue or DEFAULT_QUEUE
+
+
+def _owner_uids(podgroup: PodGroup) -> Iterator[str]:
+    for owner in podgroup.metadata.owner_references:
+        yield owner.uid

@@ -1,6 +1,7 @@
 """The authenticated caller of a request."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from ..kube.client.client import Client
 from .auth import UserInfo
@@ -15,3 +16,7 @@ class AuthenticatedCaller:
     client: Client
     """Sends requests with the caller's identity, for every write and for reads that are not
     answered from a cache: the API server then authorizes them."""
+
+    expires_at: datetime | None = None
+    """When the caller's token or certificate expires, by the wall clock in UTC; streams end then.
+    None if that is unknown."""

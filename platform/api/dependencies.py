@@ -1,25 +1,33 @@
 """What the routes of all resources depend on."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request
 
 from ..kube.client.client import Client
+from ..machinery.clock import Clock
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
-from . import problems
+from ..store.history import HistoryStore
+from ..store.usage import UsageStore
+from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
+from .command_waits import CommandWaits
 from .commands import CommandService
-from .schemas.problem import Problem
+from .container_logs import LogStreams
+from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
+from .identity import CALLER, Callers, SecuritySettings
+from .job_kinds import KINDS, JobKind
+from .job_summaries import JobKindName
+from .metrics import ApiMetrics
+from .problems import ProblemError
+from .streams import Streams
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
-}
+PROBLEMS: dict[int | str, dict[str, Any]] = {}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -33,8 +41,18 @@ class AppState:
 
     caches: Caches
     reviewer: AccessReviewer
+    callers: Callers
+    security: SecuritySettings
     commands: CommandService
+    waits: CommandWaits
+    idempotency: IdempotencyService
     store: CommandStore
+    history: HistoryStore
+    usage: UsageStore
+    clock: Clock
+    streams: Streams
+    metrics: ApiMetrics
+    log_streams: LogStreams = field(default_factory=LogStreams)
 
 
 def _app_state(request: Request) -> AppState:
@@ -42,19 +60,58 @@ def _app_state(request: Request) -> AppState:
     return state
 
 
-async def _caller(
+async def _caller(request: Request) -> AuthenticatedCaller:
+    """Return the caller whom :class:`.identity.AuthenticationMiddleware` has authenticated."""
+    caller: AuthenticatedCaller | None = getattr(request.state, CALLER, None)
+    if caller is None:
+        raise RuntimeError(f"{request.url.path} is served without authentication")
+    return caller
+
+
+async def _operation_id(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias=HEADER,
+            min_length=1,
+            max_length=MAX_KEY,
+            pattern=PATTERN,
+            description="Repeated with the same key within 24 hours, the request is executed once, "
+            "and gets the same response.",
+        ),
+    ] = None,
+) -> uuid.UUID:
+    # The middleware has checked the header and claimed the key.
+    attempt = attempt_of(request.scope)
+    id_ = uuid.uuid4() if attempt is None else attempt.operation
+    note_operation(request.scope, id_)
+    return id_
+
+
+def _job_kind(
+    kind: Annotated[JobKindName, Path(description="Kind of the jobs.")],
     state: Annotated[AppState, Depends(_app_state)],
-    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> AuthenticatedCaller:
-    user = await state.reviewer.authenticate(authorization)
-    return AuthenticatedCaller(user=user, client=state.client)
+    _: Annotated[AuthenticatedCaller, Depends(_caller)],
+) -> JobKind:
+    return served_kind(state, kind)
 
 
-async def _operation_id() -> uuid.UUID:
-    return uuid.uuid4()
+def served_kind(state: AppState, kind: JobKindName) -> JobKind:
+    """Return the kind with this name.
+
+    Raises:
+        ProblemError: 404 if the cluster does not serve it.
+    """
+    found = KINDS[kind]
+    if not state.caches.of(kind).is_served:
+        raise ProblemError(404, f"this cluster does not serve jobs of the kind {found.label}")
+    return found
 
 
 Caller = Annotated[AuthenticatedCaller, Depends(_caller)]
 State = Annotated[AppState, Depends(_app_state)]
+Kind = Annotated[JobKind, Depends(_job_kind)]
+"""The kind in the path, as ``{kind:job_kind}``; 404 if the cluster does not serve it."""
 OperationId = Annotated[uuid.UUID, Depends(_operation_id)]
 """Identifies what a POST creates: names of objects and ids of rows are derived from it."""

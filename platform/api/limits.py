@@ -1,16 +1,30 @@
 """Limit of request bodies, enforced before parsing."""
 
+import re
 from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .job_kinds import KINDS
 from .problems import MEDIA_TYPE, encode_problem
 
 MAX_BODY = 64 * 1024
 """Bytes; a command has about fifty."""
 
-TOO_LARGE = f"the body is larger than {MAX_BODY} bytes"
+MAX_MANIFEST = 3 * 1024 * 1024
+"""Bytes of the manifest of a job, as at kube-apiserver."""
+
+TOO_LARGE = (
+    f"the body is larger than {MAX_BODY} bytes, or than {MAX_MANIFEST} bytes where jobs are created"
+)
 """Detail of the error response."""
+
+_CREATION = re.compile(rf"/v1/namespaces/[^/]+/({'|'.join(KINDS)})")
+
+
+def body_limit(method: str, path: str) -> int:
+    """Return the maximum size of the body of a request to *path*, which has no query."""
+    return MAX_MANIFEST if method == "POST" and _CREATION.fullmatch(path) else MAX_BODY
 
 
 class BodyLimitMiddleware:
@@ -28,22 +42,23 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        limit = body_limit(scope["method"], scope["path"])
         declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > MAX_BODY:
+        if not declared.isdigit() or int(declared) > limit:
             await _reject(send)
             return
-        body = b""
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return  # Incomplete body: nothing is executed.
             body += message.get("body", b"")
-            if len(body) > MAX_BODY:
+            if len(body) > limit:
                 await _reject(send)
                 return
             if not message.get("more_body"):
                 break
-        buffered: Message = {"type": "http.request", "body": body, "more_body": False}
+        buffered: Message = {"type": "http.request", "body": bytes(body), "more_body": False}
         messages = [buffered]
 
         async def replay() -> Message:

@@ -15,15 +15,15 @@ from .discovery.catalog import Catalog
 from .discovery.documents import AGGREGATED_TYPE
 from .errors.status import (
     StatusError,
-    impersonation_unsupported,
     internal,
     method_not_allowed,
     path_not_found,
     too_large,
     unauthorized,
 )
-from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous, impersonation_header
+from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
+from .http.impersonation import acting_user, impersonates
 from .http.negotiation import wants_aggregated, wants_pretty
 from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
@@ -108,9 +108,8 @@ class App:
     async def _handle(self, http_request: HttpRequest, warnings: list[str]) -> Response:
         path, headers = http_request.path, http_request.headers
         user = self._authenticate(headers.get("authorization", ""), path)
-        if header := impersonation_header(headers):
-            # Never handled as the caller, who may have more permissions than the impersonated user.
-            raise impersonation_unsupported(user.name, header)
+        if impersonates(headers):
+            user = acting_user(user, headers, method=http_request.method, path=path)
         if http_request.too_large:
             raise too_large(MAX_BODY_SIZE)
         request = Request(

@@ -35,9 +35,11 @@ CONTROLLERS_FLAGS = (
     "--manage-all-jobs",
     "--gang-scheduler-name=volcano",
     "--mpi-kubectl-delivery-image=busybox",
+    "--ttl-waits-for-history",
 )
 """No other controller reconciles the Jobs, CronJobs and training jobs of this cluster. The init
 container with kubectl exits at once: pods cannot reach the API server."""
+API_FLAGS = ("--record-history", "--no-leader-elect")
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
@@ -215,7 +217,7 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="api",
                 arguments=self._client_arguments(
-                    "api", "--store", store, "--listen-fd", str(rest), *limits
+                    "api", "--store", store, "--listen-fd", str(rest), *API_FLAGS, *limits
                 ),
                 descriptors=[rest],
                 environment=environment,

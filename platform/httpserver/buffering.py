@@ -7,7 +7,7 @@ for incomplete requests, and its parser cannot interpret them differently.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
@@ -58,6 +58,12 @@ class BufferingListener(Listener):
         self._error_content = error_content
         self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
 
+    def body_limit_of(
+        self, connection: "BufferingConnection", headers: Mapping[bytes, bytes]
+    ) -> int:
+        """Return the maximum size of the body of a request; *headers* have lowercase names."""
+        return self.body_limit
+
     def create_connection(self) -> "BufferingConnection":
         """Return the protocol of a new connection."""
         return BufferingConnection(self)
@@ -96,12 +102,18 @@ class BufferingConnection(LimitedConnection):
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._size = 0
+        self._body_limit = 0
         self._in_header = self._in_body = False
         self._complete_requests: deque[bytes] = deque()
         """Requests queued behind the one being served."""
         self._responding = False
         self._discard_input = False
         self._rejection_status = 0
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Method and URL of the request whose headers are complete."""
+        return self._parser.get_method().decode("latin-1"), self._url.decode("latin-1")
 
     # -- called by the transport
 
@@ -171,13 +183,20 @@ class BufferingConnection(LimitedConnection):
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""
         self._in_header, self._in_body, self._size = False, True, 0
+        lines = sum(len(name) + len(value) for name, value in self._headers)
+        if len(self._url) + lines > MAX_HEADER_SIZE:
+            # They may have arrived in one piece, before which nothing was counted.
+            self.listener.count_rejection("header_too_large")
+            self.reject(431)
+            return
         headers = {name.lower(): value for name, value in self._headers}
+        self._body_limit = self.listener.body_limit_of(self, headers)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
         if has_body and self._parser.should_upgrade():
             # The parser would treat the body as another protocol's data.
             self.listener.count_rejection("malformed")
             self.reject(400)
-        elif int(headers.get(b"content-length", b"0")) > self.listener.body_limit:
+        elif int(headers.get(b"content-length", b"0")) > self._body_limit:
             self._reject_body()
         elif headers.get(b"expect", b"").lower() == b"100-continue" and not self._responding:
             self.transport.write(_CONTINUE)
@@ -188,7 +207,7 @@ class BufferingConnection(LimitedConnection):
             return
         self._size += len(chunk)
         self._body.append(chunk)
-        if self._size > self.listener.body_limit:
+        if self._size > self._body_limit:
             self._reject_body()
 
     def on_message_complete(self) -> None:

@@ -58,13 +58,13 @@ async def test_access_reviews_include_all_attributes_of_the_token_review(
     allowed: Mapping[str, Any],
 ) -> None:
     async with access_reviewer(allowed) as there:
-        await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
+        await there.authorize((await there.authenticate("token")).user, ATTRIBUTES)
 
 
 async def test_users_with_other_attributes_are_denied() -> None:
     async with access_reviewer({"extra": {POD: ["ci-1"]}}) as there:
         with pytest.raises(ProblemError) as caught:
-            await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
+            await there.authorize((await there.authenticate("token")).user, ATTRIBUTES)
         assert caught.value.status == 403
 
 
@@ -83,5 +83,5 @@ async def test_user_whose_name_has_a_nul_character_is_rejected() -> None:
         async with Client(credentials, user_agent="tests") as client:
             reviewer = AccessReviewer(client, clock=SystemClock())
             with pytest.raises(ProblemError) as caught:
-                await reviewer.authenticate("Bearer token")
+                await reviewer.authenticate("token")
     assert caught.value.status == 401

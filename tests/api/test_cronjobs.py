@@ -1,19 +1,20 @@
 """CronJobs over REST: list, suspend and resume, and a job now."""
 
-import json
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
+from aiohttp import ClientSession
 from support.admission import cronjob
 from support.controller_api import ControllerApi
 from support.rest import RestClient, cluster, rest_at, running_api, sqlite
 
 from batholith.cron_ctrl.core_types import KIND, Job
+from batholith.kube.client.client import Client
 from batholith.machinery.cronjobs.objects import CronJob
-from batholith.model.names import COMMANDS, CRONJOBS, JOBS
+from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES
 from batholith.testing import RequestMatcher
 
 PATH = "/v1/namespaces/default/cronjobs"
@@ -127,52 +128,56 @@ async def test_requests_without_a_valid_token_are_rejected(rest: RestClient, tok
     assert await jobs(rest) == {}
 
 
-async def test_callers_need_the_rights_that_kubectl_needs(tmp_path: Path) -> None:
-    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api, api.client() as client:
+@contextlib.asynccontextmanager
+async def api_of_own_account(directory: Path) -> AsyncIterator[tuple[ControllerApi, ClientSession]]:
+    """The API server, and a session of the admin at a REST API that runs as its own account."""
+    async with ControllerApi(CRONJOBS, COMMANDS, JOBS, PODGROUPS, QUEUES) as api:
         await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
         token = api.credentials_of("admin").token
         async with (
-            running_api(client, sqlite(tmp_path)) as url,
-            aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as session,
+            Client(api.credentials_of("api"), user_agent="tests") as client,
+            running_api(client, sqlite(directory)) as url,
+            ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as session,
         ):
-            for method, path, body in (
-                ("GET", PATH, None),
-                ("GET", ONE, None),
-                ("PATCH", ONE, {"suspend": True}),
-                ("POST", f"{ONE}/jobs", None),
-            ):
-                async with session.request(method, path, json=body) as response:
-                    assert response.status < 300, await response.text()
-        reviews = [
-            json.loads(each.body)["spec"]["resourceAttributes"]
-            for each in api.faults.requests
-            if each.resource == "subjectaccessreviews"
+            yield api, session
+
+
+REQUESTS = (
+    ("GET", PATH, None),
+    ("GET", ONE, None),
+    ("PATCH", ONE, {"suspend": True}),
+    ("POST", f"{ONE}/jobs", None),
+)
+
+
+async def test_requests_on_cronjobs_have_the_identity_of_the_caller(tmp_path: Path) -> None:
+    async with api_of_own_account(tmp_path) as (api, session):
+        before = len(api.faults.requests)
+        for method, path, body in REQUESTS:
+            async with session.request(method, path, json=body) as response:
+                assert response.status < 300, await response.text()
+        sent = [
+            each
+            for each in list(api.faults.requests)[before:]
+            if each.resource == "cronjobs" or (each.resource == "jobs" and each.verb == "create")
         ]
-    assert [(each["verb"], each["resource"], each.get("name", "")) for each in reviews] == [
-        ("list", "cronjobs", ""),
-        ("get", "cronjobs", "report"),
-        ("patch", "cronjobs", "report"),
-        ("get", "cronjobs", "report"),
-        ("create", "jobs", ""),
-    ]
-    assert {(each["group"], each["namespace"]) for each in reviews} == {
-        ("batch.volcano.sh", "default")
-    }
+        token = api.credentials_of("admin").token
+        assert [(each.verb, each.resource) for each in sent] == [
+            ("list", "cronjobs"),
+            ("get", "cronjobs"),
+            ("patch", "cronjobs"),
+            ("get", "cronjobs"),
+            ("create", "jobs"),
+        ]
+        assert {each.headers["authorization"] for each in sent} == {f"Bearer {token}"}
 
 
 async def test_a_caller_without_rights_changes_nothing(tmp_path: Path) -> None:
-    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api, api.client() as client:
-        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
-        token = api.credentials_of("admin").token
-        matcher = RequestMatcher("create", "subjectaccessreviews", count=None)
-        api.faults.error(matcher, 403, message="not you")
-        async with (
-            running_api(client, sqlite(tmp_path)) as url,
-            aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as session,
-        ):
-            for method, path in (("GET", ONE), ("PATCH", ONE), ("POST", f"{ONE}/jobs")):
-                body = {"suspend": True} if method == "PATCH" else None
-                async with session.request(method, path, json=body) as response:
-                    assert response.status == 403
+    async with api_of_own_account(tmp_path) as (api, session):
+        api.faults.error(RequestMatcher("", CRONJOBS, count=None), 403, message="not you")
+        for method, path, body in REQUESTS:
+            async with session.request(method, path, json=body) as response:
+                assert response.status == 403
+                assert (await response.json())["detail"] == "not you"
         assert api.created(JOBS) == 0
-        assert api.count("patch", CRONJOBS) == 0
+        assert api.objects(CRONJOBS)["default/report"]["spec"]["suspend"] is False

@@ -430,7 +430,6 @@ async def test_kubectl_shows_what_is_not_supported(server: EmbeddedServer, tmp_p
         ("does not offer 'exec'", ("exec", "p", "--", "true"), ""),
         ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i"), ""),
         ("does not offer 'token'", ("create", "token", "default"), ""),
-        ("does not support impersonation", ("get", "pods", "--as=jane"), ""),
         ("does not support server-side apply", ("apply", "--server-side", "-f-"), applied),
     ):
         done = await kubectl.run(*arguments, stdin=stdin)
@@ -448,29 +447,6 @@ async def test_many_warnings_are_truncated(server: EmbeddedServer) -> None:
 
 
 # Rejected features.
-
-IMPERSONATION = (
-    {"Impersonate-User": "jane"},
-    {"Impersonate-Group": "system:masters"},
-    {"Impersonate-Uid": "1"},
-    {"Impersonate-Extra-Scopes": "all"},
-    {"impersonate-user": ""},
-)
-
-
-async def test_impersonation_is_forbidden(server: EmbeddedServer) -> None:
-    for headers in IMPERSONATION:
-        for path in (POLICIES, "/api", "/version", "/metrics", "/nothing"):
-            response = await server.request("GET", path, headers=headers)
-            assert (response.status, response.body["reason"]) == (403, "Forbidden")
-            assert next(iter(headers)).title() in response.body["message"]
-
-
-async def test_an_impersonating_request_is_not_executed(server: EmbeddedServer) -> None:
-    headers = {"Impersonate-User": "jane"}
-    policy = {**POLICY, "metadata": {"name": "janes"}}
-    assert (await server.request("POST", POLICIES, policy, headers=headers)).status == 403
-    assert (await server.request("GET", f"{POLICIES}/janes")).status == 404
 
 
 async def test_server_side_apply_is_rejected_with_the_reason(server: EmbeddedServer) -> None:

@@ -247,6 +247,18 @@ async def test_malformed_response_breaks_the_connection(raw: bytes, why: str) ->
         assert (line.lost, line.transport.aborted) == (1, True)
 
 
+async def test_warnings_are_those_of_the_response() -> None:
+    line = ConnectionHarness()
+    exchange = line.send()
+    line.receive([OK + b'Warning: 299 - "a"\r\nwarning: 299 - "\xc3\xa4"\r\n' + LENGTH[len(OK) :]])
+    await exchange.response_ready
+    assert exchange.warnings == ('299 - "a"', '299 - "\xc3\xa4"')
+    following = line.send()
+    line.receive([LENGTH])
+    await following.response_ready
+    assert following.warnings == ()
+
+
 async def test_unsolicited_response_is_not_assigned_to_a_request() -> None:
     """Otherwise an unsolicited response would be used for the next request."""
     line = ConnectionHarness()

@@ -1,6 +1,6 @@
 """Routes of CronJobs: list, suspend and resume, and create a Job now."""
 
-import secrets
+import uuid
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,19 +13,18 @@ from ...machinery.cronjobs.objects import CronJob
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
-from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
-from ..problems import ProblemError
+from ..dependencies import Caller, Name, Namespace, OperationId
+from ..job_summaries import summarize_volcano
+from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
-from ..schemas.problem import Problem
 
 _MAX_NAME = 63
 _GENERATED = 5
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """As in names that Kubernetes generates."""
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["cronjobs"])
 
 
 class CronJobOut(BaseModel):
@@ -71,7 +70,7 @@ class CronJobList(BaseModel):
 class CronJobPatch(BaseModel):
     """A change of a CronJob."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"suspend": True}]})
 
     suspend: bool = Field(description="Whether no jobs are started; active jobs go on.")
 
@@ -79,7 +78,9 @@ class CronJobPatch(BaseModel):
 class ManualJobIn(BaseModel):
     """A job to create now."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-by-hand"}]}
+    )
 
     name: str | None = Field(
         default=None,
@@ -91,33 +92,39 @@ class ManualJobIn(BaseModel):
 
 
 @router.get("/cronjobs", summary="CronJobs of all namespaces")
-async def list_all_cronjobs(state: State, caller: Caller) -> CronJobList:
+async def list_all_cronjobs(caller: Caller) -> CronJobList:
     """List the CronJobs of all namespaces."""
-    return await _list(state, caller, namespace="")
+    return await _list(caller, namespace="")
 
 
 @router.get("/namespaces/{namespace}/cronjobs", summary="CronJobs of one namespace")
-async def list_cronjobs(namespace: Namespace, state: State, caller: Caller) -> CronJobList:
+async def list_cronjobs(namespace: Namespace, caller: Caller) -> CronJobList:
     """List the CronJobs of a namespace in key order; an unknown namespace has none."""
-    return await _list(state, caller, namespace=namespace)
+    return await _list(caller, namespace=namespace)
 
 
-@router.get("/namespaces/{namespace}/cronjobs/{name}", summary="One CronJob")
-async def get_cronjob(namespace: Namespace, name: Name, state: State, caller: Caller) -> CronJobOut:
+@router.get(
+    "/namespaces/{namespace}/cronjobs/{name}",
+    summary="One CronJob",
+    responses=problem_responses(404),
+)
+async def get_cronjob(namespace: Namespace, name: Name, caller: Caller) -> CronJobOut:
     """Return schedule and active jobs of a CronJob."""
-    return CronJobOut.of(await _get(state, caller, namespace=namespace, name=name))
+    return CronJobOut.of(await _get(caller, namespace=namespace, name=name))
 
 
-@router.patch("/namespaces/{namespace}/cronjobs/{name}", summary="Suspend or resume a CronJob")
+@router.patch(
+    "/namespaces/{namespace}/cronjobs/{name}",
+    summary="Suspend or resume a CronJob",
+    responses=problem_responses(404, 409),
+)
 async def patch_cronjob(
-    namespace: Namespace, name: Name, body: CronJobPatch, state: State, caller: Caller
+    namespace: Namespace, name: Name, body: CronJobPatch, caller: Caller
 ) -> CronJobOut:
     """Suspend or resume a CronJob; resumed, it starts the latest missed time."""
-    access = AccessAttributes(verb="patch", resource=CRONJOBS, namespace=namespace, name=name)
-    await state.reviewer.authorize(caller.user, access)
     change = {"spec": {"suspend": body.suspend}}
     try:
-        changed = await state.client.patch(
+        changed = await caller.client.patch(
             CRONJOBS, name, change, namespace=namespace, view=CronJob
         )
     except NotFoundError:
@@ -129,49 +136,42 @@ async def patch_cronjob(
     "/namespaces/{namespace}/cronjobs/{name}/jobs",
     status_code=201,
     summary="Create a job of a CronJob now",
-    responses={400: {"model": Problem}},
+    responses=problem_responses(404, 409),
 )
-async def create_job(
+async def create_job_of_cronjob(
     namespace: Namespace,
     name: Name,
-    state: State,
     caller: Caller,
+    operation: OperationId,
     body: ManualJobIn | None = None,
 ) -> JobOut:
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
-    cronjob = await _get(state, caller, namespace=namespace, name=name)
-    access = AccessAttributes(verb="create", resource=JOBS, namespace=namespace)
-    await state.reviewer.authorize(caller.user, access)
-    job_name = (body.name if body else None) or _generate_name(name)
+    cronjob = await _get(caller, namespace=namespace, name=name)
+    job_name = (body.name if body else None) or _generate_name(name, operation)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
-        return JobOut.of(await state.client.create(JOBS, job, namespace=namespace, view=Job))
+        created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:
-        existing = await state.client.get(JOBS, job_name, namespace=namespace, view=Job)
+        existing = await caller.client.get(JOBS, job_name, namespace=namespace, view=Job)
         meta = existing.metadata
         ours = meta.controller is not None and meta.controller.uid == cronjob.metadata.uid
         if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
             text = f"job {job_name!r} exists, and was not created by such a request"
             raise ProblemError(409, text) from None
-        return JobOut.of(existing)
+        created = existing
+    return JobOut.of(summarize_volcano(created))
 
 
-async def _list(state: AppState, caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
-    access = AccessAttributes(verb="list", resource=CRONJOBS, namespace=namespace)
-    await state.reviewer.authorize(caller.user, access)
-    found: ObjectList[CronJob] = await state.client.list(
+async def _list(caller: AuthenticatedCaller, *, namespace: str) -> CronJobList:
+    found: ObjectList[CronJob] = await caller.client.list(
         CRONJOBS, namespace=namespace, view=CronJob
     )
     return CronJobList(items=[CronJobOut.of(each) for each in found.items])
 
 
-async def _get(
-    state: AppState, caller: AuthenticatedCaller, *, namespace: str, name: str
-) -> CronJob:
-    access = AccessAttributes(verb="get", resource=CRONJOBS, namespace=namespace, name=name)
-    await state.reviewer.authorize(caller.user, access)
+async def _get(caller: AuthenticatedCaller, *, namespace: str, name: str) -> CronJob:
     try:
-        return await state.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
+        return await caller.client.get(CRONJOBS, name, namespace=namespace, view=CronJob)
     except NotFoundError:
         raise _not_found(namespace, name) from None
 
@@ -180,6 +180,9 @@ def _not_found(namespace: str, name: str) -> ProblemError:
     return ProblemError(404, f"CronJob {name!r} not found in namespace {namespace!r}")
 
 
-def _generate_name(cronjob: str) -> str:
-    suffix = "".join(secrets.choice(_ALPHABET) for _ in range(_GENERATED))
+def _generate_name(cronjob: str, operation: uuid.UUID) -> str:
+    number, suffix = operation.int, ""
+    for _ in range(_GENERATED):
+        number, digit = divmod(number, len(_ALPHABET))
+        suffix += _ALPHABET[digit]
     return f"{cronjob[: _MAX_NAME - len(suffix) - 1]}-{suffix}"

@@ -84,13 +84,31 @@ def forbidden(
     return StatusError(403, "Forbidden", text, details=details)
 
 
-def impersonation_unsupported(user: str, header: str) -> StatusError:
-    """403: impersonation is not supported."""
-    text = (
-        f'User "{user}" cannot impersonate: the embedded cluster does not support impersonation '
-        f"(header {header.title()})"
-    )
-    return StatusError(403, "Forbidden", text)
+def denied(
+    user: str,
+    *,
+    verb: str,
+    path: str = "",
+    group: str = "",
+    plural: str = "",
+    name: str = "",
+    namespace: str = "",
+) -> StatusError:
+    """403: an authorizer denies *verb* on a path or a resource."""
+    if path:
+        text = f'forbidden: User "{user}" cannot {verb} path "{path}"'
+        return StatusError(403, "Forbidden", text, details={})
+    resource = Resource(group, "", plural, "")
+    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+    what = f'resource "{plural}" in API group "{group}" {where}'
+    named = f'{qualified(resource)} "{name}"' if name else qualified(resource)
+    text = f'{named} is forbidden: User "{user}" cannot {verb} {what}'
+    return StatusError(403, "Forbidden", text, details=details_of(resource, name))
+
+
+def cannot_impersonate(user: str, plural: str, name: str, *, namespace: str = "") -> StatusError:
+    """403: *user* may not impersonate a user or ServiceAccount."""
+    return denied(user, verb="impersonate", plural=plural, name=name, namespace=namespace)
 
 
 def not_found(resource: Resource, name: str) -> StatusError:

@@ -71,17 +71,6 @@ class Authenticator:
         return user
 
 
-def impersonation_header(headers: Mapping[str, str]) -> str:
-    """Return the name of the first impersonation header; empty if there is none.
-
-    *headers* have lowercase names.
-    """
-    for name in headers:  # runs for each request: a generator expression costs as much again
-        if name.startswith("impersonate-"):
-            return name
-    return ""
-
-
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 

@@ -23,6 +23,7 @@ from ...httpserver.listener import LimitedConnection, Listener, Phase, explain
 from ...httpserver.metrics import ListenerMetrics
 from ..errors.status import StatusError, too_large
 from ..media_types import JSON
+from .impersonation import HEADER_PREFIX, REPEATED
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +285,11 @@ class Connection(LimitedConnection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store one header."""
-        self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers = self._incoming.headers
+        if key in headers and key.startswith(HEADER_PREFIX):
+            text = f"{headers[key]}{REPEATED}{text}"
+        headers[key] = text
 
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""

@@ -5,7 +5,8 @@ names: a struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for th
 those of :mod:`batholith.kube.errors`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import copy
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,19 +15,25 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 import msgspec
 
 from ...model.names import Resource
+from ..errors import ConfigError
+from ..http.http1 import READ_BUFFER_LIMIT
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from . import codec
 from .codec import ListScope, ObjectList
 from .config import Credentials
 from .flowcontrol import TokenBucketRateLimiter
-from .transport import ApiRequest, ClientOptions, Transport
+from .identity import Identity
+from .transport import ApiRequest, ApiResponse, ClientOptions, Transport
 from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
 T = TypeVar("T")
 
 Lines = Sequence[bytes]
 """Complete lines of a watch received in one read."""
+
+STREAM_BUFFER = 64 * 1024
+"""Bytes of a stream that are buffered while its reader does not read, plus one read."""
 
 WATCH_IDLE_TIMEOUT = 90.0
 """Seconds without data after which a watch is resumed; servers send a bookmark a minute."""
@@ -55,6 +62,17 @@ PatchType.STRATEGIC = PatchType("application/strategic-merge-patch+json")
 PatchType.JSON = PatchType("application/json-patch+json")
 
 
+@dataclass(frozen=True, slots=True)
+class WriteLimit:
+    """Until when a write may take effect."""
+
+    seconds: int = 0
+    """Seconds within which the server carries it out, or never; 0 for those of the server."""
+
+    guard: Callable[[], None] | None = None
+    """Called when nothing but the write itself remains; raises NotSentError if it is too late."""
+
+
 class Client:
     """Client of one API server with one user's credentials; safe for concurrent tasks."""
 
@@ -75,6 +93,8 @@ class Client:
             options=options or ClientOptions(),
         )
         self._background = False
+        self._identity: Identity | None = None
+        self._fence: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool.
@@ -106,10 +126,32 @@ class Client:
 
     def background(self) -> "Client":
         """Return a client of the same pool whose requests have low priority."""
-        client = Client.__new__(Client)
-        client._transport = self._transport
+        client = self._copy()
         client._background = True
         return client
+
+    def fenced(self, fence: Callable[[], None]) -> "Client":
+        """Return a client of the same pool that calls *fence*, too, before each write is sent."""
+        client = self._copy()
+        client._fence = fence
+        return client
+
+    def acting_as(self, identity: Identity) -> "Client":
+        """Return a client of the same pool that sends requests as *identity*.
+
+        The server's rejection of its token raises CallerUnauthorizedError.
+
+        Raises:
+            ConfigError: this client impersonates a user already, and *identity* is another one.
+        """
+        if not identity.replaces_credentials and self._transport.impersonates:
+            raise ConfigError("cannot impersonate: the kubeconfig's own user is impersonated")
+        client = self._copy()
+        client._identity = identity
+        return client
+
+    def _copy(self) -> Self:
+        return copy.copy(self)
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
         """Get one object."""
@@ -129,8 +171,14 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         limit: int = 0,
+        continue_token: str = "",
     ) -> ObjectList[T]:
-        """List objects: all of them by default, else the first *limit*."""
+        """List objects: all of them by default, else the first *limit* from *continue_token* on.
+
+        Raises:
+            GoneError: the continue token expired.
+            BadRequestError: it is none.
+        """
         scope = ListScope(
             resource=resource,
             namespace=namespace,
@@ -139,7 +187,7 @@ class Client:
         )
         items: list[T] = []
         version, more = "", ""
-        async for page in self.list_pages(scope, size=limit or 500):
+        async for page in self.list_pages(scope, size=limit or 500, token=continue_token):
             items += [codec.decode(bytes(raw), view) for raw in page.items]
             version, more = page.resource_version, page.continue_token
             if limit:
@@ -147,14 +195,15 @@ class Client:
         return ObjectList(items, version, more)
 
     async def list_pages(
-        self, scope: ListScope, *, size: int = 500
+        self, scope: ListScope, *, size: int = 500, token: str = ""
     ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
-        """List in pages of undecoded items; all pages are of one resourceVersion.
+        """List in pages of undecoded items, from the continue *token* on.
+
+        All pages are of one resourceVersion.
 
         Raises:
             GoneError: the continue token expired; start again.
         """
-        token = ""
         while True:
             path = scope.path(limit=size, **{"continue": token})
             page = codec.decode_page(await self._send("GET", path))
@@ -165,11 +214,17 @@ class Client:
 
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = ""
+        self, resource: Resource, body: object, *, namespace: str = "", limit: WriteLimit = ...
     ) -> msgspec.Raw: ...
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = "", view: type[T]
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        view: type[T],
+        limit: WriteLimit = ...,
     ) -> T: ...
     async def create(
         self,
@@ -178,12 +233,44 @@ class Client:
         *,
         namespace: str = "",
         view: type[Any] = msgspec.Raw,
+        limit: WriteLimit = WriteLimit(),
     ) -> Any:
-        """Create an object; a body without ``kind`` gets that of *resource*."""
+        """Create an object; a body without ``kind`` gets that of *resource*.
+
+        Raises:
+            NotSentError: *limit* does not permit it.
+        """
         path = codec.collection_path(resource, namespace)
-        return codec.decode(
-            await self._send("POST", path, codec.encode_object(body, resource)), view
+        if limit.seconds:
+            path = codec.with_query(path, timeout=f"{limit.seconds}s")
+        data = codec.encode_object(body, resource)
+        content = await self._send("POST", path, data, "application/json", limit.guard)
+        return codec.decode(content, view)
+
+    async def create_strictly(
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+        view: type[T],
+    ) -> tuple[T, Sequence[str]]:
+        """Create an object without unknown or duplicate fields; return it with the warnings.
+
+        These are the values of the ``Warning`` headers of the response. *dry_run*: only validate.
+
+        Raises:
+            BadRequestError: a field is unknown.
+        """
+        path = codec.with_query(
+            codec.collection_path(resource, namespace),
+            fieldValidation="Strict",
+            dryRun="All" if dry_run else "",
         )
+        data = codec.encode_object(body, resource)
+        response = await self._exchange("POST", path, data)
+        return codec.decode(response.body, view), response.warnings
 
     @overload
     async def patch(
@@ -276,8 +363,11 @@ class Client:
         resource_version: str = "",
         grace_period: int | None = None,
         propagation: str = "",
-    ) -> None:
+    ) -> msgspec.Raw:
         """Delete an object if it still has *uid* and *resource_version* (if given).
+
+        Returns what the server responds: the object, if finalizers hold it; else a Status, or the
+        object as it was.
 
         Args:
             resource: the resource.
@@ -298,7 +388,7 @@ class Client:
         if propagation:
             options["propagationPolicy"] = propagation
         path = codec.object_path(resource, name, namespace=namespace)
-        await self._send("DELETE", path, codec.encode(options))
+        return msgspec.Raw(await self._send("DELETE", path, codec.encode(options)))
 
     @overload
     async def post(self, path: str, body: object) -> msgspec.Raw: ...
@@ -347,9 +437,31 @@ class Client:
             ApiError, ConnectionLostError: also from the iteration.
         """
         async with self._transport.stream(
-            ApiRequest("GET", path), idle_timeout=idle_timeout
+            self._request("GET", path), idle_timeout=idle_timeout
         ) as chunks:
             yield _lines(chunks())
+
+    @asynccontextmanager
+    async def stream_path(
+        self, path: str, *, idle_timeout: float | None, buffer_limit: int = STREAM_BUFFER
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open any path, such as a pod's log; the block gets its bytes as they arrive.
+
+        The end of the block ends the request. At most about *buffer_limit* bytes are buffered for
+        a slow reader; then the server has to wait.
+
+        Args:
+            path: with an encoded query.
+            idle_timeout: seconds without data after which the request fails; None for never, as
+                a log that is followed may have no lines for days.
+            buffer_limit: bytes.
+
+        Raises:
+            ApiError, ConnectionLostError: also from the iteration.
+        """
+        request = self._request("GET", path, buffer_limit=buffer_limit)
+        async with self._transport.stream(request, idle_timeout=idle_timeout) as chunks:
+            yield chunks()
 
     async def _send(
         self,
@@ -357,9 +469,40 @@ class Client:
         path: str,
         body: bytes | None = None,
         content_type: str = "application/json",
+        guard: Callable[[], None] | None = None,
     ) -> bytes:
-        return await self._transport.send(
-            ApiRequest(method, path, body, content_type, self._background)
+        request = self._request(method, path, body, content_type, guard=guard)
+        return (await self._transport.exchange(request)).body
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> ApiResponse:
+        return await self._transport.exchange(self._request(method, path, body, content_type))
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        *,
+        buffer_limit: int = READ_BUFFER_LIMIT,
+        guard: Callable[[], None] | None = None,
+    ) -> ApiRequest:
+        return ApiRequest(
+            method,
+            path,
+            body,
+            content_type,
+            self._background,
+            self._identity,
+            buffer_limit,
+            self._fence,
+            guard,
         )
 
 
@@ -370,4 +513,12 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
             yield lines
 
 
-__all__ = ["Client", "ClientOptions", "ListScope", "ObjectList", "PatchType", "WatchEvent"]
+__all__ = [
+    "Client",
+    "ClientOptions",
+    "ListScope",
+    "ObjectList",
+    "PatchType",
+    "WatchEvent",
+    "WriteLimit",
+]

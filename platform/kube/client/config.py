@@ -54,6 +54,15 @@ class Credentials:
     """(kubeconfig paths as in ``$KUBECONFIG``, context) when the official client has to fetch the
     credentials."""
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether a TLS client certificate is sent."""
+        return bool(self.cert_file or self.cert_data)
+
+    def without_certificate(self) -> "Credentials":
+        """Return a copy without the TLS client certificate."""
+        return replace(self, cert_file="", cert_data=b"", key_file="", key_data=b"")
+
 
 def load_credentials(kubeconfig: str | None = None, *, context: str | None = None) -> Credentials:
     """Find credentials: *kubeconfig*, else ``$KUBECONFIG``, ``~/.kube/config``, in-cluster files.

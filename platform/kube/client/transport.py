@@ -6,6 +6,9 @@ has one and nothing but the write itself remains.
 Retried are requests throttled by 429 and ``Retry-After`` (they had no effect), and a GET whose
 connection broke. Nothing else: a write whose connection broke may have taken effect, and only the
 caller can find out.
+
+A request with an :class:`Identity` that replaces the credentials shares the pool of the client, or
+has one without TLS client certificate: servers prefer a certificate to a token.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -21,7 +24,7 @@ import msgspec
 
 from .. import errors
 from ..http import tunnel
-from ..http.http1 import Exchange
+from ..http.http1 import READ_BUFFER_LIMIT, Exchange
 from ..http.pool import ConnectionPool
 from ..http.request_heads import RequestHeadBuilder
 from ..http.route import Origin, Route
@@ -30,6 +33,7 @@ from ..timing import Timing
 from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context
 from .config import Credentials
 from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
+from .identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +77,13 @@ class ApiRequest(msgspec.Struct, frozen=True):
     body: bytes | None = None
     content_type: str = "application/json"
     background: bool = False
+    identity: Identity | None = None
+    buffer_limit: int = READ_BUFFER_LIMIT
+    """Bytes of a streamed response that are buffered while its reader does not read."""
+    fence: Callable[[], None] | None = None
+    """Called in addition to that of the options."""
+    guard: Callable[[], None] | None = None
+    """Called like the fence; its exception is raised to the caller."""
 
     @property
     def path_only(self) -> str:
@@ -80,10 +91,14 @@ class ApiRequest(msgspec.Struct, frozen=True):
         return self.path.partition("?")[0]
 
 
-class _ApiResponse(msgspec.Struct, frozen=True):
+class ApiResponse(msgspec.Struct, frozen=True):
+    """A complete response."""
+
     status: int
     body: bytes
     retry_after: str | None
+    warnings: tuple[str, ...]
+    """Values of the ``Warning`` headers."""
 
 
 class Transport:
@@ -111,7 +126,10 @@ class Transport:
         self._metrics = options.metrics.for_host(self._origin.authority)
         self._in_flight = InFlightLimiter(options.max_writes_in_flight)
         self._pool: ConnectionPool | None = None
+        self._pool_without_cert: ConnectionPool | None = None
+        """The pool for other identities; the same unless the client has a certificate."""
         self._head_builder = RequestHeadBuilder(prefix="", headers=())
+        self._identity_head_builder = self._head_builder
         self._credential_source: CredentialSource = StaticCredentials("")
 
     async def __aenter__(self) -> Self:
@@ -127,10 +145,21 @@ class Transport:
             proxy=self._proxy,
         )
         self._head_builder = self._new_head_builder(credentials)
-        self._pool = ConnectionPool(
-            route, limit=options.max_connections, keepalive=options.keepalive
-        )
+        self._identity_head_builder = self._new_head_builder(replace(credentials, impersonate=()))
+        self._pool = self._pool_without_cert = self._new_pool(route)
+        if credentials.has_certificate:
+            route = replace(route, tls=tls_context(credentials.without_certificate()))
+            self._pool_without_cert = self._new_pool(route)
         return self
+
+    def _new_pool(self, route: Route) -> ConnectionPool:
+        options = self.options
+        return ConnectionPool(route, limit=options.max_connections, keepalive=options.keepalive)
+
+    @property
+    def impersonates(self) -> bool:
+        """Whether the client's own requests impersonate a user."""
+        return bool(self._credentials.impersonate)
 
     def _new_head_builder(self, credentials: Credentials) -> RequestHeadBuilder:
         origin = self._origin
@@ -153,12 +182,21 @@ class Transport:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection; running requests fail."""
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        for pool in {self._pool, self._pool_without_cert}:
+            if pool is not None:
+                await pool.close()
+        self._pool = self._pool_without_cert = None
 
     async def send(self, request: ApiRequest) -> bytes:
         """Send one request and return the body of its successful response.
+
+        Raises:
+            ApiError, ConnectionLostError: as :meth:`exchange`.
+        """
+        return (await self.exchange(request)).body
+
+    async def exchange(self, request: ApiRequest) -> ApiResponse:
+        """Send one request and return its successful response.
 
         Raises:
             ApiError: the server rejected the request.
@@ -174,7 +212,7 @@ class Transport:
                 continue
             self._metrics.count_response(request.method, str(response.status))
             if response.status < 300:
-                return response.body
+                return response
             await self._retry_after_throttling(request, response, attempt)
 
     async def _retry_after_disconnect(
@@ -190,14 +228,13 @@ class Transport:
         await timing.sleep(INITIAL_BACKOFF * 2 ** (attempt - 1) * (1 + timing.random()))
 
     async def _retry_after_throttling(
-        self, request: ApiRequest, response: _ApiResponse, attempt: int
+        self, request: ApiRequest, response: ApiResponse, attempt: int
     ) -> None:
         """Wait for Retry-After if the request may be retried; else raise."""
         error = errors.from_response(
             response.status, response.body, retry_after=response.retry_after
         )
-        if response.status == 401:
-            self._credential_source.invalidate()
+        error = self._note_rejected_credentials(request, error)
         if (
             response.status != 429
             or error.retry_after is None
@@ -207,33 +244,53 @@ class Transport:
         self._metrics.count_retry(request.method, "429")
         await self.options.timing.sleep(error.retry_after)
 
-    async def _send_once(self, request: ApiRequest) -> _ApiResponse:
+    def _note_rejected_credentials(
+        self, request: ApiRequest, error: errors.ApiError
+    ) -> errors.ApiError:
+        """Renew the own credentials if the server rejected them; mark the error if others."""
+        if error.status != 401:
+            return error
+        if request.identity is not None and request.identity.replaces_credentials:
+            return errors.CallerUnauthorizedError(
+                error.message, status=error.status, reason=error.reason, details=error.details
+            )
+        self._credential_source.invalidate()
+        return error
+
+    async def _send_once(self, request: ApiRequest) -> ApiResponse:
         await self._wait_for_rate_limit(request)
         if request.method == "GET":
             return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
-            if self.options.fence is not None:
-                self.options.fence()
+            self._check_fences(request)
             return await self._read_response(request)
         finally:
             self._in_flight.release()
+
+    def _check_fences(self, request: ApiRequest) -> None:
+        """Call the fences and the guard of a write."""
+        for check in (self.options.fence, request.fence, request.guard):
+            if check is not None:
+                check()
 
     async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:
             waited = await self.limiter.wait(background=request.background)
             self._metrics.observe_limiter_wait(request.method, waited)
 
-    async def _read_response(self, request: ApiRequest) -> _ApiResponse:
+    async def _read_response(self, request: ApiRequest) -> ApiResponse:
         started = time.perf_counter()
         try:
             exchange = await self._exchange(request, timeout=self._timeout)
-            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+            return ApiResponse(
+                exchange.status, exchange.body(), exchange.retry_after, exchange.warnings
+            )
         finally:
             self._metrics.observe_duration(request.method, time.perf_counter() - started)
 
     async def _exchange(
-        self, request: ApiRequest, *, timeout: float, streamed: bool = False
+        self, request: ApiRequest, *, timeout: float | None, streamed: bool = False
     ) -> Exchange:
         """Send a request and wait for its response; of a *streamed* one for the headers."""
         what = f"{request.method} {request.path_only}"
@@ -247,7 +304,8 @@ class Transport:
                     raise
             return exchange
         except TimeoutError as error:
-            text = f"{what}: no response within {timeout:g} s {self._server_label}"
+            limit = "" if timeout is None else f" within {timeout:g} s"
+            text = f"{what}: no response{limit} {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
             text = f"{what}: {error} {self._server_label}"
@@ -255,32 +313,45 @@ class Transport:
 
     async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool) -> Exchange:
         """Send a request on a pooled connection; does not await after the fence."""
-        pool = self._pool
+        identity = api_request.identity
+        pool, builder, authorization = self._pool, self._head_builder, ""
+        if identity is not None:
+            builder = self._identity_head_builder
+        if identity is not None and identity.replaces_credentials:
+            pool = self._pool_without_cert
+        else:
+            authorization = await self._credential_source.header()
         if pool is None:
             raise RuntimeError("the client is used outside its `async with` block")
-        request = self._head_builder.encode(
+        request = builder.encode(
             api_request.method,
             api_request.path,
-            authorization=await self._credential_source.header(),
+            authorization=authorization,
             body=api_request.body,
             content_type=api_request.content_type,
+            more_lines=b"" if identity is None else identity.header_lines,
         )
         connection = pool.idle_connection() or await pool.acquire()
         try:
-            if api_request.method != "GET" and self.options.fence is not None:
-                self.options.fence()
+            if api_request.method != "GET":
+                self._check_fences(api_request)
         except BaseException:
             pool.release(connection)
             raise
-        return connection.send(request, streamed=streamed, bodiless=api_request.method == "HEAD")
+        return connection.send(
+            request,
+            streamed=streamed,
+            bodiless=api_request.method == "HEAD",
+            buffer_limit=api_request.buffer_limit,
+        )
 
     @asynccontextmanager
     async def stream(
-        self, request: ApiRequest, *, idle_timeout: float
+        self, request: ApiRequest, *, idle_timeout: float | None
     ) -> AsyncIterator[Callable[[], AsyncIterator[bytes]]]:
         """Open a streaming response; the block gets a function that yields its chunks as received.
 
-        Raises RequestTimeoutError after *idle_timeout* seconds without data.
+        Raises RequestTimeoutError after *idle_timeout* seconds without data, never if it is None.
 
         Raises:
             ApiError, ConnectionLostError: as :meth:`send`, also from the iteration.
@@ -290,17 +361,16 @@ class Transport:
         try:
             self._metrics.count_response(request.method, str(exchange.status))
             if exchange.status >= 300:
-                if exchange.status == 401:
-                    self._credential_source.invalidate()
                 chunks = [chunk async for chunk in _body_chunks(exchange, request, idle_timeout)]
-                raise errors.from_response(
+                error = errors.from_response(
                     exchange.status, b"".join(chunks), retry_after=exchange.retry_after
                 )
+                raise self._note_rejected_credentials(request, error)
             yield lambda: _body_chunks(exchange, request, idle_timeout)
         finally:
             exchange.abort()
 
-    async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
+    async def _open_stream(self, request: ApiRequest, idle_timeout: float | None) -> Exchange:
         """Wait for the headers of a streaming response."""
         try:
             return await self._exchange(request, timeout=idle_timeout, streamed=True)
@@ -312,7 +382,7 @@ class Transport:
 
 
 async def _body_chunks(
-    exchange: Exchange, request: ApiRequest, idle_timeout: float
+    exchange: Exchange, request: ApiRequest, idle_timeout: float | None
 ) -> AsyncIterator[bytes]:
     """Yield all chunks; time that the caller spends between two reads does not count as idle."""
     try:

@@ -7,6 +7,7 @@ encoding, a bare line feed or unsolicited data break the connection.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from httptools import HttpParserError, HttpResponseParser
@@ -17,7 +18,12 @@ MAX_HEAD_SIZE = 256 * 1024
 """Maximum size of a response's headers, give or take one read."""
 
 READ_BUFFER_LIMIT = 512 * 1024
-"""Bytes of a streamed response to buffer before reading from the transport is paused."""
+"""Bytes of a streamed response to buffer before reading from the transport is paused, by
+default."""
+
+KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES = 30, 10, 6
+"""Seconds of silence until TCP probes the server, and between probes; probes without a response
+until the connection is broken."""
 
 _SWITCHING_PROTOCOLS = 101
 
@@ -32,21 +38,34 @@ class Exchange:
         "_error",
         "_read_waiter",
         "bodiless",
+        "buffer_limit",
         "complete",
         "response_ready",
         "retry_after",
         "status",
         "streamed",
+        "warnings",
     )
 
-    def __init__(self, connection: "Connection", *, streamed: bool, bodiless: bool) -> None:
+    def __init__(
+        self,
+        connection: "Connection",
+        *,
+        streamed: bool,
+        bodiless: bool,
+        buffer_limit: int = READ_BUFFER_LIMIT,
+    ) -> None:
         self.response_ready: asyncio.Future[None] = connection.loop.create_future()
         """Set when the status is known and, unless *streamed*, the body."""
         self.streamed = streamed
+        self.buffer_limit = buffer_limit
+        """Bytes to buffer of a streamed response before reading is paused."""
         self.bodiless = bodiless
         """The response has no body, regardless of its headers: the request was a HEAD."""
         self.status = 0
         self.retry_after: str | None = None
+        self.warnings: tuple[str, ...] = ()
+        """Values of the ``Warning`` headers; their bytes are the characters' code points."""
         self.complete = False
         """The response is complete, though the reader may not have read all of it."""
         self._connection = connection
@@ -165,7 +184,14 @@ class Connection(asyncio.Protocol):
             and not transport.is_closing()
         )
 
-    def send(self, request: bytes, *, streamed: bool = False, bodiless: bool = False) -> Exchange:
+    def send(
+        self,
+        request: bytes,
+        *,
+        streamed: bool = False,
+        bodiless: bool = False,
+        buffer_limit: int = READ_BUFFER_LIMIT,
+    ) -> Exchange:
         """Send an encoded request.
 
         Raises:
@@ -175,7 +201,9 @@ class Connection(asyncio.Protocol):
             raise self._error
         if self._exchange is not None or self._transport is None:
             raise RuntimeError("the connection is in use")
-        exchange = self._exchange = Exchange(self, streamed=streamed, bodiless=bodiless)
+        exchange = self._exchange = Exchange(
+            self, streamed=streamed, bodiless=bodiless, buffer_limit=buffer_limit
+        )
         self._transport.write(request)
         return exchange
 
@@ -195,6 +223,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
+        _enable_keepalive(transport.get_extra_info("socket"))
         if self._error is not None:
             transport.abort()  # type: ignore[attr-defined]
 
@@ -263,6 +292,8 @@ class Connection(asyncio.Protocol):
             self._has_body_length = value.lower().endswith(b"chunked")
         elif name == b"retry-after" and self._exchange is not None:
             self._exchange.retry_after = value.decode("latin-1")
+        elif name == b"warning" and self._exchange is not None:
+            self._exchange.warnings += (value.decode("latin-1"),)
 
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""
@@ -284,7 +315,7 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return  # of a response to HEAD
         buffered = exchange.add_chunk(chunk)
-        if exchange.streamed and buffered > READ_BUFFER_LIMIT and not self._paused:
+        if exchange.streamed and buffered > exchange.buffer_limit and not self._paused:
             self._paused = True
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.pause_reading()
@@ -307,6 +338,16 @@ class Connection(asyncio.Protocol):
 
 class _ProtocolError(Exception):
     """The server sent what cannot be a response to the request."""
+
+
+def _enable_keepalive(connected: socket.socket | None) -> None:
+    """Detect a dead server while a stream without an idle timeout is open."""
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
 def _resolve(future: "asyncio.Future[None] | None") -> None:

@@ -33,9 +33,18 @@ class RequestHeadBuilder:
         self._cache: dict[tuple[str, str], bytes] = {}
 
     def encode(
-        self, method: str, path: str, *, authorization: str, body: bytes | None, content_type: str
+        self,
+        method: str,
+        path: str,
+        *,
+        authorization: str,
+        body: bytes | None,
+        content_type: str,
+        more_lines: bytes = b"",
     ) -> bytes:
         """Encode a request; without a *body* it has neither length nor type.
+
+        *more_lines* are encoded header lines of this request alone, which are not cached.
 
         Raises:
             ValueError: *path* is not percent-encoded, or *method* is not a token.
@@ -48,9 +57,9 @@ class RequestHeadBuilder:
         if common is None:
             common = self._build(authorization, type_header)
         if body is None:
-            return b"%b %b%b\r\n" % (method.encode(), target.encode(), common)
-        start = (method.encode(), target.encode(), common, len(body), body)
-        return b"%b %b%bContent-Length: %d\r\n\r\n%b" % start
+            return b"%b %b%b%b\r\n" % (method.encode(), target.encode(), common, more_lines)
+        start = (method.encode(), target.encode(), common, more_lines, len(body), body)
+        return b"%b %b%b%bContent-Length: %d\r\n\r\n%b" % start
 
     def _build(self, authorization: str, content_type: str) -> bytes:
         head = self._common_lines

@@ -1,0 +1,149 @@
+"""Routes of logs: of one pod, and of all pods of a job."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse
+
+from ...kube.client.client import Client
+from ...kube.errors import BadRequestError
+from ..container_logs import LogOptions, open_log
+from ..dependencies import Caller, Kind, Name, Namespace, State
+from ..job_pods import JobPods, read_job
+from ..merged_logs import MergedLogs, MergeOptions
+from ..problems import ProblemError, problem_responses
+from ..text_stream import TextOutput, TextStream
+
+MAX_NUMBER = 2**31 - 1
+
+Container = Annotated[str, Query(max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+Follow = Annotated[bool, Query(description="Whether lines are sent as they are written.")]
+TailLines = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only the last lines.")]
+SinceSeconds = Annotated[
+    int | None, Query(ge=1, le=MAX_NUMBER, description="Only lines that are not older.")
+]
+Timestamps = Annotated[bool, Query(description="Whether each line begins with its time.")]
+
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The log.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+router = APIRouter(prefix="/v1", tags=["pods"])
+
+
+@router.get(
+    "/namespaces/{namespace}/{kind:job_kind}/{name}/pods/{pod}/log",
+    summary="The log of a pod",
+    response_class=PlainTextResponse,
+    responses=_TEXT | problem_responses(400, 404),
+)
+async def get_pod_log(  # Parameters of a route are the request's inputs.
+    namespace: Namespace,
+    kind: Kind,
+    name: Name,
+    pod: Name,
+    state: State,
+    caller: Caller,
+    container: Annotated[
+        Container | None,
+        Query(description="Init containers, too. May be omitted if the pod has one container."),
+    ] = None,
+    follow: Follow = False,
+    tail_lines: TailLines = None,
+    since_seconds: SinceSeconds = None,
+    timestamps: Timestamps = False,
+    previous: Annotated[
+        bool, Query(description="Whether the log is that of the run before the last restart.")
+    ] = False,
+    limit_bytes: Annotated[
+        int | None, Query(ge=1, le=MAX_NUMBER, description="Only the first bytes.")
+    ] = None,
+) -> TextStream:
+    """Return the log of a container, with the rights of the caller, as the API server sends it.
+
+    400 if the container has no log yet. With `follow` the log ends when the container does. A
+    transfer that breaks is incomplete.
+    """
+    options = LogOptions(
+        container=container or "",
+        follow=follow,
+        tail_lines=tail_lines,
+        since_seconds=since_seconds,
+        timestamps=timestamps,
+        previous=previous,
+        limit_bytes=limit_bytes,
+    )
+    job = await read_job(caller.client, kind, namespace, name)
+    found = await JobPods(caller.client, kind, job).get(pod)
+    if container and not found.log_containers(container):
+        text = f"pod {pod!r} has no container {container!r}"
+        raise ProblemError(422, text, errors=({"field": "container", "message": text},))
+    user = caller.user.username
+    state.log_streams.check(user)
+
+    async def write(output: TextOutput) -> None:
+        async with state.log_streams.one(user):
+            await _copy(caller.client, namespace, pod, options, output)
+
+    return TextStream(write)
+
+
+async def _copy(
+    client: Client, namespace: str, pod: str, options: LogOptions, output: TextOutput
+) -> None:
+    try:
+        async with open_log(client, namespace, pod, options) as chunks:
+            await output.start()
+            async for chunk in chunks:
+                await output.write(chunk)
+    except BadRequestError as error:
+        raise ProblemError(400, error.message) from None
+
+
+@router.get(
+    "/namespaces/{namespace}/{kind:job_kind}/{name}/logs",
+    summary="The logs of all pods of a job",
+    response_class=PlainTextResponse,
+    responses=_TEXT | problem_responses(404),
+)
+async def get_job_logs(  # Parameters of a route are the request's inputs.
+    namespace: Namespace,
+    kind: Kind,
+    name: Name,
+    state: State,
+    caller: Caller,
+    task: Annotated[str, Query(max_length=253, description="Only pods of this task.")] = "",
+    container: Annotated[
+        Container | None,
+        Query(description="Only this container, which may be an init container."),
+    ] = None,
+    follow: Follow = False,
+    tail_lines: TailLines = None,
+    since_seconds: SinceSeconds = None,
+    timestamps: Timestamps = False,
+    prefix: Annotated[bool, Query(description="Whether each line begins with `[pod] `.")] = False,
+) -> TextStream:
+    """Return the lines of all pods, merged; the limits apply to each container.
+
+    With `follow` pods that are created later join, and the text ends when the job has finished and
+    all its pods were read; at most 64 containers are followed at a time (422). Lines that begin
+    with `[batholith]` report logs that are lost. A transfer that breaks is incomplete.
+    """
+    job = await read_job(caller.client, kind, namespace, name)
+    options = MergeOptions(
+        task=task,
+        container=container or "",
+        follow=follow,
+        tail_lines=tail_lines,
+        since_seconds=since_seconds,
+        timestamps=timestamps,
+        prefix=prefix,
+    )
+    merged = MergedLogs(
+        JobPods(caller.client, kind, job),
+        options,
+        streams=state.log_streams,
+        user=caller.user.username,
+    )
+    await merged.prepare()
+    return TextStream(merged.run)
