@@ -73,8 +73,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     status: int = 0
     detail: str = ""
-    errors: list[FieldError] | None = None
-    allowed_phases: list[str] | None = None
+    errors: list[FieldError] = []
+    allowed_phases: list[str] = []
 
 
 class ApiError(ClientError):
@@ -99,7 +99,7 @@ class ApiError(ClientError):
     @property
     def fields(self) -> Mapping[str, str]:
         """Messages by invalid field."""
-        return {each.field: each.message for each in self.problem.errors or ()}
+        return {each.field: each.message for each in self.problem.errors}
 
 
 class BadRequestError(ApiError):
@@ -124,7 +124,7 @@ class ConflictError(ApiError):
     @property
     def allowed_phases(self) -> tuple[str, ...]:
         """Phases in which the action is allowed; empty if the phase is not the reason."""
-        return tuple(self.problem.allowed_phases or ())
+        return tuple(self.problem.allowed_phases)
 
 
 class GoneError(ApiError):

@@ -1,6 +1,9 @@
 """History and usage through both clients."""
 
+from typing import Any
+
 import pytest
+from support.polling import wait_until_true
 from support.sdk import RestCluster, Sdk
 
 from batholith.client import Job, NotFoundError
@@ -9,16 +12,25 @@ from batholith.model.names import JOBS
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
 
+async def recorded(sdk: Sdk, name: str) -> Any:
+    """The record of a job, once its deletion is recorded."""
+    found: list[Any] = []
+
+    async def is_recorded() -> bool:
+        found[:] = await sdk.call(lambda client: client.history.list(name=name))
+        return bool(found) and found[0].deleted_at is not None
+
+    await wait_until_true(is_recorded)
+    return found[0]
+
+
 async def test_a_deleted_job_is_in_the_history(sdk: Sdk, rest: RestCluster, namespace: str) -> None:
-    task = Job("train").task("t", image="busybox", command=["sleep", "0.1"], cpu=1)
+    task = Job("train").task("t", image="busybox", command=["sleep", "1.2"], cpu=1)
     job = await sdk.call(lambda client: client.jobs.submit(task))
     await rest.cluster.wait_for_phase(JOBS, "train", "Completed", namespace=namespace)
     await sdk.call(lambda _: job.delete())
     await rest.cluster.wait_deleted(JOBS, "train", namespace=namespace)
-    record = None
-    while record is None or record.deleted_at is None:  # The recorder writes it soon.
-        found = await sdk.call(lambda client: client.history.list(name="train"))
-        record = found[0] if found else None
+    record = await recorded(sdk, "train")
     assert (record.uid, record.phase, record.kind) == (job.uid, "Completed", "jobs")
     [named] = await sdk.call(lambda client: client.jobs.history("train"))
     assert named.uid == job.uid

@@ -7,11 +7,12 @@ import pytest
 from fastapi import FastAPI
 
 from batholith.api.app import ROUTERS
-from batholith.client.errors import Problem
+from batholith.client.errors import FieldError, Problem
 from batholith.client.types import commands, flows, history, jobs, queues
 
 TYPES: dict[str, type[msgspec.Struct]] = {
     "Problem": Problem,
+    "FieldProblem": FieldError,
     "JobOut": jobs.JobSummary,
     "JobList": jobs.JobPage,
     "TaskOut": jobs.TaskSummary,

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from support.rest import running_api, sqlite
 
+from batholith.api.history_tasks import HistorySettings
 from batholith.client import AsyncClient, Client, Retries
 from batholith.client.options import ClientOptions
 from batholith.testing import Cluster
@@ -89,7 +90,7 @@ async def rest_cluster(directory: Path, *, nodes: int = 2) -> AsyncIterator[Rest
     async with (
         Cluster(nodes=nodes) as cluster,
         cluster.client() as client,
-        running_api(client, sqlite(directory)) as url,
+        running_api(client, sqlite(directory), history=HistorySettings(record=True)) as url,
     ):
         yield RestCluster(cluster, url)
 
