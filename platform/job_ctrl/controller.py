@@ -143,7 +143,7 @@ class JobController:
         """Return what decides on the nodes of new pods; it needs the cluster's rules for them."""
         enabled, rules = self._settings.place_at_creation, None
         if enabled:
-            rules = PodRules(self._client, namespace=self._settings.namespace)
+            rules = PodRules(self._client, clock=self._clock, namespace=self._settings.namespace)
             self._sources += rules.sources()
         return PlannedCreation(
             enabled=enabled,

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from support.polling import wait_for
 
 from batholith.job_ctrl.placement import Unplaced
 from batholith.job_ctrl.pod_rules import PodRules
 from batholith.kube.client.client import Client
+from batholith.machinery.clock import SystemClock
 from batholith.model.names import LIMITRANGES, MUTATING_CONFIGURATIONS
 from batholith.testing import ApiServer, RequestMatcher
 
@@ -20,10 +22,11 @@ Json = dict[str, Any]
 async def running(server: ApiServer) -> AsyncIterator[PodRules]:
     """The rules as read from *server*."""
     async with Client(server.credentials, user_agent="test") as client:
-        rules = PodRules(client)
+        rules = PodRules(client, clock=SystemClock())
         sources = rules.sources()
         tasks = [asyncio.create_task(source.run()) for source in sources]
         await asyncio.gather(*(source.wait_synced() for source in sources))
+        await wait_for(lambda: rules._policies.known)
         try:
             yield rules
         finally:
