@@ -49,9 +49,9 @@ class Seen:
 
     ended: int = 0
 
-    def quantile(self, part: float) -> float:
+    def quantile(self, fraction: float) -> float:
         """Return a quantile of the lags in seconds."""
-        wanted, total = part * sum(self.lags), 0
+        wanted, total = fraction * sum(self.lags), 0
         for bucket, number in enumerate(self.lags):
             total += number
             if total >= wanted:
@@ -234,7 +234,7 @@ async def measure(streams: int, rate: float, seconds: float) -> None:
         ours.send("stop")
         seen, _ = await asyncio.to_thread(ours.recv)
         clients.join()
-    quantiles = " / ".join(f"{1000 * seen.quantile(part):.0f}" for part in (0.5, 0.99, 1.0))
+    quantiles = " / ".join(f"{1000 * seen.quantile(fraction):.0f}" for fraction in (0.5, 0.99, 1.0))
     cpu = ", ".join(f"{name} {value / taken:.2f}" for name, value in spent.items())
     print(
         f"| {streams} | {changes / taken:.0f} | {seen.events / taken:.0f} "

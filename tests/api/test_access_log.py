@@ -1,4 +1,4 @@
-"""Metrics and the access log of requests, and what /readyz tells."""
+"""Metrics and the access log of requests, and what /readyz reports."""
 
 import asyncio
 import logging

@@ -52,7 +52,7 @@ KNOWN: dict[str, list[str]] = {"namespace": ["default"], "name": NAMES, "kind": 
 """Values of path parameters that exist, drawn besides any others: else nearly all would be 404."""
 
 MAX_URL = 16_000
-"""The listener rejects much longer ones, whatever they ask for."""
+"""The listener rejects much longer ones, for any path."""
 
 STEADY = settings.default is not None and settings.default.derandomize
 EXAMPLES = 8 if STEADY else 200

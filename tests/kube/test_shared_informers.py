@@ -108,7 +108,7 @@ class World:
         )
 
     def kept(self) -> set[str]:
-        """Keys in the informer's store, whichever view one asks."""
+        """Keys in the informer's store, through any view."""
         factory = self.informers.for_shard(next(iter(self.controllers)))
         return {
             thing.metadata.key for thing in factory.informer(CONFIGMAPS, Thing, owner_key=owner_of)

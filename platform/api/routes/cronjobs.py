@@ -79,7 +79,7 @@ class ManualJobIn(BaseModel):
     """A job to create now."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-by-hand"}]}
+        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-extra"}]}
     )
 
     name: str | None = Field(
