@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants
+.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi
 
 # The tests compile as much as they run without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,6 +68,11 @@ crds: venv
 api-types: venv
 	@echo "==> generating the table of the built-in types (needs tests/realkube/build and Go)"
 	@PYTHONPATH=tests $(PY) tests/tools/api_types.py
+
+# BREAK=1 allows changes that break clients.
+openapi: venv
+	@echo "==> writing the description of the REST API, docs/openapi.json"
+	@$(PY) tests/tools/openapi.py $(if $(BREAK),--break)
 
 invariants: venv
 	@echo "==> updating docs/invariants.md from the tests"

@@ -4,28 +4,30 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 
 from ..kube.client.client import Client
+from ..machinery.clock import Clock
 from ..model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ..store.commands import CommandStore
-from . import problems
+from ..store.history import HistoryStore
+from ..store.usage import UsageStore
 from .audit import note_operation
 from .auth import AccessReviewer
 from .caches import Caches
 from .caller import AuthenticatedCaller
+from .command_waits import CommandWaits
 from .commands import CommandService
 from .container_logs import LogStreams
+from .idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
 from .identity import CALLER, Callers, SecuritySettings
 from .job_kinds import KINDS, JobKind
 from .job_summaries import JobKindName
+from .metrics import ApiMetrics
 from .problems import ProblemError
-from .schemas.problem import Problem
+from .streams import Streams
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
-}
+PROBLEMS: dict[int | str, dict[str, Any]] = {}
 Namespace = Annotated[str, Path(max_length=63, pattern=f"^{DNS1123_LABEL}$")]
 Name = Annotated[str, Path(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
@@ -42,7 +44,14 @@ class AppState:
     callers: Callers
     security: SecuritySettings
     commands: CommandService
+    waits: CommandWaits
+    idempotency: IdempotencyService
     store: CommandStore
+    history: HistoryStore
+    usage: UsageStore
+    clock: Clock
+    streams: Streams
+    metrics: ApiMetrics
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 
@@ -59,8 +68,23 @@ async def _caller(request: Request) -> AuthenticatedCaller:
     return caller
 
 
-async def _operation_id(request: Request) -> uuid.UUID:
-    id_ = uuid.uuid4()
+async def _operation_id(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias=HEADER,
+            min_length=1,
+            max_length=MAX_KEY,
+            pattern=PATTERN,
+            description="Repeated with the same key within 24 hours, the request is executed once, "
+            "and gets the same response.",
+        ),
+    ] = None,
+) -> uuid.UUID:
+    # The middleware has checked the header and claimed the key.
+    attempt = attempt_of(request.scope)
+    id_ = uuid.uuid4() if attempt is None else attempt.operation
     note_operation(request.scope, id_)
     return id_
 
@@ -70,6 +94,15 @@ def _job_kind(
     state: Annotated[AppState, Depends(_app_state)],
     _: Annotated[AuthenticatedCaller, Depends(_caller)],
 ) -> JobKind:
+    return served_kind(state, kind)
+
+
+def served_kind(state: AppState, kind: JobKindName) -> JobKind:
+    """Return the kind with this name.
+
+    Raises:
+        ProblemError: 404 if the cluster does not serve it.
+    """
     found = KINDS[kind]
     if not state.caches.of(kind).is_served:
         raise ProblemError(404, f"this cluster does not serve jobs of the kind {found.label}")

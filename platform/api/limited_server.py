@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -17,6 +17,11 @@ from ..httpserver.metrics import ListenerMetrics
 from .client_certificates import CERTIFICATE, parse_client_certificate
 from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
+
+STALL_TIMEOUT = 1.0
+"""Seconds of the shutdown for which a client that does not read is waited for."""
+ABORT_MARGIN = 1.0
+"""Seconds before the end of the shutdown at which responses are cut off."""
 
 
 class _Listener(BufferingListener):
@@ -35,8 +40,17 @@ class _Listener(BufferingListener):
 class LimitedServer(uvicorn.Server):
     """A uvicorn server that buffers each request before serving it."""
 
-    def __init__(self, config: uvicorn.Config, *, limits: Limits, metrics: ListenerMetrics) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        limits: Limits,
+        metrics: ListenerMetrics,
+        on_stop: Callable[[], None],
+    ) -> None:
+        """Call *on_stop* at the beginning of the shutdown, to end streams."""
         super().__init__(config)
+        self._on_stop = on_stop
         # The listener's own timeout must fire first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
         self._listener = _Listener(
@@ -57,7 +71,17 @@ class LimitedServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting connections and drain requests in flight."""
         self._listener.stop()
+        self._on_stop()
+        drain = self.config.timeout_graceful_shutdown or 0
+        loop = asyncio.get_running_loop()
+        timers = (
+            loop.call_later(min(STALL_TIMEOUT, drain), self._listener.abort_stalled),
+            # What is left ends as if its client had disconnected, which is not an error.
+            loop.call_later(max(drain - ABORT_MARGIN, 0.0), self._listener.abort_all),
+        )
         await super().shutdown(sockets)
+        for timer in timers:
+            timer.cancel()
         self._listener.abort_all()
 
 

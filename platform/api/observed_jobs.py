@@ -1,8 +1,9 @@
 """What the watch of Jobs has shown about executed Commands.
 
-The status of a Job names only the last Command that it executed, so whether a Command was executed
-is known from the sequence of versions, not from the latest one. It is complete only if the watch
-has shown every version since the Command was created: a list in between skips versions.
+The status of a Job holds the results of the last Commands of this API. Those of other versions of
+the controller name only the last Command, so whether a Command was executed is known from the
+sequence of versions, not from the latest one. It is complete only if the watch has shown every
+version since the Command was created: a list in between skips versions.
 """
 
 import asyncio
@@ -10,10 +11,15 @@ from collections import OrderedDict
 from typing import TypeVar
 
 from ..kube.informer.informer import Informer
-from ..model.controlled_resources import executed_commands
+from ..model.controlled_resources import (
+    OperationResult,
+    executed_commands,
+    operation_results,
+)
 from ..model.job import Job, JobStatus
 from ..model.meta import ObjectMeta
-from .caches import CachedJob
+from .job_views import CachedJob
+from .wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -30,9 +36,12 @@ class ObservedJobs:
         self._informer.add_event_handler(self._on_job)
         self._executed_phases: OrderedDict[str, str] = OrderedDict()
         """Phase that each Command led to, by uid."""
+        self._results: OrderedDict[str, OperationResult] = OrderedDict()
+        """Results by operation."""
         self._deleted: OrderedDict[str, None] = OrderedDict()
         """Uids of deleted Jobs."""
         self._changed = asyncio.Event()
+        self._wakeups = Wakeups()
 
     async def wait_synced(self) -> None:
         """Wait until the Jobs are listed."""
@@ -47,10 +56,27 @@ class ObservedJobs:
         """Return the phase that the Command led to, if a Job has executed it."""
         return self._executed_phases.get(command_uid)
 
+    def result(self, operation: str) -> OperationResult | None:
+        """Return what the controller did with the Command of *operation*, if it is known."""
+        return self._results.get(operation)
+
+    async def wait_result(self, operation: str, command_uid: str, *, timeout: float) -> None:
+        """Wait until the watch has shown that the Command was executed, at most *timeout*."""
+        with self._wakeups.listen(operation, command_uid) as woken:
+            if self.result(operation) is None and self.executed_phase(command_uid) is None:
+                try:
+                    await asyncio.wait_for(woken.wait(), timeout)
+                except TimeoutError:
+                    return
+
     def add_status(self, status: JobStatus) -> None:
         """Remember the Commands that *status*, which was read from the server, names."""
         for command in executed_commands(status):
             add_bounded(self._executed_phases, command.uid, command.phase)
+            self._wakeups.wake(command.uid)
+        for result in operation_results(status):
+            add_bounded(self._results, result.operation, result)
+            self._wakeups.wake(result.operation)
 
     async def wait_until_observed(self, key: str, uid: str, live: Job | None) -> None:
         """Wait until the watch has shown *live*, or if that is ``None``, the deletion of the Job.
@@ -70,11 +96,19 @@ class ObservedJobs:
         return _version(cached.metadata) >= _version(live.metadata)
 
     def _on_job(self, old: CachedJob | None, new: CachedJob | None) -> None:
-        if new is not None:
+        if new is None:
+            if old is not None:
+                add_bounded(self._deleted, old.metadata.uid, None)
+        elif old is None or _marks(old) != _marks(new):
             self.add_status(new.status)
-        elif old is not None:
-            add_bounded(self._deleted, old.metadata.uid, None)
         self._changed.set()
+
+
+def _marks(job: CachedJob) -> tuple[object, ...]:
+    """Return what shows executed Commands."""
+    status = job.status
+    marks = status.controlled_resources
+    return marks, status.state.message, status.state.phase
 
 
 def add_bounded(cache: OrderedDict[str, T], key: str, value: T, *, size: int = CACHE_SIZE) -> None:

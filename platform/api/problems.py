@@ -49,7 +49,7 @@ class ProblemError(Exception):
     """An error response with *status* and *detail*.
 
     *errors* lists invalid fields of the body as ``{"field", "message"}``; *retry_after* is the
-    ``Retry-After`` header in seconds.
+    ``Retry-After`` header in seconds; *allowed_phases* are those in which the request is allowed.
     """
 
     def __init__(
@@ -59,12 +59,14 @@ class ProblemError(Exception):
         *,
         errors: tuple[dict[str, str], ...] = (),
         retry_after: float | None = None,
+        allowed_phases: tuple[str, ...] = (),
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.errors = errors
         self.retry_after = retry_after
+        self.allowed_phases = allowed_phases
 
 
 def invalid_fields(*errors: tuple[str, str]) -> ProblemError:
@@ -84,11 +86,19 @@ def _problem_body(status: int, detail: str) -> dict[str, object]:
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
-def to_response(problem: ProblemError) -> JSONResponse:
-    """Return the response that *problem* describes."""
+def describe(problem: ProblemError) -> dict[str, object]:
+    """Return the body of the response that *problem* describes."""
     body = _problem_body(problem.status, problem.detail)
     if problem.errors:
         body["errors"] = list(problem.errors)
+    if problem.allowed_phases:
+        body["allowed_phases"] = list(problem.allowed_phases)
+    return body
+
+
+def to_response(problem: ProblemError) -> JSONResponse:
+    """Return the response that *problem* describes."""
+    body = describe(problem)
     headers = {}
     if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -109,7 +119,8 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
     )
 
 
-def _from_api_error(error: ApiError) -> ProblemError:
+def from_api_error(error: ApiError) -> ProblemError:
+    """Return the problem that a rejection by the API server is for the caller."""
     if isinstance(error, CallerUnauthorizedError):
         return ProblemError(401, "the cluster rejects this token")
     if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE.search(error.message):
@@ -147,11 +158,13 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return to_response(ProblemError(error.status_code, str(error.detail)))
+        response = to_response(ProblemError(error.status_code, str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(ApiError)
     async def _api_error(_: Request, error: ApiError) -> JSONResponse:
-        return to_response(_from_api_error(error))
+        return to_response(from_api_error(error))
 
     @app.exception_handler(ConnectionLostError)
     async def _connection_lost(_: Request, error: ConnectionLostError) -> JSONResponse:

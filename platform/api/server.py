@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import uvicorn
+from prometheus_client import CollectorRegistry
 
 from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
@@ -20,15 +22,25 @@ from ..machinery.file_watcher import FileWatcher
 from ..machinery.serving_certificate import KeyPairFiles, ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
+from ..store.history import HistoryStore
+from ..store.idempotency import IdempotencyStore
 from ..store.migrations import MIGRATIONS
+from ..store.usage import UsageStore
 from .app import create_app
 from .auth import AccessReviewer
 from .caches import Caches
 from .client_certificates import accept_client_certificates
+from .command_waits import CommandWaits
 from .commands import CommandService
 from .dependencies import AppState
+from .history_tasks import HistorySettings, run_history
+from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
+from .metrics import ApiMetrics
+from .queue_summaries import summarize_queue
+from .routes.watch import QUEUES_KIND
+from .streams import Streams, StreamSettings
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +74,20 @@ class ApiSettings:
     limits: Limits = field(default_factory=Limits)
     """Limits of the listener."""
 
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    """Limits of server-sent events."""
+
+    access_log: bool = False
+    """Whether each request is logged."""
+
+    registry: CollectorRegistry | None = None
+    """Where the metrics are exported."""
+
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counters of rejected connections and requests."""
+
+    history: HistorySettings = field(default_factory=HistorySettings)
+    """Whether the history of jobs is recorded, and how much of it is kept."""
 
 
 class _Server(LimitedServer):
@@ -93,8 +117,11 @@ async def serve(
     try:
         store = CommandStore(database)
         caches = Caches(client)
-        commands = CommandService(client, store, caches.jobs, clock=clock)
+        commands = CommandService(client, store, caches, clock=clock)
+        idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
+        waits = CommandWaits(caches, commands.outcomes)
         reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
+        metrics = ApiMetrics(settings.registry)
         state = AppState(
             client=client,
             caches=caches,
@@ -102,7 +129,14 @@ async def serve(
             callers=Callers(client, reviewer, settings.security, clock=clock),
             security=settings.security,
             commands=commands,
+            waits=waits,
+            idempotency=idempotency,
             store=store,
+            streams=_new_streams(caches, settings, clock, metrics),
+            metrics=metrics,
+            history=HistoryStore(database),
+            usage=UsageStore(database),
+            clock=clock,
         )
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
@@ -111,10 +145,14 @@ async def serve(
             tasks.create_task(supervise("rest caches", caches.run))
             work = partial(commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
+            tasks.create_task(supervise("rest streams", state.streams.run))
+            tasks.create_task(idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
+            work = partial(run_history, client, database, settings.history, clock=clock)
+            tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
             _log_address(settings)
@@ -125,6 +163,7 @@ async def serve(
             finally:
                 # Drain requests in flight before closing the listener.
                 server.should_exit = True
+                waits.stop()
                 await serving
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)
@@ -191,10 +230,22 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
+def _new_streams(
+    caches: Caches, settings: ApiSettings, clock: Clock, metrics: ApiMetrics
+) -> Streams:
+    """Create the streams of all kinds of jobs, and of queues."""
+    streams = Streams(clock=clock, settings=settings.streams, metrics=metrics.streams)
+    encode = msgspec.json.encode
+    for name, cache in caches.kinds.items():
+        streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
+    streams.add_feed(QUEUES_KIND, caches.queues, summarize_queue, encode=encode)
+    return streams
+
+
 def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
     """Create the HTTP server."""
     config = uvicorn.Config(
-        create_app(state),
+        create_app(state, access_log=settings.access_log),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -203,4 +254,9 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
     )
     config.load()
     config.ssl = tls
-    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics)
+    return _Server(
+        config,
+        limits=settings.limits,
+        metrics=settings.listener_metrics,
+        on_stop=state.streams.stop,
+    )

@@ -128,7 +128,11 @@ class BatchJobController:
             manages_default=settings.manages_default,
         )
         self._expired = ExpiredJobs(
-            client, jobs=self._jobs, clock=self._clock, metrics=self._metrics
+            client,
+            jobs=self._jobs,
+            clock=self._clock,
+            metrics=self._metrics,
+            waits_for_history=self._settings.ttl_waits_for_history,
         )
 
     def _create_informers(self) -> None:

@@ -30,6 +30,10 @@ class BatchJobSettings:
     """Delete finished Jobs of any controller after ``spec.ttlSecondsAfterFinished``. Off by
     default, because kube-controller-manager does that."""
 
+    ttl_waits_for_history: bool = False
+    """Whether an expired Job is deleted only after the recorder of the history has annotated it, or
+    ten minutes later."""
+
     workers: int = 5
     """Number of workers; two workers never process the same Job."""
 

@@ -8,6 +8,7 @@ from ..kube.informer.informer import Informer
 from ..machinery.clock import Clock
 from ..model import times
 from ..model.names import BATCH_JOBS
+from ..model.recorded import seconds_to_wait
 from .conditions import finished_condition
 from .core_types import Job
 from .metrics import BatchJobMetrics
@@ -22,8 +23,10 @@ class FinishTimeError(ValueError):
     """A finished Job has no time at which it finished."""
 
 
-def expiry_time(job: Job) -> float | None:
+def expiry_time(job: Job, *, waits_for_history: bool = False) -> float | None:
     """Return when *job* is to be deleted, in seconds since the epoch; ``None`` if it is not.
+
+    With *waits_for_history* that is later as long as the recorder has not annotated the Job.
 
     Raises:
         FinishTimeError: the terminal condition has no valid transition time.
@@ -36,6 +39,9 @@ def expiry_time(job: Job) -> float | None:
         finished_at = times.parse(condition.last_transition_time or "").timestamp()
     except times.TimeError as error:
         raise FinishTimeError(f"cannot determine when {job.metadata.key} finished") from error
+    if waits_for_history:
+        recorded = job.status.completion_time or condition.last_transition_time or ""
+        return seconds_to_wait(job.metadata.annotations, recorded, finished_at + ttl)
     return finished_at + ttl
 
 
@@ -43,12 +49,19 @@ class ExpiredJobs:
     """Processes the keys of finished Jobs with a time to live."""
 
     def __init__(
-        self, client: Client, *, jobs: Informer[Job], clock: Clock, metrics: BatchJobMetrics
+        self,
+        client: Client,
+        *,
+        jobs: Informer[Job],
+        clock: Clock,
+        metrics: BatchJobMetrics,
+        waits_for_history: bool = False,
     ) -> None:
         self._client = client
         self._jobs = jobs
         self._clock = clock
         self._metrics = metrics
+        self._waits_for_history = waits_for_history
 
     async def reconcile(self, key: str) -> float | None:
         """Delete the Job if it has expired; else return the seconds until it does.
@@ -91,7 +104,7 @@ class ExpiredJobs:
 
     def _remaining(self, job: Job) -> float | None:
         """Return the seconds until *job* expires; not positive once it has."""
-        expires_at = expiry_time(job)
+        expires_at = expiry_time(job, waits_for_history=self._waits_for_history)
         if expires_at is None:
             return None
         now = self._clock.now().timestamp()

@@ -6,6 +6,8 @@ Each command imports its component when it runs, to start fast.
 import asyncio
 import ipaddress
 import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +25,8 @@ from .flag_groups import (
     Version,
 )
 from .go_flags import command_from_groups
+from .history_flags import HistoryElectionFlags, HistoryFlags
+from .leader_election import election_client
 from .manager import Telemetry, exit_on_error, new_client, parse_http_limits, run_components
 from .process import SHUTDOWN_TIMEOUT, on_termination, run
 from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
@@ -30,6 +34,7 @@ from .rest_flags import RestFlags, RestProcessFlags, SecurityFlags
 if TYPE_CHECKING:
     from ..agent.settings import AgentSettings
     from ..httpserver.limits import Limits
+    from ..machinery.leader_election import LeaderElector
     from ..machinery.serving_certificate import KeyPairFiles
     from .health import Endpoint
 
@@ -249,11 +254,43 @@ def _key_pair(
     return None
 
 
-def _api(flags: RestFlags, security: SecurityFlags, process: RestProcessFlags) -> None:
+@asynccontextmanager
+async def _history_electors(
+    history: HistoryFlags,
+    election: HistoryElectionFlags,
+    cluster: ClusterFlags,
+    *,
+    telemetry: Telemetry,
+) -> "AsyncIterator[Callable[[], LeaderElector] | None]":
+    """Provide candidates for the Lease of the recorder, one per term; ``None`` without election.
+
+    Raises:
+        ConfigError: no valid credentials were found.
+    """
+    config = election.settings()
+    if config is None or not history.record_history:
+        yield None
+        return
+    from ..machinery.clock import BoottimeClock
+    from ..machinery.leader_election import LeaderElectionMetrics, LeaderElector
+
+    metrics, clock = LeaderElectionMetrics(telemetry.registry), BoottimeClock()
+    async with election_client(config, cluster, "api", telemetry=telemetry) as client:
+        yield lambda: LeaderElector(client, config, clock=clock, metrics=metrics)
+
+
+def _api(
+    flags: RestFlags,
+    security: SecurityFlags,
+    history: HistoryFlags,
+    election: HistoryElectionFlags,
+    process: RestProcessFlags,
+) -> None:
     """Serve the REST command API, with /livez and /readyz."""
     from ..api.client_certificates import ClientCaError
     from ..api.cors import OriginPatternError
     from ..api.server import ApiSettings, CertificateFilesError, serve
+    from ..api.streams import StreamSettings
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError
@@ -262,6 +299,9 @@ def _api(flags: RestFlags, security: SecurityFlags, process: RestProcessFlags) -
     logs.configure(log_format=process.log_format, level=process.log_level)
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, process.metrics_address, process.http_limits)
+    with exit_on_error(ValueError):
+        election.settings()
+        recorded = history.settings(telemetry.registry)
     listener = _bind_or_inherit(flags.listen_fd, flags.listen_address)
     cluster = ClusterFlags(kubeconfig=flags.kubeconfig)
 
@@ -269,8 +309,10 @@ def _api(flags: RestFlags, security: SecurityFlags, process: RestProcessFlags) -
         async with (
             serve_endpoints(endpoints),
             new_client(cluster, "api", metrics=telemetry.client_metrics) as client,
+            _history_electors(history, election, cluster, telemetry=telemetry) as elector,
         ):
-            await serve(client, settings, clock=SystemClock(), ready=ready)
+            electing = replace(settings, history=replace(recorded, new_elector=elector))
+            await serve(client, electing, clock=SystemClock(), ready=ready)
 
     errors = (
         CannotListenError,
@@ -292,6 +334,12 @@ def _api(flags: RestFlags, security: SecurityFlags, process: RestProcessFlags) -
             security=security.settings(tls=pair is not None),
             limits=limits,
             listener_metrics=telemetry.listener_metrics,
+            streams=StreamSettings(
+                max_streams=process.max_streams,
+                max_streams_per_caller=process.max_streams_per_caller,
+            ),
+            access_log=process.access_log,
+            registry=telemetry.registry,
         )
         run(main)
 

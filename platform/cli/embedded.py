@@ -35,11 +35,16 @@ CONTROLLERS_FLAGS = (
     "--manage-all-jobs",
     "--gang-scheduler-name=volcano",
     "--mpi-kubectl-delivery-image=busybox",
+    "--ttl-waits-for-history",
 )
 """No other controller reconciles the Jobs, CronJobs and training jobs of this cluster. The init
 container with kubectl exits at once: pods cannot reach the API server."""
+API_FLAGS = ("--record-history", "--no-leader-elect")
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
+API_FLAGS = ("--caller-rate=0",)
+"""All callers are one user."""
+
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
 """Components with their own credentials."""
 
@@ -215,7 +220,7 @@ class EmbeddedCluster:
             ComponentSpec(
                 name="api",
                 arguments=self._client_arguments(
-                    "api", "--store", store, "--listen-fd", str(rest), *limits
+                    "api", "--store", store, "--listen-fd", str(rest), *API_FLAGS, *limits
                 ),
                 descriptors=[rest],
                 environment=environment,

@@ -119,12 +119,21 @@ class SecurityFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestProcessFlags:
-    """Metrics, limits and logs of the process."""
+    """Metrics, limits, streams and logs of the process."""
 
     metrics_address: Annotated[
         str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
     ] = ""
     http_limits: HttpLimits = ""
+    max_streams: Annotated[
+        int, typer.Option(min=0, help="Open event streams; fewer than connections.")
+    ] = 800
+    max_streams_per_caller: Annotated[
+        int, typer.Option(min=0, help="Open event streams of one user.")
+    ] = 100
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log each request, without values of its query.")
+    ] = False
     log_format: LogFormat = "text"
     log_level: LogLevel = "INFO"
     version: Version = False

@@ -183,6 +183,12 @@ class BufferingConnection(LimitedConnection):
     def on_headers_complete(self) -> None:
         """The headers are complete; the body follows."""
         self._in_header, self._in_body, self._size = False, True, 0
+        lines = sum(len(name) + len(value) for name, value in self._headers)
+        if len(self._url) + lines > MAX_HEADER_SIZE:
+            # They may have arrived in one piece, before which nothing was counted.
+            self.listener.count_rejection("header_too_large")
+            self.reject(431)
+            return
         headers = {name.lower(): value for name, value in self._headers}
         self._body_limit = self.listener.body_limit_of(self, headers)
         has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers

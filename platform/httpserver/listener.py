@@ -234,6 +234,12 @@ class Listener(ABC):
         for connection in list(self._open):
             connection.abort()
 
+    def abort_stalled(self) -> None:
+        """Close all connections whose client does not read its response."""
+        for connection in list(self._open):
+            if connection.stalled_since is not None:
+                connection.abort()
+
     def error_content(self, status: int) -> tuple[str, bytes]:
         """Return content type and body of an error response."""
         return "text/plain; charset=utf-8", f"{explain(status)}\n".encode()

@@ -75,9 +75,6 @@ ACTIONS: Mapping[str, JobAction] = {
 }
 """Actions that a policy may name; any other action has no effect on a job."""
 
-COMMAND_ACTIONS = frozenset(name for name, row in ACTIONS.items() if row.target is Target.JOB)
-"""Actions that a Command may name: a Command has no field for a task, pod or partition."""
-
 
 def transitions_from(phase: JobPhase) -> Mapping[str, Transition]:
     """Return the transitions of a job in *phase*, by action."""

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..model import times
-from ..model.controlled_resources import executed_commands
+from ..model.controlled_resources import executed_commands, operation_results
 from ..model.job import FINAL_PHASES, Action, JobPhase
 from ..model.pod import PodPhase
+from ..model.recorded import seconds_to_wait
 from . import podgroups, policies, status
-from .actions import ACTIONS, COMMAND_ACTIONS, Transition
+from .actions import Transition
 from .effects import (
     CreatePodGroup,
     CreatePods,
@@ -37,7 +38,13 @@ from .effects import (
 from .job_view import CommandRef, JobView
 from .phases import RULES, SyncMode
 from .pod_info import LifecycleEvent, PodInfo
-from .restarts import SUSPENDED, target_for_event
+from .restarts import (
+    SUSPENDED,
+    InvalidTarget,
+    RestartTarget,
+    target_for_command,
+    target_for_event,
+)
 
 
 def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
@@ -71,7 +78,12 @@ def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
 
 
 def _was_executed(view: JobView, command: CommandRef) -> bool:
-    return any(each.uid == command.uid for each in executed_commands(view.job.status))
+    """Return whether the status shows that the Command, or an earlier one for the same operation of
+    the REST API, was executed or refused."""
+    if any(each.uid == command.uid for each in executed_commands(view.job.status)):
+        return True
+    results = operation_results(view.job.status) if command.operation else ()
+    return any(each.operation == command.operation for each in results)
 
 
 def _apply_suspend(view: JobView) -> list[Effect]:
@@ -105,18 +117,26 @@ def _transition_for(view: JobView, action: str) -> Transition | None:
 
 
 def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
-    """Execute a Command."""
-    transition = (
-        _transition_for(view, command.action) if command.action in COMMAND_ACTIONS else None
-    )
+    """Execute a Command, or report why it cannot be executed."""
+    transition = _transition_for(view, command.action)
+    target = _command_target(view, command)
     effects: list[Effect] = []
-    if transition is not None:
-        message = f"Command {command.name} ({command.uid})"
+    if isinstance(target, InvalidTarget) or transition is None:
+        result = _why_without_effect(view, command)
+        if isinstance(target, InvalidTarget):
+            result = target.reason
+        if command.operation:
+            refused = status.with_refusal(view.job.status, command.operation, result)
+            effects.append(SetStatus(refused, immediate=True))
+    else:
+        if not target.is_whole_job and (pods := tuple(view.pods_to_restart())):
+            return [DeletePods(pods)]  # the next restart replaces the target of this one
+        message = target.message(f"Command {command.name} ({command.uid})")
         new = status.apply_transition(
-            view, transition, reason=command.action, message=message, command=command
+            view, transition, reason=command.action, message=message, command=command, target=target
         )
         effects.append(SetStatus(new, immediate=True))
-    result = "carried out" if transition else _why_ignored(view, command)
+        result = "carried out"
     return [
         *effects,
         RecordEvent(Reason.COMMAND_ISSUED, f"Command {command.action} received: {result}"),
@@ -125,12 +145,18 @@ def _apply_command(view: JobView, command: CommandRef) -> list[Effect]:
     ]
 
 
-def _why_ignored(view: JobView, command: CommandRef) -> str:
-    """Return why the Command has no effect."""
+def _command_target(view: JobView, command: CommandRef) -> RestartTarget | InvalidTarget:
     if command.action not in set(Action):
-        return "there is no such action"
-    if command.action in ACTIONS.keys() - COMMAND_ACTIONS:
-        return "it changes nothing, because a Command names no pods"
+        return InvalidTarget("there is no such action")
+    if command.job_uid not in ("", view.job.metadata.uid):
+        return InvalidTarget("it is for an earlier job of this name")
+    if command.action not in RULES[view.phase].transitions:
+        return InvalidTarget(_why_without_effect(view, command))
+    return target_for_command(command, view.pod_tracker, version=view.job.status.version)
+
+
+def _why_without_effect(view: JobView, command: CommandRef) -> str:
+    """Return why a valid Command has no effect."""
     if command.action == Action.RESUME_JOB and view.job.spec.suspend:
         return "it changes nothing as long as spec.suspend is true"
     return f"it changes nothing in phase {view.phase}"
@@ -368,4 +394,7 @@ def _apply_ttl(view: JobView) -> Iterator[Effect]:
     if ttl is None or view.phase not in FINAL_PHASES or not ended.last_transition_time:
         return
     left = (times.parse(ended.last_transition_time) - view.now).total_seconds() + ttl
+    if view.ttl_waits_for_history:
+        annotations = view.job.metadata.annotations
+        left = seconds_to_wait(annotations, ended.last_transition_time, left)
     yield RequeueAfter(left) if left > 0 else DeleteJob()

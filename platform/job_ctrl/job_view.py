@@ -9,16 +9,7 @@ from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .effects import Reason
 from .pod_info import PodCounts, PodInfo, PodReader
-from .restarts import RestartTarget, target_from_status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandRef:
-    """A Command for the job."""
-
-    name: str
-    uid: str
-    action: str
+from .restarts import CommandRef, RestartTarget, target_from_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +30,8 @@ class JobView:
     """The plugins' objects are not synced since the spec changed or the controller started."""
     pvcs_stale: bool = False
     """The PersistentVolumeClaims of the job's volumes are not synced, likewise."""
+    ttl_waits_for_history: bool = False
+    """An expired job is deleted once the recorder of the history has annotated it."""
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """Errors of the last attempts, by reason."""
 
@@ -109,3 +102,6 @@ class JobView:
     def pod_counts(self) -> PodCounts:
         """Counts of the job's pods."""
         return self.pod_tracker.counts(self.job.status.version, keep_finished=self.keeps_finished)
+
+
+__all__ = ["CommandRef", "JobView"]

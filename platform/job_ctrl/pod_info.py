@@ -173,6 +173,10 @@ class PodReader(Protocol):
         """Return the finished pods, of any version."""
         ...
 
+    def terminating(self) -> Iterator[PodInfo]:
+        """Return the pods that are being deleted or whose deletion was requested."""
+        ...
+
     def excess(self) -> Iterator[PodInfo]:
         """Return the pods beyond the replicas of their task, and those that a kubelet rejected."""
         ...

@@ -4,17 +4,45 @@
 also sets the mark ``RESTART_TARGET``, from which a new leader continues the restart.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..model.controlled_resources import RESTART_TARGET
 from ..model.job import JobStatus
+from ..model.names import PARTITION, POD, TASK
 from .actions import ACTIONS, Target
-from .pod_info import LifecycleEvent, PodInfo
+from .pod_info import LifecycleEvent, PodInfo, PodReader
 
 SUSPENDED = "Suspended"
 """``state.reason`` of a job that ``spec.suspend`` has stopped."""
 
 _PARTS = frozenset(Target) - {Target.JOB}
+
+_ANNOTATIONS: Mapping[Target, frozenset[Target]] = {
+    Target.JOB: frozenset(),
+    Target.TASK: frozenset({Target.TASK}),
+    Target.POD: frozenset({Target.POD}),
+    Target.PARTITION: frozenset({Target.TASK, Target.PARTITION}),
+}
+"""What a Command must name for an action with this target; it may name nothing else."""
+_ANNOTATION = {Target.TASK: TASK, Target.POD: POD, Target.PARTITION: PARTITION}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRef:
+    """A Command for the job."""
+
+    name: str
+    uid: str
+    action: str
+    task: str = ""
+    pod: str = ""
+    partition: str = ""
+    """What it restarts, by its annotations."""
+    operation: str = ""
+    """The operation of the REST API that it belongs to, if any."""
+    job_uid: str = ""
+    """Uid of the job that it is for; empty for any job of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +81,41 @@ def target_for_event(action: str, event: LifecycleEvent) -> RestartTarget | None
         return RestartTarget()
     name = _target_name(kind, event)
     return RestartTarget(kind, name) if name else None
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidTarget:
+    """Why a Command concerns no pods."""
+
+    reason: str
+
+
+def target_for_command(
+    command: CommandRef, pods: PodReader, *, version: int
+) -> RestartTarget | InvalidTarget:
+    """Return what *command*, whose action is one of jobs, concerns; *version* is the job's."""
+    kind = ACTIONS[command.action].target
+    given = {
+        Target.TASK: command.task,
+        Target.POD: command.pod,
+        Target.PARTITION: command.partition,
+    }
+    needed = _ANNOTATIONS[kind]
+    for part, value in given.items():
+        if bool(value) != (part in needed):
+            names = "names no" if part in needed else "must not name a"
+            return InvalidTarget(f"it {names} {part} (annotation {_ANNOTATION[part]})")
+    if kind is Target.JOB:
+        return RestartTarget()
+    is_partition = kind is Target.PARTITION
+    name = f"{command.task}/{command.partition}" if is_partition else given[kind]
+    target = RestartTarget(kind, name)
+    known = [*pods.active(), *pods.finished()]
+    if any(pod.version == version and target.matches(pod) for pod in known):
+        return target
+    if any(target.matches(pod) for pod in (*known, *pods.terminating(), *pods.excess())):
+        return InvalidTarget(f"the pods of {kind} {name} are being deleted or have finished before")
+    return InvalidTarget(f"the job has no pods of {kind} {name}")
 
 
 def target_from_status(status: JobStatus) -> RestartTarget:

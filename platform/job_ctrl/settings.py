@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from ..machinery.change_rate import ChangeRate
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
+from .metrics import JobMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +31,27 @@ class JobSettings:
     max_status_delay: float = 30.0
     """Maximum of that delay under load, when the next transition mostly writes the counts."""
 
+    ttl_waits_for_history: bool = False
+    """Whether an expired job is deleted only after the recorder of the history has annotated it, or
+    ten minutes later."""
+
     pvc_recheck_interval: float = 2.0
     """Seconds between two checks for a missing PersistentVolumeClaim."""
+
+    place_at_creation: bool = False
+    """Whether pods of gangs that fit are created with their node."""
 
     reconcile_timeout: float = RECONCILE_TIMEOUT
     """Seconds after which a reconcile is cancelled and retried."""
 
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
+
+    change_rate: ChangeRate | None = None
+    """Rate of changes of all jobs of the process, if several controllers share it."""
+
+    metrics: JobMetrics | None = None
+    """Metrics that several controllers share; then *registry* is not used."""
 
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queue, if any."""

@@ -17,6 +17,8 @@ from ..model.controlled_resources import (
     PLUGIN_PREFIX,
     PVC_PREFIX,
     RESTART_TARGET,
+    OperationResult,
+    with_result,
 )
 from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
 from ..model.pod import FINISHED, PodPhase
@@ -83,7 +85,7 @@ def apply_transition(
         version=before.version + transition.bumps_version,
         retry_count=before.retry_count + transition.counts_as_retry,
         controlled_resources=_update_marks(
-            before.controlled_resources,
+            before,
             transition,
             command=command,
             target=target,
@@ -96,20 +98,30 @@ def apply_transition(
 
 
 def _update_marks(
-    marks: Mapping[str, str],
+    before: JobStatus,
     transition: Transition,
     *,
     command: CommandRef | None,
     target: RestartTarget | None,
     keep_target: bool,
 ) -> dict[str, str]:
-    """Return *marks* with those of a transition, which replace earlier ones of the same key."""
+    """Return the marks with those of a transition, which replace earlier ones of the same key."""
+    marks: Mapping[str, str] = before.controlled_resources
+    if command is not None and command.operation:
+        result = OperationResult(operation=command.operation, executed=True, text=transition.to)
+        marks = with_result(before, result)
     updated = {key: value for key, value in marks.items() if keep_target or key != RESTART_TARGET}
     if command is not None:
         updated |= {COMMAND_UID: command.uid, COMMAND_PHASE: transition.to}
     if target is not None and not target.is_whole_job:
         updated[RESTART_TARGET] = target.mark
     return updated
+
+
+def with_refusal(status: JobStatus, operation: str, reason: str) -> JobStatus:
+    """Return the status after the Command of *operation* was not executed, because of *reason*."""
+    result = OperationResult(operation=operation, executed=False, text=reason)
+    return msgspec.structs.replace(status, controlled_resources=with_result(status, result))
 
 
 def update_counts(view: JobView) -> JobStatus:

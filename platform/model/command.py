@@ -5,8 +5,11 @@ The controller of the target executes the Command, then deletes it.
 
 from .base import ApiStruct
 from .meta import ObjectMeta, OwnerReference
-from .names import JOBS, QUEUES, Resource
+from .names import JOBS, OPERATION, QUEUES, Resource
 from .validation import dns1123_subdomain_error
+
+MAX_OPERATION = 36
+"""Maximum length of the id of an operation, a UUID."""
 
 
 class Command(ApiStruct, frozen=True):
@@ -25,6 +28,12 @@ class Command(ApiStruct, frozen=True):
             kind.api_version,
             kind.kind,
         )
+
+    @property
+    def operation(self) -> str:
+        """The operation of the REST API that created the Command; empty if there is none."""
+        operation = self.metadata.annotations.get(OPERATION, "")
+        return operation if len(operation) <= MAX_OPERATION else ""
 
     @property
     def sort_key(self) -> tuple[str, int]:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from .job import JobStatus
 
 PLUGIN_PREFIX = "plugin-"
@@ -19,6 +21,12 @@ COMMAND_UID = "batholith-command-uid"
 """Key of the uid of the last Command that changed the job's phase."""
 COMMAND_PHASE = "batholith-command-phase"
 """Key of the phase that this Command led to."""
+OPERATIONS = "batholith-operations"
+"""Key of the results of the last Commands that name an operation (annotation
+``batholith.io/operation``), oldest first, as JSON: a Command that is created again for the same
+operation is not executed again."""
+MAX_OPERATIONS = 8
+"""Maximum number of these results."""
 RESTART_TARGET = "batholith-restart-target"
 """Key of what the last restart replaces, if not the whole job: ``task/NAME``, ``pod/NAME`` or
 ``partition/TASK/ID``."""
@@ -32,6 +40,36 @@ class ExecutedCommand:
 
     uid: str
     phase: str
+
+
+class OperationResult(msgspec.Struct, frozen=True, array_like=True):
+    """What the job controller did with the Command of an operation."""
+
+    operation: str
+    executed: bool
+    text: str
+    """The phase that an executed Command led to, else the reason why it was not executed."""
+
+
+_RESULTS = msgspec.json.Decoder(tuple[OperationResult, ...])
+
+
+def operation_results(status: JobStatus) -> tuple[OperationResult, ...]:
+    """Return the results of operations that *status* holds, oldest first."""
+    mark = status.controlled_resources.get(OPERATIONS)
+    if mark is None:
+        return ()
+    try:
+        return _RESULTS.decode(mark)
+    except msgspec.MsgspecError:
+        return ()  # written by another client
+
+
+def with_result(status: JobStatus, result: OperationResult) -> dict[str, str]:
+    """Return the marks of *status* with *result* as the last one."""
+    results = (*operation_results(status), result)[-MAX_OPERATIONS:]
+    mark = msgspec.json.encode(results).decode()
+    return {**status.controlled_resources, OPERATIONS: mark}
 
 
 def executed_commands(status: JobStatus) -> Iterator[ExecutedCommand]:

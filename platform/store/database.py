@@ -7,20 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
-Migration = Callable[[sa.Connection], None]
-
-SCHEMA_VERSION = sa.Table(
-    "schema_version",
-    sa.MetaData(),
-    sa.Column("only", sa.Integer, primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-)
-
 
 TRANSACTION_TIMEOUT = 1.5
 """Timeout of a transaction in seconds, including the wait for the thread."""
@@ -41,16 +33,13 @@ _BUSY_TIMEOUT = 1.0
 """Seconds SQLite waits for another process's lock; less than TRANSACTION_TIMEOUT, so that its
 error is reported."""
 
-_PERMANENT_ERRORS = (
+PERMANENT_ERRORS = (
     sa.exc.DataError,
     sa.exc.IntegrityError,
     sa.exc.NotSupportedError,
     sa.exc.ProgrammingError,
 )
 """Errors of the statement itself; a retry would fail, too."""
-
-_MIGRATION_LOCK_ID = 7_205_759_403
-"""Advisory lock that serializes migrations by replicas with a common PostgreSQL."""
 
 
 class StoreError(Exception):
@@ -63,6 +52,18 @@ class StoreUnavailableError(StoreError):
 
 class SchemaTooNewError(StoreError):
     """The schema is of a newer Batholith; downgrades are not supported."""
+
+
+class Migrations(Protocol):
+    """The migrations of a schema."""
+
+    def upgrade(self, db: sa.Connection) -> None:
+        """Upgrade the schema in the transaction of *db*, however many replicas do so.
+
+        Raises:
+            SchemaTooNewError: the schema is of a newer Batholith.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -94,27 +95,22 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reads")
         self._pending: list[_PendingWrite] = []
         self._writer: asyncio.Task[None] | None = None
-        self._migrated = False
+        self._migrated = asyncio.Event()
 
-    async def migrate(self, migrations: Sequence[Migration]) -> None:
-        """Migrate the schema to version ``len(migrations)``, each migration in one transaction.
-
-        Safe with several replicas: an advisory lock serializes them.
+    async def migrate(self, migrations: Migrations) -> None:
+        """Migrate the schema, in one transaction.
 
         Raises:
             StoreError: the database does not respond or denies access.
-            SchemaTooNewError: the schema version exceeds ``len(migrations)``.
+            SchemaTooNewError: the schema is of a newer Batholith.
         """
         with _store_errors(self._engine.url):
-            await self._submit(_create_version_table)
-            for number, migration in enumerate(migrations, start=1):
-                await self._submit(partial(_apply_migration, number=number, migration=migration))
-            version = await self._submit(_read_version)
-        if version > len(migrations):
-            raise SchemaTooNewError(
-                f"database schema is at version {version}, newest supported: {len(migrations)}"
-            )
-        self._migrated = True
+            await self._submit(migrations.upgrade)
+        self._migrated.set()
+
+    async def wait_migrated(self) -> None:
+        """Wait until :meth:`migrate` has succeeded."""
+        await self._migrated.wait()
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work*, which writes, in a transaction, rolled back if *work* raises.
@@ -157,7 +153,7 @@ class Database:
         self._engine.dispose()
 
     def _require_migrated(self) -> None:
-        if not self._migrated:
+        if not self._migrated.is_set():
             raise StoreUnavailableError("the store is not migrated yet")
 
     async def _checked(self, response: asyncio.Future[T]) -> T:
@@ -169,7 +165,7 @@ class Database:
             raise StoreUnavailableError(
                 f"no response from the store within {TRANSACTION_TIMEOUT} s"
             ) from error
-        except _PERMANENT_ERRORS:
+        except PERMANENT_ERRORS:
             raise
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             cause = getattr(error, "orig", None) or error
@@ -208,13 +204,20 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._executor, attempt)
 
 
+def insert_if_absent(db: sa.Connection, table: sa.Table) -> sa.Insert:
+    """Return an insert into *table* that skips rows whose key exists."""
+    if db.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
+
+
 def _run_all(works: Sequence[Callable[[sa.Connection], Any]], db: sa.Connection) -> list[Any]:
     return [work(db) for work in works]
 
 
 def _is_connection_error(error: Exception) -> bool:
     """Return whether each write of a transaction would fail with *error*."""
-    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, _PERMANENT_ERRORS)
+    return isinstance(error, sa.exc.DBAPIError) and not isinstance(error, PERMANENT_ERRORS)
 
 
 def _transact(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
@@ -279,30 +282,3 @@ def _set_durable_pragmas(connection: object, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
-
-
-def _lock_schema(db: sa.Connection) -> None:
-    """Lock the schema until the transaction ends; SQLite's write lock suffices there."""
-    if db.dialect.name == "postgresql":
-        db.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK_ID)))
-
-
-def _create_version_table(db: sa.Connection) -> None:
-    _lock_schema(db)
-    SCHEMA_VERSION.create(db, checkfirst=True)
-
-
-def _read_version(db: sa.Connection) -> int:
-    return db.execute(sa.select(SCHEMA_VERSION.c.version)).scalar() or 0
-
-
-def _apply_migration(db: sa.Connection, *, number: int, migration: Migration) -> None:
-    _lock_schema(db)
-    version = _read_version(db)
-    if version >= number:
-        return
-    migration(db)
-    if version:
-        db.execute(sa.update(SCHEMA_VERSION).values(version=number))
-    else:
-        db.execute(sa.insert(SCHEMA_VERSION).values(only=1, version=number))

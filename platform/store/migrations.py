@@ -1,29 +1,103 @@
-"""Schema migrations, in order; append, never edit."""
+"""Schema migrations by Alembic; the revisions are in ``alembic/versions``.
+
+A release before Alembic numbered its migrations in the table ``schema_version``: its database is
+adopted at the revision of that number. The table stays and always holds the number of the revision,
+so that an earlier release refuses a database that it does not know. There is no downgrade: restore
+a backup instead.
+"""
+
+import logging
+import threading
+from pathlib import Path
 
 import sqlalchemy as sa
 
-from .commands import COMMANDS
-from .database import Migration
+from .database import SchemaTooNewError
 
+HEAD = "0005"
+"""The newest revision."""
 
-def _create_commands_table(db: sa.Connection) -> None:
-    COMMANDS.create(db, checkfirst=True)
-
-
-def _widen_user_column(db: sa.Connection) -> None:
-    # SQLite does not enforce text lengths.
-    if db.dialect.name == "postgresql":
-        db.execute(sa.text("ALTER TABLE commands ALTER COLUMN who TYPE TEXT"))
-
-
-def _index_command_names(db: sa.Connection) -> None:
-    db.execute(
-        sa.text("CREATE INDEX IF NOT EXISTS commands_by_command ON commands (namespace, command)")
-    )
-
-
-MIGRATIONS: tuple[Migration, ...] = (
-    _create_commands_table,
-    _widen_user_column,
-    _index_command_names,
+_SCHEMA_VERSION = sa.Table(
+    "schema_version",
+    sa.MetaData(),
+    sa.Column("only", sa.Integer, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
 )
+_ALEMBIC_VERSION = sa.Table(
+    "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
+)
+UNMAPPED_TABLES = frozenset({_SCHEMA_VERSION.name, _ALEMBIC_VERSION.name})
+"""Tables of this module."""
+
+_LOCK_ID = 7_205_759_403
+"""Advisory lock that serializes migrations by replicas with a common PostgreSQL."""
+
+_alembic_lock = threading.Lock()
+"""Alembic has state that is global to the process."""
+
+
+class SchemaMigrations:
+    """Upgrades a database to the newest revision."""
+
+    def upgrade(self, db: sa.Connection) -> None:
+        """Upgrade the schema in the transaction of *db*, which the caller commits.
+
+        Safe with several replicas: the first one upgrades, the others wait for it.
+
+        Raises:
+            SchemaTooNewError: the schema is of a newer release.
+        """
+        _lock_schema(db)
+        revision = _current_revision(db)
+        if revision == HEAD:
+            return
+        if revision > HEAD:
+            raise SchemaTooNewError(
+                f"database schema is at revision {revision}, newest supported: {HEAD}; downgrades "
+                "are not supported"
+            )
+        with _alembic_lock:
+            _run_alembic(db, revision)
+        _SCHEMA_VERSION.create(db, checkfirst=True)
+        db.execute(sa.delete(_SCHEMA_VERSION))
+        db.execute(sa.insert(_SCHEMA_VERSION).values(only=1, version=int(HEAD)))
+
+
+MIGRATIONS = SchemaMigrations()
+
+
+def _lock_schema(db: sa.Connection) -> None:
+    """Lock the schema until the transaction ends."""
+    if db.dialect.name == "postgresql":
+        db.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
+    elif db.dialect.name == "sqlite":
+        # Python's driver would begin a transaction only before the first row is written.
+        db.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _current_revision(db: sa.Connection) -> str:
+    """Return the revision of the schema; ``0000`` for an empty database."""
+    tables = sa.inspect(db)
+    if tables.has_table(_ALEMBIC_VERSION.name):
+        found: str | None = db.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
+        if found is not None:
+            return found
+    version = 0
+    if tables.has_table(_SCHEMA_VERSION.name):
+        version = db.scalar(sa.select(_SCHEMA_VERSION.c.version)) or 0
+    return f"{version:04}"
+
+
+def _run_alembic(db: sa.Connection, revision: str) -> None:
+    # Loaded only for this: most starts find a current schema.
+    from alembic import command
+    from alembic.config import Config
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "alembic"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = db
+    if int(revision):
+        command.stamp(config, revision)
+    command.upgrade(config, HEAD)

@@ -408,6 +408,7 @@ class KindController:
             served=self._objects.__contains__,
             priorities={each.metadata.name: each.value for each in shared.priority_classes or ()},
             settings=shared.settings.pods,
+            ttl_waits_for_history=shared.settings.ttl_waits_for_history,
         )
 
     def _podgroup(self, job: Job) -> Group | None:

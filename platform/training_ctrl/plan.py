@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..model.recorded import seconds_to_wait
 from ..model.training.types import ConditionType
 from . import clean_up, gangs, restarts
 from .core_types import Pod
@@ -93,6 +94,8 @@ def _finished(view: View, draft: StatusDraft) -> Plan:
         draft.no_active(succeeded=True)
     draft.completion_time = draft.completion_time or draft.now
     left = restarts.remaining(draft.completion_time, policy.ttl_seconds_after_finished, view.now)
+    if left is not None and view.ttl_waits_for_history:
+        left = seconds_to_wait(view.job.metadata.annotations, draft.completion_time, left)
     if policy.suspend:
         left = None
     if left is not None and left <= 0:

@@ -34,6 +34,10 @@ class TrainingSettings:
     pods: PodSettings = field(default_factory=PodSettings)
     """Settings that pods depend on."""
 
+    ttl_waits_for_history: bool = False
+    """Whether an expired job is deleted only after the recorder of the history has annotated it, or
+    ten minutes later."""
+
     count_interval: float = 1.0
     """Minimum seconds between two writes of a job's counts; conditions are written at once."""
 

@@ -14,7 +14,7 @@ from support.rest import RestClient, cluster, rest_at, running_api, sqlite
 from batholith.cron_ctrl.core_types import KIND, Job
 from batholith.kube.client.client import Client
 from batholith.machinery.cronjobs.objects import CronJob
-from batholith.model.names import COMMANDS, CRONJOBS, JOBS
+from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES
 from batholith.testing import RequestMatcher
 
 PATH = "/v1/namespaces/default/cronjobs"
@@ -131,7 +131,7 @@ async def test_requests_without_a_valid_token_are_rejected(rest: RestClient, tok
 @contextlib.asynccontextmanager
 async def api_of_own_account(directory: Path) -> AsyncIterator[tuple[ControllerApi, ClientSession]]:
     """The API server, and a session of the admin at a REST API that runs as its own account."""
-    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api:
+    async with ControllerApi(CRONJOBS, COMMANDS, JOBS, PODGROUPS, QUEUES) as api:
         await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
         token = api.credentials_of("admin").token
         async with (

@@ -27,7 +27,7 @@ from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.testing import FakeClock
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.job import Job
-from batholith.model.names import COMMANDS, JOBS, NAMESPACES
+from batholith.model.names import COMMANDS, JOBS, NAMESPACES, PODGROUPS, QUEUES
 
 NOW = datetime.now(UTC)
 NOWHERE = Credentials(server="http://127.0.0.1:1")
@@ -86,7 +86,7 @@ async def https(mount: MountedSecret, clock: FakeClock, directory: Path) -> Asyn
     settings = ApiSettings(
         store_url=f"sqlite:///{directory / 'api.db'}", listener=listener, certificate=mount.pair
     )
-    async with ControllerApi(JOBS, COMMANDS) as api, api.client() as client:
+    async with ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api, api.client() as client:
         ready = asyncio.Event()
         serving = asyncio.create_task(serve(client, settings, clock=clock, ready=ready))
         try:

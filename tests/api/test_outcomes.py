@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,16 @@ from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_until_true
 from support.rest import JOB, sqlite
 
+from batholith.api.auth import UserInfo
 from batholith.api.caches import Caches
+from batholith.api.caller import AuthenticatedCaller
+from batholith.api.command_orders import Order
 from batholith.api.commands import CommandService
 from batholith.kube.client.client import Client
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
 from batholith.model.job import Action, Job
-from batholith.model.names import COMMANDS, JOBS
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
 from batholith.store.commands import OPEN_STATES, CommandRecord, CommandStore
 from batholith.store.database import Database
 from batholith.store.migrations import MIGRATIONS
@@ -35,7 +39,9 @@ class Commands:
         """Create *job* and send a command."""
         await self.create(job)
         created = await self.client.get(JOBS, job, namespace=NAMESPACE, view=Job)
-        record = await self.service.issue(created, action, who="tester", client=self.client)
+        order = Order(kind="jobs", metadata=created.metadata, action=action)
+        caller = AuthenticatedCaller(user=UserInfo(username="tester"), client=self.client)
+        record = await self.service.issue(order, caller=caller, operation=uuid.uuid4())
         command = await self.client.get(COMMANDS, record.command, namespace=NAMESPACE, view=Command)
         return record, command
 
@@ -73,11 +79,11 @@ class Commands:
 async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
     database = Database(sqlite(tmp_path))
     await database.migrate(MIGRATIONS)
-    async with ControllerApi(JOBS, COMMANDS) as api, api.client() as client:
+    async with ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api, api.client() as client:
         caches = Caches(client)
-        service = CommandService(client, CommandStore(database), caches.jobs)
+        service = CommandService(client, CommandStore(database), caches)
         ready = asyncio.Event()
-        informing = asyncio.create_task(caches.jobs.run())
+        informing = asyncio.gather(caches.jobs.run(), caches.queues.run())
         running = asyncio.create_task(service.run(ready=ready))
         await ready.wait()
         yield Commands(api, client, service)

@@ -273,10 +273,10 @@ async def test_suspend_in_the_manifest_takes_precedence_over_resume(rest: RestCl
 
 async def test_api_descriptions_require_no_token(rest: RestClient) -> None:
     _, description = await rest.call("GET", "/openapi.json", token="")
-    assert "/v1/namespaces/{namespace}/jobs/{name}/commands" in description["paths"]
+    assert "/v1/namespaces/{namespace}/{kind}/{name}/commands" in description["paths"]
     async with rest.session.get(f"{rest.url}/docs") as page:
         text = await page.text()
-    assert "/v1/namespaces/{namespace}/jobs" in text
+    assert "/v1/namespaces/{namespace}/{kind}" in text
     assert "http://" not in text
     assert "https://" not in text
 

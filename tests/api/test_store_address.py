@@ -77,5 +77,5 @@ async def test_a_store_of_a_newer_version_ends_the_process_with_one_line(tmp_pat
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}", store)
     async with component(*arguments) as process:
         assert await process.wait_exit() == 1
-    assert "database schema is at version 99" in process.text
+    assert "database schema is at revision 0099" in process.text
     assert "Traceback" not in process.text

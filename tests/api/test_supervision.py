@@ -12,7 +12,7 @@ from support.rest import cluster, rest_at, sqlite, starting_api
 
 from batholith.kube.client.client import Client
 from batholith.kube.supervision import TASK_RESTARTS
-from batholith.model.names import COMMANDS, JOBS, Resource
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
 
@@ -52,11 +52,11 @@ async def test_a_failed_sweep_is_restarted(tmp_path: Path, monkeypatch: pytest.M
     read = CommandStore.list_open
     failed: list[bool] = []
 
-    async def fails_once(self: CommandStore) -> Sequence[CommandRecord]:
+    async def fails_once(self: CommandStore, **page: Any) -> Sequence[CommandRecord]:
         if not failed:
             failed.append(True)
             raise RuntimeError("unexpected")
-        return await read(self)
+        return await read(self, **page)
 
     async with cluster(tmp_path) as (server, client):
         async with (
@@ -88,7 +88,7 @@ async def test_an_unexpected_exit_of_the_http_server_ends_the_process(
 
     monkeypatch.setattr(uvicorn.Server, "serve", ends)
     async with (
-        ControllerApi(JOBS, COMMANDS) as api,
+        ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api,
         api.client() as client,
         starting_api(client, sqlite(tmp_path)) as (_, _, serving),
     ):

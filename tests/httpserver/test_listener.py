@@ -355,9 +355,17 @@ async def test_too_large_body_is_rejected_before_its_end(sent: bytes) -> None:
         assert it.received == [] and it.assert_refused == {"body_too_large": 1}
 
 
-async def test_too_large_header_is_rejected() -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nx: ".ljust(70_000, b"y"),
+        b"GET / HTTP/1.1\r\nx: ".ljust(70_000, b"y") + b"\r\n\r\n",
+        b"GET /".ljust(70_000, b"y") + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_too_large_header_is_rejected(sent: bytes) -> None:
     async with serving() as it:
-        reader = await it.connect(b"GET / HTTP/1.1\r\nx: ".ljust(70_000, b"y"))
+        reader = await it.connect(sent)
         async with asyncio.timeout(100):
             assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
         assert it.assert_refused == {"header_too_large": 1}

@@ -3,8 +3,8 @@
 import pytest
 
 from batholith.admission.policy_validation import policies_error
-from batholith.api.schemas.commands import ACTIONS as REST_ACTIONS
-from batholith.job_ctrl.actions import ACTIONS, COMMAND_ACTIONS, Target
+from batholith.api.command_orders import TABLE, CommandAction
+from batholith.job_ctrl.actions import ACTIONS, Target
 from batholith.job_ctrl.phases import RULES
 from batholith.job_ctrl.pod_info import LifecycleEvent
 from batholith.job_ctrl.restarts import RestartTarget, target_for_event
@@ -17,8 +17,9 @@ def test_admission_allows_the_actions_of_the_table(action: Action) -> None:
     assert (policies_error([policy], "spec.policies") == "") == (action in ACTIONS)
 
 
-def test_rest_api_only_issues_actions_that_a_command_may_name() -> None:
-    assert {*REST_ACTIONS.values()} <= COMMAND_ACTIONS
+def test_rest_api_only_issues_actions_on_jobs() -> None:
+    issued = {action for name in CommandAction for action in TABLE[name].values()}
+    assert issued == ACTIONS.keys()
 
 
 @pytest.mark.parametrize("action", ACTIONS)

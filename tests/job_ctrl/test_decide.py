@@ -438,7 +438,7 @@ def test_quirk_44_status_has_the_blocking_reason_until_the_job_runs() -> None:
     ("action", "result"),
     [
         ("Frobnicate", "there is no such action"),
-        ("RestartTask", "it changes nothing, because a Command names no pods"),
+        ("RestartTask", "it names no task (annotation batholith.io/task)"),
         ("ResumeJob", "it changes nothing in phase Pending"),
         ("SyncJob", "it changes nothing in phase Pending"),
     ],

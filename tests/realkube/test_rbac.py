@@ -55,6 +55,7 @@ from batholith.model.names import (
     NETWORKPOLICIES,
     NODES,
     PERSISTENTVOLUMECLAIMS,
+    PLACE_AT_CREATION,
     PODGROUPS,
     PODS,
     QUEUES,
@@ -438,7 +439,9 @@ class RbacScenario:
             return fates.pop(what, None) if method == "POST" else None
 
         self.proxy.fault_policy = inject_fault
-        await self._job("unheard", "exit 0")
+        unheard = _job("unheard", "exit 0")
+        unheard["metadata"]["annotations"] = {PLACE_AT_CREATION: "false"}  # so that it is bound
+        await self.server.create(JOBS.path(TEST_NAMESPACE), unheard)
         await self._wait_until(JOBS.path(TEST_NAMESPACE, "unheard"), _has_message("Completed"))
         assert not fates
         self.proxy.fault_policy = lambda method, path: None

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.polling import wait_until_true
 from support.postgres import Postgres, postgres
 
-from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
+from batholith.store.commands import CommandRecord, CommandState, CommandStore, Outcome, timestamp
 from batholith.store.database import Database, StoreUnavailableError
 from batholith.store.migrations import MIGRATIONS
 
@@ -49,7 +49,7 @@ async def test_concurrent_replicas_create_one_schema(url: str) -> None:
     await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
     await CommandStore(replicas[0]).add(record("1"))
     for replica in replicas:
-        assert await CommandStore(replica).get("default", "train", "1") == record("1")
+        assert await CommandStore(replica).get("1") == record("1")
         await replica.close()
 
 
@@ -60,11 +60,11 @@ async def test_the_first_outcome_of_any_replica_is_kept(url: str) -> None:
     await stores[0].add(record("2"))
     await asyncio.gather(
         *(
-            store.finish("2", CommandState.EXECUTED, detail=str(number), at=NOON)
+            store.finish(Outcome(id="2", state=CommandState.EXECUTED, detail=str(number), at=NOON))
             for number, store in enumerate(stores)
         )
     )
-    outcomes = {str(await store.get("default", "train", "2")) for store in stores}
+    outcomes = {str(await store.get("2")) for store in stores}
     assert len(outcomes) == 1
     for replica in replicas:
         await replica.close()
@@ -75,7 +75,7 @@ async def test_user_names_of_any_length_are_stored(url: str) -> None:
     await database.migrate(MIGRATIONS)
     long = msgspec.structs.replace(record("long"), who="u" * 1000)
     await CommandStore(database).add(long)
-    assert await CommandStore(database).get("default", "train", "long") == long
+    assert await CommandStore(database).get("long") == long
     await database.close()
 
 
@@ -99,7 +99,7 @@ async def test_a_commit_with_a_lost_response_writes_one_row(
     monkeypatch.setattr(dialect, "do_commit", loses_the_first_answer)
     await CommandStore(database).add(record("lost"))
     assert lost
-    assert await CommandStore(database).get("default", "train", "lost") == record("lost")
+    assert await CommandStore(database).get("lost") == record("lost")
     await database.close()
 
 
@@ -113,7 +113,7 @@ async def test_connections_recover_after_a_server_restart(server: Postgres) -> N
     assert not await store.ping()
     server.start()
     await store.add(record("down"))
-    assert await store.get("default", "train", "down") == record("down")
+    assert await store.get("down") == record("down")
     await database.close()
 
 
@@ -128,5 +128,5 @@ async def test_a_hanging_server_times_out(server: Postgres) -> None:
             await store.add(record("hangs"))
     await wait_until_true(store.ping)
     await store.add(record("hangs"))
-    assert await store.get("default", "train", "hangs") == record("hangs")
+    assert await store.get("hangs") == record("hangs")
     await database.close()

@@ -44,12 +44,11 @@ class JobSimulator:
             self.pod_tracker.update(pod)
         self._first_sync = self._plugin_objects_stale = True
 
-    def send_command(self, action: str) -> None:
-        """The user sends a Command."""
+    def send_command(self, action: str, **target: str) -> None:
+        """The user sends a Command, with a *target* in its annotations."""
         self._serial += 1
-        self._commands.append(
-            CommandRef(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
-        )
+        name, uid = f"c{self._serial}", f"cmd-{self._serial}"
+        self._commands.append(CommandRef(name=name, uid=uid, action=action, **target))
 
     def suspend(self, value: bool = True) -> None:
         """The user sets or clears ``spec.suspend``."""

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 
+from batholith.api.history_tasks import HistorySettings
 from batholith.api.identity import SecuritySettings
 from batholith.api.server import ApiSettings, serve
 from batholith.kube.client.client import Client
@@ -101,12 +102,19 @@ class RestClient:
 
 @contextlib.asynccontextmanager
 async def starting_api(
-    client: Client, store_url: str, *, security: SecuritySettings | None = None
+    client: Client,
+    store_url: str,
+    *,
+    security: SecuritySettings | None = None,
+    history: HistorySettings | None = None,
 ) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Task[None]]]:
     """The API's URL, its readiness, and the task that it is."""
     listener = socket.create_server(("127.0.0.1", 0))
     settings = ApiSettings(
-        store_url=store_url, listener=listener, security=security or SecuritySettings()
+        store_url=store_url,
+        listener=listener,
+        security=security or SecuritySettings(),
+        history=history or HistorySettings(),
     )
     ready = asyncio.Event()
     serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
@@ -120,9 +128,14 @@ async def starting_api(
 
 @contextlib.asynccontextmanager
 async def running_api(
-    client: Client, store_url: str, *, security: SecuritySettings | None = None
+    client: Client,
+    store_url: str,
+    *,
+    security: SecuritySettings | None = None,
+    history: HistorySettings | None = None,
 ) -> AsyncIterator[str]:
-    async with starting_api(client, store_url, security=security) as (url, ready, _):
+    starting = starting_api(client, store_url, security=security, history=history)
+    async with starting as (url, ready, _):
         await ready.wait()
         yield url
 
@@ -132,10 +145,13 @@ def sqlite(directory: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def cluster(directory: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+async def cluster(
+    directory: Path, *, with_training_jobs: bool = False
+) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
     """A cluster that holds one job, and a client of it."""
+    definitions = (*crds.load(), *(crds.load_training() if with_training_jobs else ()))
     async with (
-        embedded_server(directory / "cluster", crds=crds.load()) as server,
+        embedded_server(directory / "cluster", crds=definitions) as server,
         server.client("api") as client,
     ):
         await client.create(JOBS, JOB, namespace="default")

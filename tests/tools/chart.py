@@ -18,6 +18,7 @@ SOURCES = (
     *(f"base/{name}.yaml" for name in ("policies", "api", "network", "user-roles")),
     "components/batch-jobs/batch-jobs.yaml",
     "components/training-jobs/training-jobs.yaml",
+    "components/sharded-controllers/sharded-controllers.yaml",
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",

@@ -1,89 +1,222 @@
-"""Routes of commands: create one, and read the outcomes."""
+"""Routes of commands on jobs and queues: issue one, and read the outcomes."""
 
-from typing import Annotated
-from urllib.parse import quote
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from ...kube.errors import NotFoundError
-from ...model.job import Job
-from ...model.names import COMMANDS, JOBS
-from ...store.commands import CommandRecord
+from ...model.names import COMMANDS, QUEUE_COMMAND_NAMESPACE, QUEUES
+from ...model.queue import Queue
+from ...store.commands import QUEUES_KIND, CommandRecord, Position
 from ..auth import AccessAttributes
-from ..dependencies import PROBLEMS, AppState, Caller, Name, Namespace, State
-from ..problems import ProblemError
-from ..schemas.commands import ACTIONS, CommandIn, CommandList, CommandOut
-from ..schemas.problem import Problem
+from ..caller import AuthenticatedCaller
+from ..command_issuing import command_location, issue_for_job
+from ..command_orders import Order, order_for_queue
+from ..dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
+from ..idempotency import is_repeated
+from ..paging import decode_cursor, encode_cursor
+from ..problems import ProblemError, problem_responses
+from ..schemas.commands import (
+    CommandIn,
+    CommandList,
+    CommandOut,
+    CommandResult,
+    QueueCommandIn,
+    encode_command,
+    encode_result,
+)
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of commands.")]
+Cursor = Annotated[
+    str | None, Query(max_length=4096, description="`next_cursor` of the page before.")
+]
+Wait = Annotated[
+    str | None,
+    Query(
+        pattern="^([0-9]|[1-5][0-9]|60)s$",
+        description="Wait until the command has led to the phase that it asks for, at most so many "
+        "seconds, and respond with what it has led to (200).",
+        examples=["30s"],
+    ),
+]
+_LOCATION: dict[str, Any] = {
+    "headers": {"Location": {"schema": {"type": "string"}, "description": "Path of the command."}}
+}
+_ISSUED: dict[int | str, dict[str, Any]] = {
+    202: _LOCATION,
+    200: {"model": CommandResult, "description": "With `wait`: what the command has led to."}
+    | _LOCATION,
+}
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
-
-
-async def _job(state: AppState, namespace: str, name: str) -> Job:
-    try:
-        return await state.client.get(JOBS, name, namespace=namespace, view=Job)
-    except NotFoundError:
-        raise ProblemError(404, f"job {name!r} not found in namespace {namespace!r}") from None
+router = APIRouter(prefix="/v1", tags=["commands"])
 
 
 @router.post(
-    "/namespaces/{namespace}/jobs/{name}/commands",
+    "/namespaces/{namespace}/{kind:job_kind}/{name}/commands",
     status_code=202,
+    response_model=CommandOut,
     summary="Suspend, resume, restart, abort, terminate or complete a job",
-    responses={400: {"model": Problem}},
+    responses=_ISSUED | problem_responses(404, 409),
 )
-async def command_job(  # Parameters of a route are the request's inputs.
+async def command_job(
     namespace: Namespace,
+    kind: Kind,
     name: Name,
     body: CommandIn,
     state: State,
     caller: Caller,
-    response: Response,
-) -> CommandOut:
-    """Create a Command for the job controller; the Location header refers to its outcome."""
-    await state.reviewer.authorize(
-        caller.user, AccessAttributes(verb="create", resource=COMMANDS, namespace=namespace)
+    operation: OperationId,
+    request: Request,
+    wait: Wait = None,
+) -> Response:
+    """Issue a command with the caller's identity; the Location header refers to its outcome."""
+    record = await issue_for_job(
+        state,
+        caller,
+        kind,
+        (namespace, name),
+        (body.action, body.parts),
+        operation=operation,
+        is_repeated=is_repeated(request),
     )
-    job = await _job(state, namespace, name)
-    record = await state.commands.issue(
-        job, ACTIONS[body.action], who=caller.user.username, client=caller.client
-    )
-    response.headers["Location"] = _location(record)
-    return CommandOut.of(record)
+    return await _respond(state, record, request, wait)
 
 
-@router.get("/namespaces/{namespace}/jobs/{name}/commands", summary="A job's commands")
+@router.get("/namespaces/{namespace}/{kind:job_kind}/{name}/commands", summary="A job's commands")
 async def list_commands(
     namespace: Namespace,
+    kind: Kind,
     name: Name,
     state: State,
     caller: Caller,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> CommandList:
     """List a job's commands, newest first; the history outlives the job."""
-    await state.reviewer.authorize(
-        caller.user, AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
-    )
-    records = await state.store.history(namespace, name, limit=limit)
-    return CommandList(items=[CommandOut.of(record) for record in records])
+    await _may_get(state, caller, kind, namespace, name)
+    return await _page(state, (kind.name, namespace, name), limit=limit, cursor=cursor)
 
 
-@router.get("/namespaces/{namespace}/jobs/{name}/commands/{id_}", summary="A command's outcome")
+@router.get(
+    "/namespaces/{namespace}/{kind:job_kind}/{name}/commands/{id_}",
+    summary="A command's outcome",
+    responses=problem_responses(404),
+)
 async def get_command(
-    namespace: Namespace, name: Name, id_: CommandId, state: State, caller: Caller
+    namespace: Namespace, kind: Kind, name: Name, id_: CommandId, state: State, caller: Caller
 ) -> CommandOut:
     """Return state and outcome of a command."""
-    await state.reviewer.authorize(
-        caller.user, AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
-    )
-    record = await state.store.get(namespace, name, id_)
+    await _may_get(state, caller, kind, namespace, name)
+    return await _one(state, (kind.name, namespace, name), id_)
+
+
+@router.post(
+    "/queues/{name}/commands",
+    status_code=202,
+    response_model=CommandOut,
+    summary="Open or close a queue",
+    responses=_ISSUED | problem_responses(404),
+)
+async def command_queue(
+    name: Name,
+    body: QueueCommandIn,
+    state: State,
+    caller: Caller,
+    operation: OperationId,
+    request: Request,
+    wait: Wait = None,
+) -> Response:
+    """Issue a command with the caller's identity, who must also be allowed to update the queue."""
+    for access in (
+        AccessAttributes(verb="create", resource=COMMANDS, namespace=QUEUE_COMMAND_NAMESPACE),
+        # Queues are cluster-scoped, and editors of a namespace may create Commands there.
+        AccessAttributes(verb="update", resource=QUEUES, namespace="", name=name),
+    ):
+        await state.reviewer.authorize(caller.user, access)
+    record = None
+    if is_repeated(request):
+        record = await state.commands.repeat(operation, caller=caller)
     if record is None:
-        raise ProblemError(404, f"job {name!r} has no command {id_!r}")
+        order = await _queue_order(state, caller, name, body)
+        record = await state.commands.issue(order, caller=caller, operation=operation)
+    return await _respond(state, record, request, wait)
+
+
+@router.get("/queues/{name}/commands", summary="A queue's commands")
+async def list_queue_commands(
+    name: Name, state: State, caller: Caller, limit: Limit = 100, cursor: Cursor = None
+) -> CommandList:
+    """List a queue's commands, newest first; the history outlives the queue."""
+    await _may_get_queue(state, caller, name)
+    return await _page(state, (QUEUES_KIND, "", name), limit=limit, cursor=cursor)
+
+
+@router.get(
+    "/queues/{name}/commands/{id_}",
+    summary="The outcome of a queue's command",
+    responses=problem_responses(404),
+)
+async def get_queue_command(name: Name, id_: CommandId, state: State, caller: Caller) -> CommandOut:
+    """Return state and outcome of a command."""
+    await _may_get_queue(state, caller, name)
+    return await _one(state, (QUEUES_KIND, "", name), id_)
+
+
+async def _queue_order(
+    state: AppState, caller: AuthenticatedCaller, name: str, body: QueueCommandIn
+) -> Order:
+    queue = state.caches.queues.get(name)
+    if queue is None:
+        try:
+            queue = await caller.client.get(QUEUES, name, view=Queue)
+        except NotFoundError:
+            raise ProblemError(404, f"queue {name!r} not found") from None
+    return order_for_queue(queue, body.action)
+
+
+async def _respond(
+    state: AppState, record: CommandRecord, request: Request, wait: str | None
+) -> Response:
+    headers = {"Location": command_location(record)}
+    if wait is None:
+        return Response(encode_command(record), 202, headers, "application/json")
+    progress = await state.waits.wait(record, request, seconds=float(wait.removesuffix("s")))
+    return Response(encode_result(progress), 200, headers, "application/json")
+
+
+async def _may_get(
+    state: AppState, caller: AuthenticatedCaller, kind: Kind, namespace: str, name: str
+) -> None:
+    access = AccessAttributes(verb="get", resource=kind.resource, namespace=namespace, name=name)
+    await state.reviewer.authorize(caller.user, access)
+
+
+async def _may_get_queue(state: AppState, caller: AuthenticatedCaller, name: str) -> None:
+    access = AccessAttributes(verb="get", resource=QUEUES, namespace="", name=name)
+    await state.reviewer.authorize(caller.user, access)
+
+
+async def _page(
+    state: AppState, of: tuple[str, str, str], *, limit: int, cursor: str | None
+) -> CommandList:
+    query = "/".join(of)
+    after = None
+    if cursor is not None:
+        after = Position(*decode_cursor(cursor, query, length=2))
+    found = await state.store.history(*of, limit=limit + 1, after=after)
+    records: Sequence[CommandRecord] = found[:limit]
+    next_cursor = None
+    if len(found) > limit:
+        next_cursor = encode_cursor(query, (records[-1].received_at, records[-1].id))
+    latest = (state.commands.outcomes.latest(record) for record in records)
+    return CommandList(items=[CommandOut.of(record) for record in latest], next_cursor=next_cursor)
+
+
+async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> CommandOut:
+    record = await state.store.get(id_)
+    if record is None or (record.kind, record.namespace, record.job) != of:
+        what = "queue" if of[0] == QUEUES_KIND else "job"
+        raise ProblemError(404, f"{what} {of[2]!r} has no command {id_!r}")
     return CommandOut.of(await state.commands.refresh(record))
-
-
-def _location(record: CommandRecord) -> str:
-    """Return the path of a command."""
-    namespace, job, id_ = (quote(it, safe="") for it in (record.namespace, record.job, record.id))
-    return f"/v1/namespaces/{namespace}/jobs/{job}/commands/{id_}"

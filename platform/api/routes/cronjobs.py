@@ -1,6 +1,6 @@
 """Routes of CronJobs: list, suspend and resume, and create a Job now."""
 
-import secrets
+import uuid
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,18 +14,17 @@ from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..caller import AuthenticatedCaller
-from ..dependencies import PROBLEMS, Caller, Name, Namespace
+from ..dependencies import Caller, Name, Namespace, OperationId
 from ..job_summaries import summarize_volcano
-from ..problems import ProblemError
+from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
-from ..schemas.problem import Problem
 
 _MAX_NAME = 63
 _GENERATED = 5
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """As in names that Kubernetes generates."""
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["cronjobs"])
 
 
 class CronJobOut(BaseModel):
@@ -71,7 +70,7 @@ class CronJobList(BaseModel):
 class CronJobPatch(BaseModel):
     """A change of a CronJob."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"suspend": True}]})
 
     suspend: bool = Field(description="Whether no jobs are started; active jobs go on.")
 
@@ -79,7 +78,9 @@ class CronJobPatch(BaseModel):
 class ManualJobIn(BaseModel):
     """A job to create now."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-by-hand"}]}
+    )
 
     name: str | None = Field(
         default=None,
@@ -102,13 +103,21 @@ async def list_cronjobs(namespace: Namespace, caller: Caller) -> CronJobList:
     return await _list(caller, namespace=namespace)
 
 
-@router.get("/namespaces/{namespace}/cronjobs/{name}", summary="One CronJob")
+@router.get(
+    "/namespaces/{namespace}/cronjobs/{name}",
+    summary="One CronJob",
+    responses=problem_responses(404),
+)
 async def get_cronjob(namespace: Namespace, name: Name, caller: Caller) -> CronJobOut:
     """Return schedule and active jobs of a CronJob."""
     return CronJobOut.of(await _get(caller, namespace=namespace, name=name))
 
 
-@router.patch("/namespaces/{namespace}/cronjobs/{name}", summary="Suspend or resume a CronJob")
+@router.patch(
+    "/namespaces/{namespace}/cronjobs/{name}",
+    summary="Suspend or resume a CronJob",
+    responses=problem_responses(404, 409),
+)
 async def patch_cronjob(
     namespace: Namespace, name: Name, body: CronJobPatch, caller: Caller
 ) -> CronJobOut:
@@ -127,17 +136,18 @@ async def patch_cronjob(
     "/namespaces/{namespace}/cronjobs/{name}/jobs",
     status_code=201,
     summary="Create a job of a CronJob now",
-    responses={400: {"model": Problem}},
+    responses=problem_responses(404, 409),
 )
-async def create_job(
+async def create_job_of_cronjob(
     namespace: Namespace,
     name: Name,
     caller: Caller,
+    operation: OperationId,
     body: ManualJobIn | None = None,
 ) -> JobOut:
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(caller, namespace=namespace, name=name)
-    job_name = (body.name if body else None) or _generate_name(name)
+    job_name = (body.name if body else None) or _generate_name(name, operation)
     job = build_manual_job(KIND, cronjob, job_name)
     try:
         created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
@@ -170,6 +180,9 @@ def _not_found(namespace: str, name: str) -> ProblemError:
     return ProblemError(404, f"CronJob {name!r} not found in namespace {namespace!r}")
 
 
-def _generate_name(cronjob: str) -> str:
-    suffix = "".join(secrets.choice(_ALPHABET) for _ in range(_GENERATED))
+def _generate_name(cronjob: str, operation: uuid.UUID) -> str:
+    number, suffix = operation.int, ""
+    for _ in range(_GENERATED):
+        number, digit = divmod(number, len(_ALPHABET))
+        suffix += _ALPHABET[digit]
     return f"{cronjob[: _MAX_NAME - len(suffix) - 1]}-{suffix}"

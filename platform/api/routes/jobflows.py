@@ -5,11 +5,11 @@ from fastapi import APIRouter
 from ...kube.errors import NotFoundError
 from ...model.flow import JobFlow
 from ...model.names import JOBFLOWS
-from ..dependencies import PROBLEMS, Caller, Name, Namespace
-from ..problems import ProblemError
+from ..dependencies import Caller, Name, Namespace
+from ..problems import ProblemError, problem_responses
 from ..schemas.jobflows import JobFlowList, JobFlowOut
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+router = APIRouter(prefix="/v1", tags=["jobflows"])
 
 
 @router.get("/jobflows", summary="Job flows of all namespaces")
@@ -26,7 +26,11 @@ async def list_jobflows(namespace: Namespace, caller: Caller) -> JobFlowList:
     return JobFlowList(items=[JobFlowOut.of(jobflow) for jobflow in found.items])
 
 
-@router.get("/namespaces/{namespace}/jobflows/{name}", summary="One job flow")
+@router.get(
+    "/namespaces/{namespace}/jobflows/{name}",
+    summary="One job flow",
+    responses=problem_responses(404),
+)
 async def get_jobflow(namespace: Namespace, name: Name, caller: Caller) -> JobFlowOut:
     """Return the phase of a job flow and of its jobs."""
     try:

@@ -1,55 +1,123 @@
 """Bodies of the routes of commands."""
 
-from enum import StrEnum
+from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...model.job import Action
-from ...store.commands import CommandRecord
+from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
+from ...store.commands import QUEUES_KIND, CommandRecord, CommandState
+from ..bulk_commands import MAX_TARGETS, TargetResult
+from ..command_orders import CommandAction, CommandTarget, Parts, QueueAction, target_of
+from ..command_waits import Progress
+from ..job_summaries import JobKindName, Phase
+from ..problems import describe
+from .problem import Problem
 
+MAX_INDEX_DIGITS = 10
 
-class CommandAction(StrEnum):
-    """Action on a job."""
-
-    SUSPEND = "suspend"
-    RESUME = "resume"
-    RESTART = "restart"
-    ABORT = "abort"
-    TERMINATE = "terminate"
-    COMPLETE = "complete"
-
-
-ACTIONS = {
-    CommandAction.SUSPEND: Action.ABORT_JOB,
-    CommandAction.RESUME: Action.RESUME_JOB,
-    CommandAction.RESTART: Action.RESTART_JOB,
-    CommandAction.ABORT: Action.ABORT_JOB,
-    CommandAction.TERMINATE: Action.TERMINATE_JOB,
-    CommandAction.COMPLETE: Action.COMPLETE_JOB,
-}
+JobName = Annotated[str, Field(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
 
 class CommandIn(BaseModel):
-    """A command for a job."""
+    """A command for a job, or for a part of it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"action": "suspend"}, {"action": "restart", "task": "worker"}]
+        },
+    )
 
     action: CommandAction = Field(
         description="`suspend` and `abort` stop the pods and keep the job; `resume` starts it "
-        "again; `restart` runs it from the start; `terminate` and `complete` end it for good."
+        "again; `restart` runs it, or a part of it, from the start; `terminate` and `complete` end "
+        "it for good. Jobs of other kinds than Volcano's know `suspend` and `resume` alone."
     )
+    task: str | None = Field(
+        default=None,
+        max_length=63,
+        pattern=f"^{DNS1123_LABEL}$",
+        description="Restart the pods of this task; of one partition with `partition`.",
+    )
+    pod: str | None = Field(
+        default=None,
+        max_length=253,
+        pattern=f"^{DNS1123_SUBDOMAIN}$",
+        description="Restart this pod.",
+    )
+    partition: str | None = Field(
+        default=None,
+        max_length=MAX_INDEX_DIGITS,
+        pattern="^[0-9]+$",
+        description="Restart the pods of this partition of `task`.",
+    )
+
+    @property
+    def parts(self) -> Parts:
+        """The part that is named."""
+        return Parts(task=self.task or "", pod=self.pod or "", partition=self.partition or "")
+
+
+class QueueCommandIn(BaseModel):
+    """A command for a queue."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"action": "close"}]})
+
+    action: QueueAction = Field(
+        description="`close`: the queue accepts no more jobs; `open`: it accepts them again."
+    )
+
+
+class BulkCommandIn(BaseModel):
+    """A command for all jobs that match; at least one filter must be given."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"action": "suspend", "label_selector": "team=vision", "phase": ["Running"]}
+            ]
+        },
+    )
+
+    action: CommandAction
+    kind: JobKindName = Field(default=JobKindName.JOBS, description="Kind of the jobs.")
+    label_selector: str | None = Field(
+        default=None, max_length=2000, description="As in Kubernetes, e.g. `team=vision`."
+    )
+    phase: list[Phase] | None = Field(default=None, min_length=1, description="Any of these.")
+    queue: str | None = Field(default=None, max_length=253, description="Queue of the jobs.")
+    names: list[JobName] | None = Field(
+        default=None, min_length=1, max_length=MAX_TARGETS, description="Any of these names."
+    )
+    dry_run: bool = Field(default=False, description="Only report what would be done.")
 
 
 class CommandOut(BaseModel):
     """A command with its state and outcome."""
 
     id: str
-    namespace: str
-    job: str
-    action: str = Field(description="The Command's action, e.g. `AbortJob`.")
+    kind: str = Field(
+        description=f"Kind of the jobs, as in paths, or `{QUEUES_KIND}`.", examples=["jobs"]
+    )
+    namespace: str = Field(description="Empty for a queue.")
+    job: str = Field(description="Name of the job; empty for a queue.")
+    queue: str = Field(description="Name of the queue; empty for a job.")
+    action: str = Field(
+        description="The Command's action, e.g. `AbortJob`; `Suspend` or `Resume` for jobs of other"
+        " kinds than Volcano's."
+    )
+    target: CommandTarget = Field(description="What the command concerns.")
+    task: str
+    pod: str
+    partition: str
     who: str
-    state: str = Field(
-        description="`Accepted`, `Issued`, `Executed`, `Ignored`, `Unknown` or `Failed`."
+    state: CommandState = Field(
+        description="`Accepted` and `Issued`: no outcome yet. `Executed`. `Ignored`: without "
+        "effect, for the reason in `detail`. `Failed`: not issued, or the job was deleted before. "
+        "`Unknown`: the outcome was not observed."
     )
     detail: str
     received_at: str
@@ -58,10 +126,95 @@ class CommandOut(BaseModel):
     @classmethod
     def of(cls, record: CommandRecord) -> "CommandOut":
         """Convert a row of the store."""
-        return cls.model_validate(record, from_attributes=True)
+        return cls.model_validate(_fields(record))
 
 
 class CommandList(BaseModel):
-    """Commands of one job, newest first."""
+    """Commands of one job or queue, newest first."""
 
     items: list[CommandOut]
+    next_cursor: str | None
+
+
+class CommandResult(BaseModel):
+    """A command, and what it has led to so far."""
+
+    command: CommandOut
+    phase: str = Field(description="Phase of the job or state of the queue; empty if deleted.")
+    reached: bool = Field(description="Whether the command has led to the phase that it asks for.")
+    detail: str = Field(description="Why that phase is not reached; empty if it is.")
+
+
+class BulkResult(BaseModel):
+    """The result for one job."""
+
+    namespace: str
+    name: str
+    status: int = Field(
+        description="As for a single command: 202, or that of the problem; 200 in a dry run."
+    )
+    command: CommandOut | None
+    problem: Problem | None
+
+
+class BulkResults(BaseModel):
+    """The results for all jobs that match, by namespace and name."""
+
+    results: list[BulkResult]
+
+
+def _fields(record: CommandRecord) -> dict[str, object]:
+    is_queue = record.kind == QUEUES_KIND
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "namespace": record.namespace,
+        "job": "" if is_queue else record.job,
+        "queue": record.job if is_queue else "",
+        "action": record.action,
+        "target": _target(record),
+        "task": record.task,
+        "pod": record.pod,
+        "partition": record.partition,
+        "who": record.who,
+        "state": record.state,
+        "detail": record.detail,
+        "received_at": record.received_at,
+        "finished_at": record.finished_at,
+    }
+
+
+def _target(record: CommandRecord) -> CommandTarget:
+    return target_of(record.action)
+
+
+def encode_command(record: CommandRecord) -> bytes:
+    """Encode a row of the store as a :class:`CommandOut`."""
+    return msgspec.json.encode(_fields(record))
+
+
+def encode_result(progress: Progress) -> bytes:
+    """Encode the progress of a command as a :class:`CommandResult`."""
+    return msgspec.json.encode(
+        {
+            "command": _fields(progress.record),
+            "phase": progress.phase,
+            "reached": progress.reached,
+            "detail": progress.detail,
+        }
+    )
+
+
+def encode_results(results: Sequence[TargetResult]) -> bytes:
+    """Encode the results of a bulk command as :class:`BulkResults`."""
+    rows = [
+        {
+            "namespace": each.target.namespace,
+            "name": each.target.name,
+            "status": each.status,
+            "command": None if each.record is None else _fields(each.record),
+            "problem": None if each.problem is None else describe(each.problem),
+        }
+        for each in results
+    ]
+    return msgspec.json.encode({"results": rows})

@@ -1,0 +1,10 @@
+"""Alembic's environment: runs the revisions on the connection that the caller provides.
+
+The caller holds the lock and commits, so that an upgrade takes place as a whole or not at all.
+"""
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"])
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,170 @@
+"""Write states of jobs: their row, the phases that they entered, and the marks that are due."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from .history_tables import GAPS, JOBS, MARKS, PHASES, UNFINISHED
+from .records import SECOND, JobRecord, PhaseEntry
+from .upsert import chunks, upsert
+
+PODS_RESOURCE = "pods"
+"""The stream of pods."""
+
+MISSED_PODS = "pods may have started and ended unobserved"
+MISSED_CHANGES = "changes of the job may have been missed"
+MISSED_DELETION = "the deletion was not observed"
+
+
+def apply_jobs(
+    db: sa.Connection, records: Sequence[JobRecord], *, observed_at: int, listed: bool = False
+) -> list[str]:
+    """Write *records* in their order; return the uids of jobs that are new.
+
+    *listed*: of a list after a gap, so that earlier states may be missing.
+    """
+    latest = {record.uid: record for record in records}
+    known = _known_jobs(db, list(latest))
+    gaps = _gaps(db, [record for uid, record in latest.items() if uid not in known])
+    rows = [
+        _row(record, known.get(uid), gaps, observed_at=observed_at, listed=listed)
+        for uid, record in latest.items()
+    ]
+    upsert(db, JOBS, rows)
+    _add_phases(db, records)
+    _update_marks(db, list(latest.values()))
+    return [uid for uid in latest if uid not in known]
+
+
+def mark_deleted_unobserved(db: sa.Connection, uids: Sequence[str], *, observed_at: int) -> None:
+    """Record jobs that a list after a gap does not have; their last state is unknown."""
+    for chunk in chunks(uids):
+        these = sa.and_(JOBS.c.uid.in_(chunk), JOBS.c.deleted_at.is_(None))
+        ended = sa.case((JOBS.c.ended_at == UNFINISHED, observed_at), else_=JOBS.c.ended_at)
+        values = {"deleted_at": observed_at, "ended_at": ended, "incomplete": MISSED_DELETION}
+        db.execute(sa.update(JOBS).where(these).values(values))
+        db.execute(sa.delete(MARKS).where(MARKS.c.job_uid.in_(chunk)))
+
+
+def mark_incomplete(db: sa.Connection, *, started_at: int, ended_at: int) -> None:
+    """Mark the jobs that existed during a gap of the pods."""
+    during = sa.and_(JOBS.c.ended_at > started_at, JOBS.c.created_at + SECOND <= ended_at)
+    where = sa.and_(during, JOBS.c.incomplete == "")
+    db.execute(sa.update(JOBS).where(where).values(incomplete=MISSED_PODS))
+
+
+def _known_jobs(db: sa.Connection, uids: Sequence[str]) -> Mapping[str, Any]:
+    columns = (JOBS.c.uid, JOBS.c.resource_version, JOBS.c.incomplete)
+    return {
+        row.uid: row
+        for chunk in chunks(uids)
+        for row in db.execute(sa.select(*columns).where(JOBS.c.uid.in_(chunk)))
+    }
+
+
+def _gaps(db: sa.Connection, records: Sequence[JobRecord]) -> Sequence[Any]:
+    """Return the gaps of the pods since the creation of the first of *records*."""
+    if not records:
+        return ()
+    since = min(record.created_at for record in records)
+    where = sa.and_(GAPS.c.resource == PODS_RESOURCE, GAPS.c.ended_at > since)
+    return db.execute(sa.select(GAPS).where(where)).all()
+
+
+def _row(
+    record: JobRecord, known: Any, gaps: Sequence[Any], *, observed_at: int, listed: bool
+) -> dict[str, Any]:
+    deleted_at = observed_at if record.deleted else None
+    ended_at = next(
+        (each for each in (record.finished_at, deleted_at) if each is not None), UNFINISHED
+    )
+    if known is not None:
+        incomplete = known.incomplete
+        if listed and not incomplete and known.resource_version != record.resource_version:
+            incomplete = MISSED_CHANGES
+    else:
+        # Times of jobs and pods are whole seconds: within one, no pod has used anything.
+        missed = any(
+            gap.started_at < ended_at and record.created_at + SECOND <= gap.ended_at for gap in gaps
+        )
+        incomplete = MISSED_PODS if missed else ""
+    return {
+        "uid": record.uid,
+        "kind": record.kind,
+        "namespace": record.namespace,
+        "name": record.name,
+        "queue": record.queue,
+        "username": record.user,
+        "phase": record.phase,
+        "reason": record.reason,
+        "message": record.message,
+        "spec": record.spec,
+        "spec_bytes": record.spec_bytes,
+        "labels": record.labels,
+        "tasks": record.tasks,
+        "resource_version": record.resource_version,
+        "created_at": record.created_at,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+        "deleted_at": deleted_at,
+        "ended_at": ended_at,
+        "incomplete": incomplete,
+    }
+
+
+def _add_phases(db: sa.Connection, records: Sequence[JobRecord]) -> None:
+    """Add phases that are not stored; a transition is identified by its phase and time."""
+    found: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+    reasons: dict[tuple[str, int], tuple[str, str]] = {}
+    uids = {record.uid for record in records}
+    for chunk in chunks(uids):
+        for row in db.execute(sa.select(PHASES).where(PHASES.c.job_uid.in_(chunk))):
+            found[row.job_uid][row.phase, row.entered_at] = row.number
+            reasons[row.job_uid, row.number] = (row.reason, row.message)
+    changed: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in records:
+        numbers = found[record.uid]
+        for entry in record.phases:
+            number = numbers.setdefault((entry.phase, entry.entered_at), len(numbers))
+            key = (record.uid, number)
+            text = (entry.reason, entry.message)
+            if key in reasons and text in (reasons[key], ("", "")):
+                continue
+            reasons[key] = text
+            changed[key] = _phase_row(record.uid, number, entry)
+    upsert(db, PHASES, list(changed.values()))
+
+
+def _phase_row(uid: str, number: int, entry: PhaseEntry) -> dict[str, Any]:
+    return {
+        "job_uid": uid,
+        "number": number,
+        "phase": entry.phase,
+        "entered_at": entry.entered_at,
+        "reason": entry.reason,
+        "message": entry.message,
+    }
+
+
+def _update_marks(db: sa.Connection, records: Sequence[JobRecord]) -> None:
+    """Add the marks that are due, and remove those of jobs that need none any more."""
+    due = [record for record in records if record.mark and not record.deleted]
+    upsert(
+        db,
+        MARKS,
+        [
+            {
+                "job_uid": record.uid,
+                "kind": record.kind,
+                "namespace": record.namespace,
+                "name": record.name,
+                "value": record.mark,
+            }
+            for record in due
+        ],
+    )
+    done = {record.uid for record in records} - {record.uid for record in due}
+    for chunk in chunks(done):
+        db.execute(sa.delete(MARKS).where(MARKS.c.job_uid.in_(chunk)))

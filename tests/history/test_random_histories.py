@@ -1,0 +1,178 @@
+"""Random histories of jobs, pods and recorders: the record is the truth, or marked incomplete."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from support.history_world import RESOURCES, HistoryWorld
+from support.stateful import stateful_settings
+
+from batholith.store.history import HistoryStore
+from batholith.store.usage import UsageQuery, UsageStore
+
+INDEX = st.integers(0, 3)
+CHANGES = st.sampled_from(
+    [
+        *("create_pod", "create_pod", "create_waiting_pod", "start_pod", "finish_pod", "touch_pod"),
+        *("delete_pod", "run_job", "restart_job", "complete_job", "delete_job"),
+    ]
+)
+PACES = st.tuples(st.sampled_from([1, 7, 5000]), st.sampled_from([0, 0, 1, 100]))
+"""Seconds before a change, and number of events that are received after it."""
+
+
+class RecordedHistories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = HistoryWorld()
+        self.may_compact = False
+
+    @initialize(may_compact=st.booleans())
+    def start(self, may_compact: bool) -> None:
+        """A recorder of an empty cluster; whatever it misses later is its fault."""
+        self.may_compact = may_compact
+        self.world.start_recorder()
+        for resource in RESOURCES:
+            self.world.deliver(0, resource, 1)
+        self.advance(2)
+
+    def advance(self, seconds: int) -> None:
+        self.world.run(self.world.clock.advance(seconds))
+
+    @rule(steps=st.lists(st.tuples(CHANGES, INDEX, PACES), min_size=2, max_size=8))
+    def change(self, steps: list[tuple[str, int, tuple[int, int]]]) -> None:
+        """Change jobs and pods; after each change a recorder may receive some of the events."""
+        for change, index, (seconds, count) in steps:
+            self.advance(seconds)
+            getattr(self, change)(index)
+            if count:
+                self.world.deliver(0, RESOURCES[index % 2], count)
+
+    def create_pod(self, index: int) -> None:
+        if index >= len(self.world.objects[RESOURCES[0]]):
+            self.world.create_job()
+        self.world.create_pod(self._pick(0, index), index + 1)
+        self.world.start_pod(list(self.world.pods)[-1])
+
+    def create_waiting_pod(self, index: int) -> None:
+        if self.world.objects[RESOURCES[0]]:
+            self.world.create_pod(self._pick(0, index), index + 1)
+
+    def start_pod(self, index: int) -> None:
+        self._change_pod(self.world.start_pod, index)
+
+    def finish_pod(self, index: int) -> None:
+        self._change_pod(self.world.finish_pod, index)
+
+    def delete_pod(self, index: int) -> None:
+        self._change_pod(self.world.delete_pod, index)
+
+    def touch_pod(self, index: int) -> None:
+        self._change_pod(self.world.touch_pod, index)
+
+    def _change_pod(self, change: Callable[[str], None], index: int) -> None:
+        if self.world.objects[RESOURCES[1]]:
+            change(self._pick(1, index))
+
+    def run_job(self, index: int) -> None:
+        self._set_phase(index, "Running")
+
+    def restart_job(self, index: int) -> None:
+        self._set_phase(index, "Restarting")
+
+    def complete_job(self, index: int) -> None:
+        self._set_phase(index, "Completed")
+
+    def _set_phase(self, index: int, phase: str) -> None:
+        if self.world.objects[RESOURCES[0]]:
+            uid = self._pick(0, index)
+            if self.world.phases[uid][-1] != "Completed":
+                self.world.set_phase(uid, phase)
+
+    def delete_job(self, index: int) -> None:
+        if self.world.objects[RESOURCES[0]] and index == 0:
+            self.world.delete_job(self._pick(0, index))
+
+    @rule(
+        number=st.integers(0, 1),
+        resource=st.sampled_from(RESOURCES),
+        count=st.sampled_from([1, 2, 5, 100]),
+    )
+    def deliver(self, number: int, resource: str, count: int) -> None:
+        self.world.deliver(number, resource, count)
+
+    @rule()
+    def start_another_recorder(self) -> None:
+        """The earlier one goes on until it writes."""
+        self.world.start_recorder()
+
+    @rule(number=st.integers(0, 1))
+    def kill_recorder(self, number: int) -> None:
+        if len(self.world.recorders) > number:
+            del self.world.recorders[number]
+
+    @rule(faults=st.lists(st.sampled_from(["failed", "lost", "twice", ""]), max_size=4))
+    def break_store(self, faults: list[str]) -> None:
+        self.world.database.faults = faults
+
+    @precondition(lambda self: self.may_compact)
+    @rule()
+    def compact(self) -> None:
+        self.world.compact()
+
+    def _pick(self, resource: int, index: int) -> str:
+        names = list(self.world.objects[RESOURCES[resource]])
+        return names[index % len(names)]
+
+    def teardown(self) -> None:
+        try:
+            self.world.settle()
+            self._check()
+        finally:
+            self.world.close()
+
+    def _check(self) -> None:
+        world = self.world
+        store = HistoryStore(world.database)  # type: ignore[arg-type]  # its methods alone
+        now = world.clock.now()
+        for uid, phases in world.phases.items():
+            details = world.run(store.details(uid, now=now))
+            if details is None:
+                assert world.compactions, f"{uid} is not recorded"
+                continue
+            if not details.job.complete:
+                assert world.compactions, f"{uid}: {details.job.incomplete_reason}"
+                continue
+            expected = world.resource_seconds(uid)
+            assert details.resource_seconds == pytest.approx(expected), uid
+            assert [each.phase for each in details.phases] == phases
+            exists = uid in world.objects[RESOURCES[0]]
+            assert (details.job.deleted_at is None) == exists
+        counted, steps = world.counted()
+        for total in steps.values():
+            assert total == pytest.approx(counted)
+        self._check_usage()
+
+    def _check_usage(self) -> None:
+        """The series adds up to the usage of the jobs, of running pods until now, too."""
+        world = self.world
+        now = world.clock.now()
+        usage = UsageStore(world.database)  # type: ignore[arg-type]  # likewise
+        store = HistoryStore(world.database)  # type: ignore[arg-type]  # likewise
+        start = now.replace(year=now.year - 1, month=1, day=1, hour=0, minute=0, second=0)
+        end = start.replace(year=now.year + 1)
+        query = UsageQuery(by="queue", start=start, end=end, step=3600)
+        in_series = sum(
+            amount
+            for series in world.run(usage.series(query, now=now))
+            for point in series.points
+            for amount in point.resource_seconds.values()
+        )
+        details = [world.run(store.details(uid, now=now)) for uid in world.phases]
+        by_job = sum(sum(each.resource_seconds.values()) for each in details if each is not None)
+        assert in_series == pytest.approx(by_job)
+
+
+RecordedHistories.TestCase.settings = stateful_settings(steps=20, histories=60)
+TestRecordedHistories = RecordedHistories.TestCase

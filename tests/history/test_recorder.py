@@ -1,0 +1,270 @@
+"""The recorder on an API server, and the routes of the history."""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.embedded_apiserver import embedded_server
+from support.polling import wait_until_true
+from support.rest import RestClient, rest_at, running_api, sqlite
+
+from batholith.api.history_tasks import HistorySettings
+from batholith.kube.client.client import Client
+from batholith.model import crds
+from batholith.model.names import BATCH_JOBS, JOBS, PODS
+from batholith.model.recorded import RECORDED, is_recorded
+
+HISTORY = HistorySettings(record=True)
+
+
+def job(name: str, **spec: object) -> dict[str, Any]:
+    task = {"name": "t", "replicas": 1, "template": {"spec": {"containers": []}}}
+    return {
+        "metadata": {"name": name, "annotations": {"batholith.io/submitted-by": "ada"}},
+        "spec": {"minAvailable": 1, "queue": "research", "tasks": [task], **spec},
+    }
+
+
+@contextlib.asynccontextmanager
+async def recorded(directory: Path) -> AsyncIterator[RestClient]:
+    async with (
+        embedded_server(directory / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+        running_api(client, sqlite(directory), history=HISTORY) as url,
+        rest_at(url, server, client) as rest,
+    ):
+        await wait_until_true(lambda: has_begun(directory))
+        yield rest
+
+
+async def has_begun(directory: Path) -> bool:
+    """Whether the recorder has listed what it records: two kinds of jobs, and pods."""
+    with contextlib.closing(sqlite3.connect(directory / "api.db")) as database:
+        return bool(database.execute("SELECT count(*) = 3 FROM history_streams").fetchone()[0])
+
+
+@pytest.fixture
+async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
+    async with recorded(tmp_path) as found:
+        yield found
+
+
+async def set_phase(client: Client, name: str, phase: str, at: str) -> None:
+    found = await client.get(JOBS, name, namespace="default", view=dict)
+    known = found.get("status", {}).get("conditions", [])
+    conditions = [*known, {"status": phase, "lastTransitionTime": at}]
+    state = {"phase": phase, "reason": f"is {phase}", "lastTransitionTime": at}
+    status = {"state": state, "conditions": conditions, "taskStatusCount": {"t": {"phase": {}}}}
+    await client.patch(JOBS, name, {"status": status}, namespace="default", subresource="status")
+
+
+async def run_pod(client: Client, name: str, owner: dict[str, Any]) -> None:
+    """A pod of a job that runs for one minute with half a core."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    containers = [
+        {
+            "name": "main",
+            "image": "busybox",
+            "resources": {"requests": {"cpu": "500m", "memory": "1Ki"}},
+        }
+    ]
+    body = {
+        "metadata": {"name": name, "ownerReferences": [reference]},
+        "spec": {"containers": containers},
+    }
+    await client.create(PODS, body, namespace="default")
+    ended = {
+        "name": "main",
+        "state": {
+            "terminated": {
+                "exitCode": 0,
+                "startedAt": "2030-01-02T12:59:30Z",
+                "finishedAt": "2030-01-02T13:00:30Z",
+            }
+        },
+    }
+    status = {
+        "phase": "Succeeded",
+        "startTime": "2030-01-02T12:59:30Z",
+        "containerStatuses": [ended],
+    }
+    await client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+
+
+async def create(rest: RestClient, name: str, **spec: object) -> dict[str, Any]:
+    created = await rest.client.create(JOBS, job(name, **spec), namespace="default", view=dict)
+    found: dict[str, Any] = created
+    return found
+
+
+async def details(rest: RestClient, uid: str) -> dict[str, Any]:
+    status, body = await rest.call("GET", f"/v1/history/jobs/{uid}")
+    assert status in (200, 404), body
+    return body if status == 200 else {}
+
+
+async def wait_recorded(rest: RestClient, uid: str, **expected: object) -> dict[str, Any]:
+    """The details of a job, once they have these values."""
+    found: dict[str, Any] = {}
+
+    async def has_values() -> bool:
+        nonlocal found
+        found = await details(rest, uid)
+        return bool(found) and all(found[name] == value for name, value in expected.items())
+
+    await wait_until_true(has_values)
+    return found
+
+
+async def test_a_deleted_job_has_a_record_of_its_life(rest: RestClient) -> None:
+    created = await create(rest, "train")
+    uid = created["metadata"]["uid"]
+    await run_pod(rest.client, "train-t-0", created)
+    await set_phase(rest.client, "train", "Running", "2030-01-02T12:59:30Z")
+    await set_phase(rest.client, "train", "Completed", "2030-01-02T13:00:31Z")
+    await rest.client.delete(PODS, "train-t-0", namespace="default", grace_period=0)
+    await rest.client.delete(JOBS, "train", namespace="default")
+    await wait_recorded(rest, uid, phase="Completed")
+
+    async def is_deleted() -> bool:
+        found = await details(rest, uid)
+        return found["deleted_at"] is not None and bool(found["resource_seconds"])
+
+    await wait_until_true(is_deleted)
+    found = await details(rest, uid)
+    assert (found["namespace"], found["name"], found["kind"]) == ("default", "train", "jobs")
+    assert (found["queue"], found["user"], found["complete"]) == ("research", "ada", True)
+    assert found["reason"] == "is Completed"
+    assert found["resource_seconds"] == {"cpu": 30, "memory": 1024 * 60}
+    assert [each["phase"] for each in found["phases"]][-2:] == ["Running", "Completed"]
+    assert found["phases"][-1]["reason"] == "is Completed"
+    assert found["spec"]["queue"] == "research"
+    assert [task["name"] for task in found["tasks"]] == ["t"]
+    status, usage = await rest.call(
+        "GET", "/v1/usage?by=user&from=2030-01-02T12:00:00Z&to=2030-01-02T14:00:00Z"
+    )
+    assert status == 200
+    [series] = usage["series"]
+    assert series["name"] == "ada"
+    assert [
+        (each["start"][11:13], each["resource_seconds"]["cpu"]) for each in series["points"]
+    ] == [("12", 15), ("13", 15)]
+
+
+async def test_jobs_of_batch_v1_are_recorded(rest: RestClient) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}}
+    body = {"metadata": {"name": "pi"}, "spec": {"template": template}}
+    created = await rest.client.create(BATCH_JOBS, body, namespace="default", view=dict)
+    found = await wait_recorded(rest, created["metadata"]["uid"], phase="Pending")
+    assert found["kind"] == "batchjobs"
+    _, page = await rest.call("GET", "/v1/namespaces/default/batchjobs/pi/history")
+    assert [each["uid"] for each in page["items"]] == [created["metadata"]["uid"]]
+
+
+async def test_a_finished_job_with_a_ttl_is_annotated(rest: RestClient) -> None:
+    await create(rest, "brief", ttlSecondsAfterFinished=0)
+    await create(rest, "kept")
+    for name in ("kept", "brief"):
+        await set_phase(rest.client, name, "Completed", "2030-01-02T13:00:31Z")
+
+    async def annotated() -> bool:
+        found = await rest.client.get(JOBS, "brief", namespace="default", view=dict)
+        annotations = found["metadata"].get("annotations", {})
+        return is_recorded(annotations, "2030-01-02T13:00:31Z")
+
+    await wait_until_true(annotated)
+    kept = await rest.client.get(JOBS, "kept", namespace="default", view=dict)
+    assert RECORDED not in kept["metadata"]["annotations"]
+
+
+async def test_changes_during_a_restart_are_recorded(tmp_path: Path) -> None:
+    """The watch is resumed from its stored position: a job that came and went is recorded, too."""
+    async with (
+        embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+    ):
+        async with (
+            running_api(client, sqlite(tmp_path), history=HISTORY) as url,
+            rest_at(url, server, client) as rest,
+        ):
+            first = await create(rest, "first")
+            await wait_recorded(rest, first["metadata"]["uid"], phase="Pending")
+        second = await create(rest, "second")
+        await set_phase(client, "second", "Running", "2030-01-02T12:59:30Z")
+        await run_pod(client, "pod", second)
+        await client.delete(PODS, "pod", namespace="default", grace_period=0)
+        await client.delete(JOBS, "second", namespace="default")
+        async with (
+            running_api(client, sqlite(tmp_path), history=HISTORY) as url,
+            rest_at(url, server, client) as rest,
+        ):
+            uid = second["metadata"]["uid"]
+            found = await wait_recorded(rest, uid, resource_seconds={"cpu": 30, "memory": 61440})
+            assert found["deleted_at"] is not None
+            assert (found["phase"], found["complete"]) == ("Running", True)
+
+
+async def test_history_is_listed_in_pages_with_filters(rest: RestClient) -> None:
+    uids = []
+    for number in range(5):
+        created = await create(rest, f"job-{number}")
+        uids.append(created["metadata"]["uid"])
+        at = f"2030-01-02T13:00:0{number}Z"
+        await set_phase(rest.client, f"job-{number}", "Failed" if number % 2 else "Completed", at)
+    for uid, number in zip(uids, range(5), strict=True):
+        await wait_recorded(rest, uid, phase="Failed" if number % 2 else "Completed")
+    names, cursor = [], ""
+    while cursor is not None:
+        query = f"&cursor={cursor}" if cursor else ""
+        status, page = await rest.call("GET", f"/v1/history/jobs?limit=2{query}")
+        assert status == 200, page
+        names += [each["name"] for each in page["items"]]
+        cursor = page["next_cursor"]
+    assert names == [f"job-{number}" for number in (4, 3, 2, 1, 0)]
+    prefix = "/v1/namespaces/default/history/jobs?"
+    for query, expected in {
+        "phase=Failed": [3, 1],
+        "phase=Failed&phase=Completed&name=job-2": [2],
+        "queue=research&user=ada&kind=jobs&from=2030-01-02T13:00:03Z": [4, 3],
+        "to=2030-01-02T13:00:01Z": [0],
+        "user=eve": [],
+        "kind=batchjobs": [],
+    }.items():
+        _, page = await rest.call("GET", prefix + query)
+        assert [each["name"] for each in page["items"]] == [f"job-{n}" for n in expected], query
+    _, page = await rest.call("GET", "/v1/namespaces/other/history/jobs")
+    assert page["items"] == []
+
+
+INVALID = [
+    "history/jobs?cursor=x",
+    "history/jobs?cursor=WyJhIiwgWyJiIiwgImMiXV0=",
+    "history/jobs?limit=0",
+    "history/jobs?from=yesterday",
+    "history/jobs?kind=pods",
+    "history/jobs?phase=Dancing",
+    "history/jobs?user=%00",
+    "history/jobs?queue=%00",
+    "history/jobs/%00",
+    "usage",
+    "usage?by=colour",
+    "usage?by=queue&from=2030-01-02T12:00:00Z&to=2026-01-01T12:00:00Z",
+    "usage?by=queue&from=2020-01-02T12:00:00Z&to=2026-01-01T12:00:00Z",
+    "usage?by=user&user=%00",
+    "usage?by=user&from=0001-01-01T00:00:00Z&to=9999-12-31T23:59:59Z",
+]
+
+
+async def test_invalid_queries_are_rejected(rest: RestClient) -> None:
+    for query in INVALID:
+        status, body = await rest.call("GET", f"/v1/{query}")
+        assert status == 422, (query, body)

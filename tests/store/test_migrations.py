@@ -1,0 +1,166 @@
+"""Schema migrations: databases of earlier releases are adopted, newer ones refused."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from support.postgres import Postgres, postgres
+
+from batholith.store import history_tables, idempotency, migrations
+from batholith.store.commands import METADATA, CommandStore
+from batholith.store.database import Database, SchemaTooNewError
+from batholith.store.migrations import HEAD, MIGRATIONS
+
+DATA = Path(__file__).parents[1] / "data" / "store"
+pytestmark = pytest.mark.process
+assert history_tables.JOBS.metadata is idempotency.IDEMPOTENCY_KEYS.metadata is METADATA
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'api.db'}"
+    found: str = request.getfixturevalue("server").url
+    engine = sa.create_engine(found, isolation_level="AUTOCOMMIT")
+    with engine.connect() as db:
+        db.execute(sa.text("DROP SCHEMA public CASCADE"))
+        db.execute(sa.text("CREATE SCHEMA public"))
+    engine.dispose()
+    return found
+
+
+def execute(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as db:
+        for statement in statements:
+            db.execute(sa.text(statement))
+    engine.dispose()
+
+
+def differences(url: str) -> list[Any]:
+    """What Alembic would generate to reach the tables of the code."""
+
+    def is_ours(obj: object, name: str | None, kind: str, *_: object) -> bool:
+        return kind != "table" or name not in migrations.UNMAPPED_TABLES
+
+    engine = sa.create_engine(url)
+    with engine.connect() as db:
+        options = {"compare_type": True, "include_object": is_ours}
+        found: list[Any] = compare_metadata(MigrationContext.configure(db, opts=options), METADATA)
+    engine.dispose()
+    return found
+
+
+async def test_a_new_database_gets_the_tables_of_the_code(url: str) -> None:
+    database = Database(url)
+    await database.migrate(MIGRATIONS)
+    await database.migrate(MIGRATIONS)
+    await database.close()
+    assert differences(url) == []
+
+
+@pytest.mark.parametrize("version", [1, 3])
+async def test_a_database_of_an_earlier_release_is_upgraded(url: str, version: int) -> None:
+    script = (DATA / f"schema-{version}.sql").read_text()
+    execute(url, *filter(str.strip, script.split(";\n")))
+    database = Database(url)
+    await database.migrate(MIGRATIONS)
+    [record] = await CommandStore(database).list_open(limit=10)
+    assert (record.id, record.who) == ("1", "ada")
+    await database.close()
+    if version == 3 or not url.startswith("sqlite"):  # which keeps a length, and ignores it
+        assert differences(url) == []
+
+
+async def test_an_earlier_release_refuses_an_upgraded_database(url: str) -> None:
+    """It compares the number in its own table with those that it knows: 3."""
+    database = Database(url)
+    await database.migrate(MIGRATIONS)
+    query = sa.text("SELECT version FROM schema_version")
+    assert await database.read(lambda db: db.scalar(query)) == int(HEAD) > 3
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            'CREATE TABLE schema_version ("only" INTEGER PRIMARY KEY, version INTEGER)',
+            "INSERT INTO schema_version VALUES (1, 999)",
+        ),
+        (
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) PRIMARY KEY)",
+            "INSERT INTO alembic_version VALUES ('0999')",
+        ),
+    ],
+)
+async def test_a_newer_database_is_refused_and_not_modified(
+    url: str, statements: tuple[str, ...]
+) -> None:
+    execute(url, *statements)
+    database = Database(url)
+    with pytest.raises(SchemaTooNewError, match=r"revision 0999.*downgrades are not supported"):
+        await database.migrate(MIGRATIONS)
+    await database.close()
+    engine = sa.create_engine(url)
+    assert len(sa.inspect(engine).get_table_names()) == 1
+    engine.dispose()
+
+
+async def test_an_upgrade_takes_place_as_a_whole_or_not_at_all(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(RuntimeError):
+        pass
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations._SCHEMA_VERSION, "create", interrupt)
+        database = Database(url)
+        with pytest.raises(KilledError):
+            await database.migrate(MIGRATIONS)
+        await database.close()
+    engine = sa.create_engine(url)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+    database = Database(url)
+    await database.migrate(MIGRATIONS)
+    await database.close()
+
+
+async def test_replicas_migrate_at_the_same_time(url: str) -> None:
+    execute(url, *filter(str.strip, (DATA / "schema-3.sql").read_text().split(";\n")))
+    replicas = [Database(url) for _ in range(8)]
+    await asyncio.gather(*(replica.migrate(MIGRATIONS) for replica in replicas))
+    for replica in replicas:
+        assert len(await CommandStore(replica).list_open(limit=10)) == 1
+        await replica.close()
+
+
+def test_the_revisions_are_one_sequence_that_ends_with_the_head() -> None:
+    config = Config()
+    directory = Path(migrations.__file__).parent / "alembic"
+    config.set_main_option("script_location", str(directory))
+    config.set_main_option("path_separator", "os")
+    script = ScriptDirectory.from_config(config)
+    found = [each.revision for each in script.walk_revisions()][::-1]
+    assert found == [f"{number:04}" for number in range(1, len(found) + 1)]
+    assert found[-1] == HEAD
+    files = {path.stem for path in (directory / "versions").glob("r*.py")}
+    assert {name[1:5] for name in files} == set(found)
