@@ -211,6 +211,29 @@ async def test_a_user_without_rights_is_forbidden_every_write_and_nothing_happen
         assert {each[3] for each in written} == {403}
 
 
+async def test_jobs_are_shown_to_those_who_may_read_them(kube: RealKube, tmp_path: Path) -> None:
+    """Also those that are answered from memory; the editor has rights in one namespace."""
+    async with rest(kube, tmp_path) as api:
+        for path in (
+            "/v1/jobs",
+            "/v1/batchjobs",
+            "/v1/namespaces/default/jobs",
+            "/v1/namespaces/default/pytorchjobs",
+            JOB_PATH,
+            f"{JOB_PATH}/manifest",
+        ):
+            assert (await api.call(UNPRIVILEGED, "GET", path))[0] == 403, path
+        for path, status in (
+            ("/v1/jobs", 403),
+            ("/v1/namespaces/other/jobs", 403),
+            ("/v1/namespaces/default/batchjobs", 403),
+            ("/v1/namespaces/default/jobs", 200),
+            (JOB_PATH, 200),
+            (f"{JOB_PATH}/manifest", 200),
+        ):
+            assert (await api.call(EDITOR, "GET", path))[0] == status, path
+
+
 def _is_forbidden(route: WriteRoute, status: int, body: Any) -> bool:
     """Whether the write was denied; of several targets, each of them."""
     if status == 200 and isinstance(body, Mapping) and "results" in body:
@@ -468,7 +491,8 @@ async def test_details_of_a_job_need_the_rights_to_read_them(
         await _grant(server, "jobs", [("batch.volcano.sh", "jobs", "get")])
 
         async def is_granted(expected: Mapping[str, int]) -> bool:
-            return await statuses() == {**dict.fromkeys(reads, 403), **expected}
+            wanted = {**dict.fromkeys(reads, 403), **expected}
+            return bool(await statuses() == wanted)
 
         await wait_until_true(lambda: is_granted({"timeline": 200, "why": 200}))
         await _grant(server, "pods", [("", "pods", "get list")])
