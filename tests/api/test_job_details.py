@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from support.agent import container
@@ -13,6 +14,7 @@ from support.job_pods import RestSession, objects_cluster
 from support.polling import wait_until_true
 
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, QUEUES, WHY
+from batholith.store.history import HistoryStore, Timeline
 
 Json = dict[str, Any]
 
@@ -218,8 +220,66 @@ async def test_timeline_of_a_job(rest: RestSession) -> None:
             for phase, entered, left, reason in expected
         ],
         "pods": {"Failed": 1, "Succeeded": 1},
+        "recorded": False,
+        "incomplete_reason": "",
     }
     assert (await rest.get(f"{rest.root}/jobs/none/timeline"))[0] == 404
+
+
+async def test_timeline_of_a_recorded_job(
+    rest: RestSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history has each entry of a phase, and jobs that were deleted."""
+    await rest.create_job()
+    phases = ("Pending", "Running", "Restarting", "Running")
+    recorded = {
+        "job": {
+            "uid": rest.job_uids["train"],
+            "kind": "jobs",
+            "namespace": rest.cluster.namespace,
+            "name": "train",
+            "queue": "default",
+            "user": "ann",
+            "phase": "Running",
+            "reason": "",
+            "message": "",
+            "labels": {},
+            "tasks": [{"name": "w", "replicas": 2, "phases": {"Succeeded": 2}}],
+            "created_at": "t0",
+            "started_at": None,
+            "finished_at": None,
+            "deleted_at": None,
+            "complete": True,
+            "incomplete_reason": "",
+        },
+        "phases": [
+            {
+                "phase": phase,
+                "entered_at": f"t{at}",
+                "left_at": None,
+                "reason": "",
+                "message": "",
+            }
+            for at, phase in enumerate(phases)
+        ],
+    }
+
+    async def timeline(store: HistoryStore, namespace: str, kind: str, name: str) -> Timeline:
+        assert (namespace, kind, name) == (rest.cluster.namespace, "jobs", "train")
+        return msgspec.convert(recorded, Timeline)
+
+    async def is_recorded() -> tuple[bool, int]:
+        _, body = await rest.get(f"{rest.root}/jobs/train/timeline")
+        return body["recorded"], len(body["phases"])
+
+    monkeypatch.setattr(HistoryStore, "timeline", timeline)
+    assert await is_recorded() == (False, 1), "the job is Pending: the history lags behind"
+    await rest.set_job_phase("Running")
+    assert await is_recorded() == (True, 4)
+    await rest.cluster.client.delete(JOBS, "train", namespace=rest.cluster.namespace)
+    assert await is_recorded() == (True, 4)
+    _, body = await rest.get(f"{rest.root}/jobs/train/timeline")
+    assert body["pods"] == {"Succeeded": 2}
 
 
 async def test_why_a_job_waits(rest: RestSession) -> None:

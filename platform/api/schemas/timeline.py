@@ -23,3 +23,9 @@ class TimelineOut(BaseModel):
 
     phases: list[PhaseOut]
     pods: dict[str, int] = Field(description="Number of pods by phase.")
+    recorded: bool = Field(
+        description="Whether the phases are those of the history, which has each entry."
+    )
+    incomplete_reason: str = Field(
+        description="What the history has missed; empty if nothing, or if it is not used."
+    )
