@@ -2,14 +2,14 @@
 
 Changes are collected by object and appended as one batch (:meth:`ChangeLog.flush`), so that an
 object appears in a batch once. All streams read the same log: one that is slow has a position in
-it and no queue of its own, and later gets the latest state of each object that changed since. A
+it and no queue, and later gets the latest state of each object that changed since. A
 stream whose position has left the log cannot continue: its client has to list again.
 
 A position consists of a number of this log and of resourceVersions. The number means nothing to
 another process, which continues from the latest point at which its log had every change up to some
 version not above that of the position, and no later one. Changes after this point may be sent a
 second time. None is missing: a process that has listed again since, and so may not know of an
-object that has come and gone, does not continue.
+object that was created and deleted, does not continue.
 """
 
 import re
@@ -26,7 +26,7 @@ PIECE_SIZE = 64 * 1024
 """Bytes after which a list or a long series of changes is sent in another piece."""
 
 SYNCED, END = b"synced", b"end"
-"""Events beside those of objects."""
+"""Events other than those of objects."""
 
 _POSITION = re.compile(
     r"([0-9a-z-]{1,64})\.([0-9]{1,20})\.([0-9]{1,20})\.([0-9a-f]{1,32})\.([0-9]{1,20})", re.ASCII
@@ -51,7 +51,7 @@ class Selection(Protocol[S]):
 
     @property
     def digest(self) -> str:
-        """The same for equal selections, in any process; of lower-case letters and digits."""
+        """The same for equal selections, in any process; of a-z, digits and hyphens."""
         ...
 
     def matches(self, row: S) -> bool:
@@ -187,7 +187,7 @@ class ChangeLog(Generic[T]):
         self._pending.setdefault(key, []).append(row)
 
     def load(self, version: int) -> None:
-        """Take what was recorded as the initial list of *version*; nobody streams yet."""
+        """Take what was recorded as the initial list of *version*; there are no streams yet."""
         self._apply()
         self._base_version = self.version = version
         self.is_exact = self._is_base_exact = version > 0
@@ -282,7 +282,7 @@ class ChangeLog(Generic[T]):
     def since(self, number: int, selection: Selection[T]) -> Iterator[tuple[bytes, Item[T]]]:
         """Yield the events of *selection* after the batch *number*, one for most objects.
 
-        What has come and gone since is reported as deleted: a client that lost its connection
+        What was created and deleted since is reported as deleted: a client that lost its connection
         amid the events of a batch resumes before it, and may have seen the object.
 
         Raises:

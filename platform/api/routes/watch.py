@@ -43,8 +43,8 @@ class JobSelection:
     @property
     def digest(self) -> str:
         """See :class:`.change_log.Selection`."""
-        parts = (self.namespace, self.name, sorted(self.phases), self.queue, str(self.labels))
-        return _digest(self.kind, parts)
+        values = (self.namespace, self.name, sorted(self.phases), self.queue, str(self.labels))
+        return _digest(self.kind, values)
 
     def matches(self, row: JobSummary) -> bool:
         """See :class:`.change_log.Selection`."""
@@ -74,8 +74,8 @@ class QueueSelection:
         return (not self.states or row.state in self.states) and self.parent in (None, row.parent)
 
 
-def _digest(kind: str, parts: object) -> str:
-    text = repr(parts).encode("utf-8", "surrogatepass")
+def _digest(kind: str, values: object) -> str:
+    text = repr(values).encode("utf-8", "surrogatepass")
     return f"{kind}-{hashlib.blake2b(text, digest_size=6).hexdigest()}"
 
 
@@ -183,7 +183,7 @@ def _opening(
         str | None,
         Header(
             alias="Last-Event-ID",
-            description="The last `id` received: the stream goes on after it; 410 if it is too "
+            description="The last `id` received: the stream continues after it; 410 if it is too "
             "old.",
         ),
     ] = None,
