@@ -261,6 +261,7 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # any client could forge its address
         timeout_graceful_shutdown=DRAIN_TIMEOUT,
     )
     config.load()

@@ -31,6 +31,13 @@ class ControllerFlags:
             "Volcano's other controllers are accepted and ignored."
         ),
     ] = (controller_selection.DEFAULT,)  # type: ignore[assignment]  # typer converts it to a list
+    shards: Annotated[
+        int,
+        typer.Option(
+            help="Shards of jobs, queues and PodGroups that the replicas divide among themselves; "
+            "1: a single leader. The same for all replicas.",
+        ),
+    ] = 1
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job controller.")] = 64
     worker_threads_for_cronjob: Annotated[
         int, typer.Option(min=1, help="Workers of the controller of Volcano's CronJobs.")
@@ -77,6 +84,13 @@ class ControllerFlags:
             "--record-history.",
         ),
     ] = False
+    place_at_creation: Annotated[
+        bool,
+        typer.Option(
+            help="Create pods of gangs that fit with their node, if the scheduler plans them; it "
+            "needs the flag, too."
+        ),
+    ] = True
     feature_gates: Annotated[
         str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""

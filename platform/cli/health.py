@@ -55,8 +55,11 @@ class Leadership(Protocol):
     """Leader elector, as seen by health checks."""
 
     elected: asyncio.Event
-    holder: str
-    """Identity of the leader last observed; empty before."""
+
+    @property
+    def holder(self) -> str:
+        """Return the identity of the leader last observed; empty before."""
+        ...
 
     def healthy(self) -> bool:
         """Return False if it leads although its lease has long expired."""

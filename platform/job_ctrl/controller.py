@@ -10,6 +10,7 @@ import logging
 
 from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
+from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
 from ..kube.informer.reflector import InformerOptions
 from ..machinery.change_rate import ChangeRate
@@ -19,10 +20,11 @@ from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.rate_limiters import default_controller_rate_limiter
+from ..machinery.shards import WHOLE, Shard
 from ..model import names, times
 from ..model.command import Command, target_kind_error, target_name_error
 from ..model.job import Job, JobEvent
-from ..model.meta import ObjectMeta
+from ..model.meta import HasMeta, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
 from . import podgroups
 from .core_types import MetadataOnly, Pod, PriorityClass
@@ -33,9 +35,11 @@ from .executor import Executor, ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
 from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
+from .planned_creation import PlannedCreation
 from .plugin_objects import WATCHED_PLUGIN_KINDS
 from .plugins.registry import Registry
 from .pod_info import LifecycleEvent, PodInfo, parse_pod
+from .pod_rules import PodRules
 from .pod_tracker import PodTracker
 from .policies import policy_inputs
 from .recovery import errors_from_status, restore
@@ -70,10 +74,13 @@ class JobController:
         recorder: Recorder | None = None,
         plugins: Registry | None = None,
         podgroups: Informer[PodGroup] | None = None,
+        informers: InformerFactory | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
         """*podgroups* holds the PodGroups at least of the jobs' namespace.
 
-        Several controllers may use one informer; each runs it.
+        Several controllers may use one informer; each runs it. Only the jobs of *shard* are
+        reconciled, whose objects the other *informers* deliver.
         """
         self._client = client
         self._settings = settings = settings or JobSettings()
@@ -84,10 +91,19 @@ class JobController:
             limiter=default_controller_rate_limiter(self._clock, max_delay=_MAX_BACKOFF),
             clock=self._clock,
             metrics=settings.work_metrics,
+            owned=shard,
         )
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
-        self._metrics = JobMetrics(settings.registry)
-        self._change_rate = ChangeRate(self._clock)
+        self._metrics = settings.metrics or JobMetrics(settings.registry)
+        self._change_rate = settings.change_rate or ChangeRate(self._clock)
+        self._plugins = plugins or Registry.load()
+        self._job_infos: dict[str, JobInfo] = {}
+        # Commands of the initial list, which is not in the order of their creation.
+        self._initial_commands: list[Command] | None = []
+        self._priority_classes_generation = 0
+        factory = informers or NewInformers(client)
+        self._create_informers(factory, podgroups)
+        self._planned = self._planned_creation(factory)
         self._executor = Executor(
             ExecutorDeps(
                 client=client,
@@ -98,31 +114,46 @@ class JobController:
                 metrics=self._metrics,
                 settings=settings,
                 change_rate=self._change_rate,
+                planned=self._planned,
+                podgroup_of=self._podgroup,
             )
         )
-        self._plugins = plugins or Registry.load()
-        self._job_infos: dict[str, JobInfo] = {}
-        # Commands of the initial list, which is not in the order of their creation.
-        self._initial_commands: list[Command] | None = []
-        self._priority_classes_generation = 0
-        self._create_informers(podgroups)
 
-    def _create_informers(self, podgroup_informer: Informer[PodGroup] | None) -> None:
-        client, namespace = self._client, self._settings.namespace
-        self._jobs = Informer(client, names.JOBS, DefaultedJob, namespace=namespace)
-        self._pods = Informer(
-            client, names.PODS, Pod, namespace=namespace, label_selector=names.JOB_NAME
+    def _create_informers(
+        self, factory: InformerFactory, podgroup_informer: Informer[PodGroup] | None
+    ) -> None:
+        namespace = self._settings.namespace
+        self._jobs = factory.informer(
+            names.JOBS, DefaultedJob, owner_key=_own_key, namespace=namespace
+        )
+        self._pods = factory.informer(
+            names.PODS,
+            Pod,
+            owner_key=_job_of_child,
+            namespace=namespace,
+            label_selector=names.JOB_NAME,
         )
         if podgroup_informer is None:
-            podgroup_informer = Informer(client, names.PODGROUPS, PodGroup, namespace=namespace)
+            podgroup_informer = factory.informer(
+                names.PODGROUPS, PodGroup, owner_key=_job_of_child, namespace=namespace
+            )
         self._podgroups = podgroup_informer
-        ordered = InformerOptions(ordered=True)
-        self._commands = Informer(
-            client, names.COMMANDS, Command, namespace=namespace, options=ordered
+        self._commands = factory.informer(
+            names.COMMANDS,
+            Command,
+            owner_key=_job_of_command,
+            namespace=namespace,
+            options=InformerOptions(ordered=True),
         )
-        self._priority_classes = Informer(client, names.PRIORITYCLASSES, PriorityClass)
+        self._priority_classes = factory.informer(names.PRIORITYCLASSES, PriorityClass)
         plugin_objects = [
-            Informer(client, kind, MetadataOnly, namespace=namespace, label_selector=names.JOB_NAME)
+            factory.informer(
+                kind,
+                MetadataOnly,
+                owner_key=_job_of_child,
+                namespace=namespace,
+                label_selector=names.JOB_NAME,
+            )
             for kind in WATCHED_PLUGIN_KINDS
         ]
         self._sources: list[Source] = [
@@ -133,6 +164,22 @@ class JobController:
             KindSource(self._priority_classes, self._on_priority_class),
             *(KindSource(informer, self._on_plugin_object) for informer in plugin_objects),
         ]
+
+    def _planned_creation(self, factory: InformerFactory) -> PlannedCreation:
+        """Return what decides on the nodes of new pods; it needs the cluster's rules for them."""
+        enabled, rules = self._settings.place_at_creation, None
+        if enabled:
+            rules = PodRules(
+                self._client, factory, clock=self._clock, namespace=self._settings.namespace
+            )
+            self._sources += rules.sources()
+        return PlannedCreation(
+            enabled=enabled,
+            clock=self._clock,
+            priority_classes=self._priority_classes,
+            exclude=rules.exclude if rules is not None else lambda namespace: None,
+            count=self._metrics.job_unplaced,
+        )
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -196,6 +243,8 @@ class JobController:
             self._expectations.observe(key, pod.name)
         info = self._job_info(key)
         info.pod_tracker.remove(pod.uid, now=self._event_time(pod))
+        if self._settings.place_at_creation:
+            info.plan_use.observe_created(pod.task, pod.index)
         # The next pod of this name may need an object whose deletion no informer reports.
         info.plugin_object_deletions += any(
             kind not in WATCHED_PLUGIN_KINDS for kind, _ in info.plugin_object_uids
@@ -461,6 +510,20 @@ class JobController:
 
 def _pod_info(pod: Pod | None) -> PodInfo | None:
     return parse_pod(pod) if pod is not None else None
+
+
+def _own_key(job: Job) -> str:
+    return job.metadata.key
+
+
+def _job_of_child(child: HasMeta) -> str:
+    """Return the key of the job of a pod, PodGroup or object of a plugin."""
+    return _owner_key(child.metadata)
+
+
+def _job_of_command(command: Command) -> str:
+    target = command.target
+    return f"{command.metadata.namespace}/{target.name if target else ''}"
 
 
 def _owner_key(meta: ObjectMeta) -> str:

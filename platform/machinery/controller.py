@@ -28,7 +28,7 @@ from .clock import Clock, SystemClock, Timer
 from .delay_heap import DelayHeap
 from .rate_limiters import RateLimiter, default_controller_rate_limiter
 from .result import Result
-from .shards import shard_of
+from .shards import WHOLE, Shard
 from .workqueue import WorkQueue
 from .workqueue_stats import WorkQueueStats
 
@@ -93,11 +93,16 @@ class ShardedQueue:
         clock: Clock | None = None,
         metrics: "WorkQueueMetrics | None" = None,
         log_fields: Callable[[str], Mapping[str, str]] | None = None,
+        owned: Shard = WHOLE,
     ) -> None:
-        """*log_fields* returns the log fields of a key: ``<name>=<key>`` by default."""
+        """*log_fields* returns the log fields of a key: ``<name>=<key>`` by default.
+
+        Adds of keys that are not in *owned* have no effect.
+        """
         if shards < 1:
             raise ValueError(f"need at least one shard, got {shards}")
-        self.name = name
+        self.name = name if owned.count == 1 else f"{name}-{owned.index}"
+        self.owned = owned
         self.log_fields = log_fields or (lambda key: {name: key})
         self.clock = clock if clock is not None else SystemClock()
         self.stats = WorkQueueStats()
@@ -111,15 +116,16 @@ class ShardedQueue:
 
     def shard(self, key: str) -> WorkQueue:
         """Return the shard of *key*."""
-        return self.shards[shard_of(key, len(self.shards))]
+        return self.shards[self.owned.worker_of(key, len(self.shards))]
 
     def add(self, key: str) -> None:
         """Add *key*; merged with an earlier add that no worker has picked up yet."""
-        self.shard(key).add(key)
+        if self.owned.owns(key):
+            self.shard(key).add(key)
 
     def add_after(self, key: str, seconds: float) -> None:
         """Add *key* after *seconds*; an earlier scheduled time wins."""
-        if self.shutting_down:
+        if self.shutting_down or not self.owned.owns(key):
             return
         self.stats.retries += 1
         if seconds > 0:
@@ -141,7 +147,7 @@ class ShardedQueue:
 
     def add_item(self, key: str, item: object) -> None:
         """Append *item* to the pending items of *key* and add *key*."""
-        if not self.shutting_down:
+        if not self.shutting_down and self.owned.owns(key):
             self._items.setdefault(key, deque()).append((item,))
             self.add(key)
 

@@ -12,7 +12,7 @@ import math
 import random
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeVar
@@ -84,6 +84,10 @@ class LeaderElectionConfig:
     """Duration the leader retries renewal before it stops leading."""
     retry_period: float = 2.0
     """Interval between attempts to acquire or renew."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the Lease, set when it is created."""
+    release: bool = True
+    """Whether to release the Lease at the end; not if others of this identity go on."""
 
     def __post_init__(self) -> None:
         """Check that a leader stops before a candidate can acquire the lease.
@@ -152,8 +156,13 @@ class LeaderElector:
         recorder: Recorder | None = None,
         metrics: LeaderElectionMetrics | None = None,
         random_source: Callable[[], float] = random.random,
+        on_renewal: Callable[[LeaderElectionRecord], None] | None = None,
     ) -> None:
-        """*clock* should include system suspend; *random_source* provides the jitter."""
+        """*clock* should include system suspend; *random_source* provides the jitter.
+
+        *on_renewal* is called with each change of the record after the first one that is observed;
+        its exception ends the election.
+        """
         self.elected = asyncio.Event()
         """Set on acquiring the Lease; never cleared, since losing it ends the process."""
         self.holder = ""
@@ -163,7 +172,10 @@ class LeaderElector:
         self._recorder = recorder
         self._metrics = metrics or LeaderElectionMetrics()
         self._random = random_source
-        self._lock = LeaseLock(client, namespace=config.namespace, name=config.name)
+        self._on_renewal = on_renewal
+        self._lock = LeaseLock(
+            client, namespace=config.namespace, name=config.name, labels=config.labels
+        )
         self._observed: Lease | None = None
         self._observed_at = -math.inf
         self._renewed_at = -math.inf
@@ -173,6 +185,16 @@ class LeaderElector:
         self._last_error = ""
 
     # -- state ---------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """Identity of this candidate."""
+        return self._config.identity
+
+    @property
+    def lease_name(self) -> str:
+        """Name of the Lease."""
+        return self._config.name
 
     def check_fence(self) -> None:
         """Check that this process may write: the fence.
@@ -204,17 +226,30 @@ class LeaderElector:
         status = self._metrics.status.labels(self._config.name)
         status.set(0)
         try:
-            await self._acquire()
+            if self._remaining() <= 0:
+                await self._acquire()
             status.set(1)
             self._start_leading()
             await self._renew()
         except asyncio.CancelledError:
-            if self.elected.is_set():
+            if self.elected.is_set() and self._config.release:
                 await self._release()
             raise
         finally:
             self._valid_until = -math.inf
             status.set(0)
+
+    def observe(self, lease: Lease) -> None:
+        """Note what a watch has shown of the Lease, so that its expiry is known before :meth:`run`.
+
+        Not for the holder, whose own last write is newer.
+        """
+        if not self.elected.is_set() and self._remaining() <= 0:
+            self._observe_record(lease)
+
+    async def acquire_once(self) -> bool:
+        """Try to acquire the Lease once; if it is held then, call :meth:`run` at once."""
+        return await self._try_acquire_or_renew()
 
     async def _acquire(self) -> None:
         settings = self._config
@@ -366,9 +401,12 @@ class LeaderElector:
 
     def _observe_record(self, lease: Lease) -> None:
         """Store *lease*, and the local time when its record changed."""
-        if self._observed is None or lease.record != self._observed.record:
+        previous = self._observed
+        if previous is None or lease.record != previous.record:
             self._observed_at = self._clock.monotonic()
         self._observed = lease
+        if previous is not None and lease.record != previous.record and self._on_renewal:
+            self._on_renewal(lease.record)
         if lease.record.holder_identity != self.holder:
             self.holder = lease.record.holder_identity
             log.info("new leader observed", extra={"lease": self._lease_key, "holder": self.holder})

@@ -11,6 +11,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from .shards import Shard
 from .workqueue_stats import WorkQueueStats
 
 
@@ -18,6 +19,7 @@ class InstrumentedQueue(Protocol):
     """A work queue that reports its counters."""
 
     name: str
+    owned: Shard
     stats: WorkQueueStats
 
     def depth(self) -> int:
@@ -40,6 +42,12 @@ class WorkQueueMetrics:
     def register(self, queue: InstrumentedQueue) -> None:
         """Export *queue*, replacing an earlier one of its name."""
         self._queues[queue.name] = queue
+
+    def unregister_shard(self, shard: int) -> None:
+        """Export the queues of *shard* no longer."""
+        for name, queue in list(self._queues.items()):
+            if queue.owned.count > 1 and queue.owned.index == shard:
+                del self._queues[name]
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families, with one series per queue."""

@@ -19,6 +19,7 @@ from ..kube.errors import (
     InvalidError,
     NotFoundError,
 )
+from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
 from ..machinery.batches import run_concurrently
 from ..machinery.clock import Clock, SystemClock
@@ -34,6 +35,7 @@ from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.shards import WHOLE, Shard
 from ..model.meta import OwnerReference, preconditions
 from ..model.names import (
     GROUP_NAME,
@@ -96,8 +98,13 @@ class PodGroupController:
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         podgroups: Informer[PodGroup] | None = None,
+        informers: InformerFactory | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
-        """*podgroups*: informer of all PodGroups; may be used and run by several controllers."""
+        """*podgroups*: informer of all PodGroups; may be used and run by several controllers.
+
+        Only the PodGroups of *shard* are reconciled, whose objects the other *informers* deliver.
+        """
         self._client = client
         self._settings = settings or PodGroupSettings()
         self._recorder = recorder
@@ -107,11 +114,15 @@ class PodGroupController:
             shards=self._settings.workers,
             clock=clock,
             metrics=self._settings.work_metrics,
+            owned=shard,
         )
-        self._podgroups = Informer(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
-        self._queues = Informer(client, QUEUES, Queue)
+        factory = informers or NewInformers(client)
+        if podgroups is None:
+            podgroups = factory.informer(PODGROUPS, PodGroup, owner_key=_own_key)
+        self._podgroups = podgroups
+        self._queues = factory.informer(QUEUES, Queue)
         self._pods = [
-            _pod_informer(client, name) for name in dict.fromkeys(self._settings.scheduler_names)
+            _pod_informer(factory, name) for name in dict.fromkeys(self._settings.scheduler_names)
         ]
         # Writes not in the informers yet: created PodGroups by name, annotated pods by uid.
         self._creating = Expectations(clock)
@@ -338,16 +349,24 @@ def _has_scalable_owner(podgroup: PodGroup) -> bool:
     return podgroup.metadata.name == f"podgroup-{owner.uid}"
 
 
-def _pod_informer(client: Client, scheduler: str) -> Informer[Pod]:
+def _own_key(podgroup: PodGroup) -> str:
+    return podgroup.metadata.key
+
+
+def _podgroup_of(pod: Pod) -> str:
+    return pod.generated_podgroup_key
+
+
+def _pod_informer(factory: InformerFactory, scheduler: str) -> Informer[Pod]:
     """Return the informer of the pods of *scheduler* that are not part of a Volcano job.
 
     Pods of jobs are recognised by the task index label: users set the job name label on other
     pods, too. A job's pod without it has its PodGroup in an annotation.
     """
-    return Informer(
-        client,
+    return factory.informer(
         PODS,
         Pod,
+        owner_key=_podgroup_of,
         field_selector=f"spec.schedulerName={scheduler}",
         label_selector=f"!{TASK_INDEX}",
         indexes={_PODGROUP_INDEX: index_by_podgroup},

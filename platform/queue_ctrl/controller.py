@@ -10,11 +10,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
-
 from ..kube.client.client import Client
 from ..kube.client.events import EventType
 from ..kube.errors import UNAVAILABLE_ERRORS, AlreadyExistsError, ConflictError, NotFoundError
+from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
 from ..kube.informer.reflector import InformerOptions
 from ..machinery.clock import Clock, SystemClock
@@ -29,12 +28,13 @@ from ..machinery.controller import (
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.shards import WHOLE, Shard
 from ..model.command import Command, target_name_error
 from ..model.job import Action
 from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueSpec
-from .counts import PodGroupCounts, QueueCounts
+from .counts import PodGroupCounts, QueueCounts, queue_of
 from .decide import (
     CLOSED_BY_PARENT,
     Change,
@@ -81,8 +81,8 @@ class QueueSettings:
     default_queue: str = DEFAULT_QUEUE
     """Queue of jobs without a queue."""
 
-    registry: CollectorRegistry | None = None
-    """Registry of the queue metrics, if any."""
+    metrics: QueueMetrics | None = None
+    """Metrics of queues, if any; several controllers may share them."""
 
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queue, if any."""
@@ -99,8 +99,13 @@ class QueueController:
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         podgroups: Informer[PodGroup] | None = None,
+        informers: InformerFactory | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
-        """*podgroups*: informer of all PodGroups; may be used and run by several controllers."""
+        """*podgroups*: informer of all PodGroups; may be used and run by several controllers.
+
+        Only the queues of *shard* are reconciled, whose objects the other *informers* deliver.
+        """
         self._client = client
         self._settings = settings or QueueSettings()
         self._clock = clock if clock is not None else SystemClock()
@@ -110,13 +115,24 @@ class QueueController:
             shards=self._settings.workers,
             clock=self._clock,
             metrics=self._settings.work_metrics,
+            owned=shard,
         )
+        self._shard = shard
         self.default_queue_ready = asyncio.Event()
         """Set when the default queue exists."""
         self._counts = QueueCounts()
-        self._queues = Informer(client, QUEUES, Queue, indexes={_PARENT: _parent_index})
-        self._podgroups = Informer(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
-        self._commands = Informer(client, COMMANDS, Command, options=InformerOptions(ordered=True))
+        factory = informers or NewInformers(client)
+        # All queues: a queue depends on its parent.
+        self._queues = factory.informer(QUEUES, Queue, indexes={_PARENT: _parent_index})
+        if podgroups is None:
+            podgroups = factory.informer(PODGROUPS, PodGroup, owner_key=queue_of)
+        self._podgroups = podgroups
+        self._commands = factory.informer(
+            COMMANDS,
+            Command,
+            owner_key=_queue_of_command,
+            options=InformerOptions(ordered=True),
+        )
         # Commands of the initial list, which is not ordered by creation.
         self._initial_commands: list[Command] | None = []
         # Queues as last written, until the informer has that version or a later one.
@@ -128,8 +144,8 @@ class QueueController:
             ROOT_QUEUE: QueueSpec(weight=1, reclaimable=False),
             self._settings.default_queue: QueueSpec(weight=1, reclaimable=True, parent=ROOT_QUEUE),
         }
-        if self._settings.registry is not None:
-            self._settings.registry.register(QueueMetrics(self._counts_by_queue))
+        if self._settings.metrics is not None:
+            self._settings.metrics.add(self._counts_by_queue)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -138,6 +154,13 @@ class QueueController:
 
         When cancelled, it finishes keys in processing and queued, and writes nothing after that.
         """
+        try:
+            await self._run(ready=ready, elected=elected)
+        finally:
+            if self._settings.metrics is not None and self._shard.count > 1:
+                self._settings.metrics.remove(self._counts_by_queue)  # another replica has it now
+
+    async def _run(self, *, ready: asyncio.Event | None, elected: asyncio.Event | None) -> None:
         sources: list[Source] = [
             KindSource(self._queues, self._on_queue),
             KindSource(self._podgroups, self._on_podgroup),
@@ -207,7 +230,8 @@ class QueueController:
     def _counts_by_queue(self) -> Iterator[tuple[str, PodGroupCounts]]:
         """Yield the counts of each queue; none on a standby, which has not counted."""
         for queue in self._queues if self._initial_commands is None else ():
-            yield queue.metadata.name, self._counts.get(queue.metadata.name)
+            if self._shard.owns(queue.metadata.name):
+                yield queue.metadata.name, self._counts.get(queue.metadata.name)
 
     # Reconciling
 
@@ -371,6 +395,11 @@ class QueueController:
         if self._recorder is not None:
             regarding = object_reference(QUEUES, queue.metadata)
             self._recorder.record(regarding, type=kind, reason=reason, message=message)
+
+
+def _queue_of_command(command: Command) -> str | None:
+    target = command.target
+    return target.name if target is not None and command.targets_kind(QUEUES) else None
 
 
 def _parent_index(queue: Queue) -> tuple[str, ...]:

@@ -83,6 +83,11 @@ class QueueCounts:
             del self._by_queue[queue]
 
 
+def queue_of(podgroup: PodGroup) -> str:
+    """Return the name of the queue that counts *podgroup*."""
+    return podgroup.spec.queue or DEFAULT_QUEUE
+
+
 def _bucket(group: PodGroup | None) -> tuple[str, str] | None:
     """Return queue and phase."""
-    return (group.spec.queue or DEFAULT_QUEUE, group.status.phase) if group is not None else None
+    return (queue_of(group), group.status.phase) if group is not None else None

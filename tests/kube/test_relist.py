@@ -40,6 +40,9 @@ class FakeRelistTarget:
     events: list[tuple[str, str, int]] = field(default_factory=list)
     """(add, update or delete; uid; version)."""
 
+    def wants(self, obj: Thing) -> bool:
+        return True
+
     def put(self, obj: Thing) -> None:
         key = obj.metadata.key
         old = self.objects.get(key)

@@ -32,11 +32,13 @@ COMPONENTS = ("controllers", "scheduler", "admission", "api")
 SAME_AS = {
     "batch-jobs": ("controllers.batchJobs=true",),
     "training-jobs": ("controllers.trainingJobs=true",),
+    "sharded-controllers": ("controllers.shards=12",),
     "monitoring": ("monitoring.enabled=true",),
     "pod-webhooks": ("admission.pods=true",),
     "scheduling-gates": ("schedulingGates=true",),
     "postgres": ("api.store.secretName=batholith-api-store",),
     "rest-tls": ("api.tls.secretName=batholith-api-tls",),
+    "history": ("api.history.enabled=true",),
     "rest-impersonation": ("api.impersonation.enabled=true",),
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),

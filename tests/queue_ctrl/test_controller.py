@@ -17,6 +17,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
 from batholith.model.queue import Queue
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
+from batholith.queue_ctrl.metrics import QueueMetrics
 
 CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 
@@ -272,7 +273,7 @@ async def test_queue_without_parent_gets_the_root_as_parent(world: QueueHarness)
 
 async def test_count_writes_are_rate_limited_and_state_writes_are_not(world: QueueHarness) -> None:
     world.queue("q")
-    controller = world.controller(registry=world.registry)
+    controller = world.controller(metrics=QueueMetrics(world.registry))
     async with running(controller):
         await wait_for(lambda: world.state("default") == "Open")
         world.podgroup("g0", "q", "Pending")
@@ -396,7 +397,7 @@ async def test_standby_exports_no_counts(world: QueueHarness) -> None:
     metric, labels = "volcano_queue_pod_group_running_count", {"queue_name": "q"}
     world.queue("q")
     world.podgroup("g", "q", "Running")
-    controller = world.controller(registry=world.registry)
+    controller = world.controller(metrics=QueueMetrics(world.registry))
     ready, lead = asyncio.Event(), asyncio.Event()
     work = asyncio.create_task(controller.run(ready=ready, elected=lead))
     await ready.wait()

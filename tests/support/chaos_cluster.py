@@ -64,6 +64,8 @@ class ChaosCluster:
     """By user: the address that its replica uses instead of the server's."""
     program: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By user: the program that is started instead of the command line."""
+    controller_flags: Sequence[str] = ()
+    """Further flags of the controllers."""
 
     @property
     def users(self) -> list[str]:
@@ -73,7 +75,9 @@ class ChaosCluster:
     async def _start_replica(self, component: str) -> Replica:
         user = f"{component}-{next(self.replica_numbers[component])}"
         program, url = self.program.get(user, PROGRAM), self.urls.get(user, "")
-        flags = self.election.flags
+        flags = [*self.election.flags]
+        if component == "controllers":
+            flags += self.controller_flags
         replica = await self.fleet.start(component, user, *flags, url=url, program=program)
         self.replicas_started[component].append(replica)
         return replica
@@ -221,6 +225,7 @@ async def chaos_cluster(
     election: ElectionTiming = FAST_ELECTION,
     workload: Sequence[ExpectedJob] | None = None,
     nodes: int = 2,
+    controller_flags: Sequence[str] = (),
 ) -> AsyncIterator[ChaosCluster]:
     """A server with CRDs and a simulated kubelet; nothing else is started yet."""
     users = dict.fromkeys(("admin", "agent", *_users()), MASTERS)
@@ -235,7 +240,9 @@ async def chaos_cluster(
         await fleet.start_agent(nodes)
         await _remove_not_ready_taints(server, nodes)
         log = audit.AuditLog(server.kube.directory / "audit.log")
-        yield ChaosCluster(server, fleet, work, log, election)
+        yield ChaosCluster(
+            server, fleet, work, log, election, controller_flags=tuple(controller_flags)
+        )
 
 
 async def _remove_not_ready_taints(server: RealServer, nodes: int) -> None:

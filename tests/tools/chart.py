@@ -18,10 +18,12 @@ SOURCES = (
     *(f"base/{name}.yaml" for name in ("policies", "api", "network", "user-roles")),
     "components/batch-jobs/batch-jobs.yaml",
     "components/training-jobs/training-jobs.yaml",
+    "components/sharded-controllers/sharded-controllers.yaml",
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",
     "components/rest-impersonation/rest-impersonation.yaml",
+    "components/history/history.yaml",
     *(
         f"components/policies/{subject}-policies.yaml"
         for subject in (

@@ -6,7 +6,7 @@ those of :mod:`batholith.kube.errors`.
 """
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -62,6 +62,17 @@ PatchType.STRATEGIC = PatchType("application/strategic-merge-patch+json")
 PatchType.JSON = PatchType("application/json-patch+json")
 
 
+@dataclass(frozen=True, slots=True)
+class WriteLimit:
+    """Until when a write may take effect."""
+
+    seconds: int = 0
+    """Seconds within which the server carries it out, or never; 0 for those of the server."""
+
+    guard: Callable[[], None] | None = None
+    """Called when nothing but the write itself remains; raises NotSentError if it is too late."""
+
+
 class Client:
     """Client of one API server with one user's credentials; safe for concurrent tasks."""
 
@@ -83,6 +94,7 @@ class Client:
         )
         self._background = False
         self._identity: Identity | None = None
+        self._fence: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connection pool.
@@ -114,7 +126,15 @@ class Client:
 
     def background(self) -> "Client":
         """Return a client of the same pool whose requests have low priority."""
-        return self._derive(background=True, identity=self._identity)
+        client = self._copy()
+        client._background = True
+        return client
+
+    def fenced(self, fence: Callable[[], None]) -> "Client":
+        """Return a client of the same pool that calls *fence*, too, before each write is sent."""
+        client = self._copy()
+        client._fence = fence
+        return client
 
     def acting_as(self, identity: Identity) -> "Client":
         """Return a client of the same pool that sends requests as *identity*.
@@ -126,13 +146,12 @@ class Client:
         """
         if not identity.replaces_credentials and self._transport.impersonates:
             raise ConfigError("cannot impersonate: the kubeconfig's own user is impersonated")
-        return self._derive(background=self._background, identity=identity)
-
-    def _derive(self, *, background: bool, identity: Identity | None) -> "Client":
-        client = copy.copy(self)
-        client._background = background
+        client = self._copy()
         client._identity = identity
         return client
+
+    def _copy(self) -> Self:
+        return copy.copy(self)
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
         """Get one object."""
@@ -195,11 +214,17 @@ class Client:
 
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = ""
+        self, resource: Resource, body: object, *, namespace: str = "", limit: WriteLimit = ...
     ) -> msgspec.Raw: ...
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = "", view: type[T]
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        view: type[T],
+        limit: WriteLimit = ...,
     ) -> T: ...
     async def create(
         self,
@@ -208,12 +233,19 @@ class Client:
         *,
         namespace: str = "",
         view: type[Any] = msgspec.Raw,
+        limit: WriteLimit = WriteLimit(),
     ) -> Any:
-        """Create an object; a body without ``kind`` gets that of *resource*."""
+        """Create an object; a body without ``kind`` gets that of *resource*.
+
+        Raises:
+            NotSentError: *limit* does not permit it.
+        """
         path = codec.collection_path(resource, namespace)
-        return codec.decode(
-            await self._send("POST", path, codec.encode_object(body, resource)), view
-        )
+        if limit.seconds:
+            path = codec.with_query(path, timeout=f"{limit.seconds}s")
+        data = codec.encode_object(body, resource)
+        content = await self._send("POST", path, data, "application/json", limit.guard)
+        return codec.decode(content, view)
 
     async def create_strictly(
         self,
@@ -437,8 +469,10 @@ class Client:
         path: str,
         body: bytes | None = None,
         content_type: str = "application/json",
+        guard: Callable[[], None] | None = None,
     ) -> bytes:
-        return (await self._exchange(method, path, body, content_type)).body
+        request = self._request(method, path, body, content_type, guard=guard)
+        return (await self._transport.exchange(request)).body
 
     async def _exchange(
         self,
@@ -457,9 +491,18 @@ class Client:
         content_type: str = "application/json",
         *,
         buffer_limit: int = READ_BUFFER_LIMIT,
+        guard: Callable[[], None] | None = None,
     ) -> ApiRequest:
         return ApiRequest(
-            method, path, body, content_type, self._background, self._identity, buffer_limit
+            method,
+            path,
+            body,
+            content_type,
+            self._background,
+            self._identity,
+            buffer_limit,
+            self._fence,
+            guard,
         )
 
 
@@ -470,4 +513,12 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
             yield lines
 
 
-__all__ = ["Client", "ClientOptions", "ListScope", "ObjectList", "PatchType", "WatchEvent"]
+__all__ = [
+    "Client",
+    "ClientOptions",
+    "ListScope",
+    "ObjectList",
+    "PatchType",
+    "WatchEvent",
+    "WriteLimit",
+]

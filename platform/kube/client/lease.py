@@ -4,7 +4,7 @@ An update names the resourceVersion that it replaces, so one of several writers 
 and labels are preserved.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -53,15 +53,26 @@ class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
     lease_transitions: int | None = None
 
 
-class _LeaseView(msgspec.Struct, frozen=True):
+class WatchedLease(msgspec.Struct, frozen=True):
+    """A Lease as an informer caches it."""
+
     metadata: ObjectMeta = ObjectMeta()
     spec: _LeaseSpec = _LeaseSpec()
+
+    @property
+    def lease(self) -> Lease:
+        """The Lease for a candidate, which reads it before it writes."""
+        return Lease(_record_from_spec(self.spec), self.metadata, {})
 
 
 class LeaseLock:
     """The Lease *namespace*/*name*."""
 
-    def __init__(self, client: Client, *, namespace: str, name: str) -> None:
+    def __init__(
+        self, client: Client, *, namespace: str, name: str, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """*labels* are set when it is created."""
+        self._labels = dict(labels or {})
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -87,7 +98,9 @@ class LeaseLock:
             NotFoundError: the namespace does not exist.
             ApiError, ConnectionLostError, DecodeError: it may not have been created.
         """
-        meta = {"name": self._name, "namespace": self._namespace}
+        meta: dict[str, object] = {"name": self._name, "namespace": self._namespace}
+        if self._labels:
+            meta["labels"] = self._labels
         body = {"metadata": meta, "spec": _spec_fields(record)}
         return _decode_lease(
             await self._client.create(LEASES, body, namespace=self._namespace, view=dict[str, Any])
@@ -119,7 +132,7 @@ class LeaseLock:
         """
         events = self._client.watch(
             LEASES,
-            view=_LeaseView,
+            view=WatchedLease,
             namespace=self._namespace,
             field_selector=f"metadata.name={self._name}",
         )
@@ -135,7 +148,7 @@ def format_micro_time(value: datetime) -> str:
 
 def _decode_lease(body: dict[str, Any]) -> Lease:
     try:
-        view = msgspec.convert(body, _LeaseView)
+        view = msgspec.convert(body, WatchedLease)
     except msgspec.ValidationError as error:
         raise DecodeError(f"cannot decode response as Lease: {error}") from error
     return Lease(_record_from_spec(view.spec), view.metadata, body)

@@ -80,6 +80,10 @@ class ApiRequest(msgspec.Struct, frozen=True):
     identity: Identity | None = None
     buffer_limit: int = READ_BUFFER_LIMIT
     """Bytes of a streamed response that are buffered while its reader does not read."""
+    fence: Callable[[], None] | None = None
+    """Called in addition to that of the options."""
+    guard: Callable[[], None] | None = None
+    """Called like the fence; its exception is raised to the caller."""
 
     @property
     def path_only(self) -> str:
@@ -259,11 +263,16 @@ class Transport:
             return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
         try:
-            if self.options.fence is not None:
-                self.options.fence()
+            self._check_fences(request)
             return await self._read_response(request)
         finally:
             self._in_flight.release()
+
+    def _check_fences(self, request: ApiRequest) -> None:
+        """Call the fences and the guard of a write."""
+        for check in (self.options.fence, request.fence, request.guard):
+            if check is not None:
+                check()
 
     async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:
@@ -324,8 +333,8 @@ class Transport:
         )
         connection = pool.idle_connection() or await pool.acquire()
         try:
-            if api_request.method != "GET" and self.options.fence is not None:
-                self.options.fence()
+            if api_request.method != "GET":
+                self._check_fences(api_request)
         except BaseException:
             pool.release(connection)
             raise

@@ -57,6 +57,7 @@ class _IndexedStore(Generic[T]):
         indexes: Mapping[str, Callable[[T], Iterable[str]]],
         transform: Callable[[T], T] | None,
     ) -> None:
+        self.wants: Callable[[T], bool] = _wants_all
         self.version = ""
         self.list_complete = False
         self.objects: dict[str, T] = {}
@@ -120,6 +121,9 @@ class _IndexedStore(Generic[T]):
             self._replace(key, old, None)
 
     def put(self, new: T) -> None:
+        if not self.wants(new):
+            self.delete(new.metadata.key)
+            return
         if self._transform is not None:
             new = self._transform(new)
         key = new.metadata.key
@@ -155,6 +159,10 @@ class _IndexedStore(Generic[T]):
             obj = new if new is not None else old
             key = obj.metadata.key if obj is not None else ""
             log.exception("event handler failed", extra={"resource": self._name, "key": key})
+
+
+def _wants_all(_: object) -> bool:
+    return True
 
 
 class _InitialReplay(Generic[T]):
@@ -275,6 +283,23 @@ class Informer(Generic[T]):
     def remove_event_handler(self, handler: EventHandler[T]) -> None:
         """Remove *handler*, which was added before; it gets no more changes."""
         self._store.remove_event_handler(handler)
+
+    def keep_only(self, wants: Callable[[T], bool]) -> None:
+        """Keep only the objects for which *wants* returns True, from now on.
+
+        The others are deleted. Those that were not kept so far are added by :meth:`relist`.
+        """
+        store = self._store
+        store.wants = wants
+        for key in [key for key, obj in store.objects.items() if not wants(obj)]:
+            store.delete(key)
+
+    async def relist(self) -> None:
+        """List again, while the watch continues; return once the list is in the store.
+
+        If the informer does not run, its next run begins with a list.
+        """
+        await self._reflector.relist()
 
     async def run(self) -> None:
         """List and watch until cancelled; a later run resumes from the last version.

@@ -140,6 +140,11 @@ class Reflector(Generic[T]):
         self._relist: Relist[T] | None = None
         """The relist concurrent to the current watch, or applied during it."""
         self._relist_task: asyncio.Task[None] | None = None
+        self._relists_begun = 0
+        self._list_completed = asyncio.Event()
+        """Set, and replaced, whenever a list is complete, or the run ends."""
+        self._tasks: asyncio.TaskGroup | None = None
+        """The tasks of the current run."""
         self._oldest_version = ""
         """Oldest version to watch from, if the server has stated it."""
         self._events_received = 0
@@ -158,8 +163,36 @@ class Reflector(Generic[T]):
         """List and watch until cancelled; failures are logged and retried with backoff."""
         if not self._store.list_complete:
             self._store.version, self._relist = "", None
-        async with asyncio.TaskGroup() as tasks:
-            await self._list_and_watch_forever(tasks)
+        async with asyncio.TaskGroup() as self._tasks:
+            try:
+                await self._list_and_watch_forever(self._tasks)
+            finally:
+                self._tasks = None
+                self._wake_waiters()
+
+    async def relist(self) -> None:
+        """List again during the watch; return once a list that began after the call is complete.
+
+        If the reflector does not run, the next run begins with a list.
+        """
+        wanted, store = self._relists_begun + 1, self._store
+        while not (self._relists_begun >= wanted and store.list_complete):
+            if self._tasks is None:
+                store.list_complete = False
+                return
+            if store.list_complete:
+                store.list_complete = False
+                self._relist = self._new_relist()
+                self._relist_task = self._tasks.create_task(self._supervise_relist(self._relist))
+            await self._list_completed.wait()
+
+    def _wake_waiters(self) -> None:
+        self._list_completed.set()
+        self._list_completed = asyncio.Event()
+
+    def _new_relist(self) -> Relist[T]:
+        self._relists_begun += 1
+        return Relist(self._store)
 
     async def _list_and_watch_forever(self, tasks: asyncio.TaskGroup) -> None:
         backoff = Backoff(timing=self._timing)
@@ -236,7 +269,7 @@ class Reflector(Generic[T]):
 
     async def _resume_from_latest(self, tasks: asyncio.TaskGroup) -> None:
         """Watch from the server's latest version, with a relist in the background."""
-        store, self._relist = self._store, Relist(self._store)
+        store, self._relist = self._store, self._new_relist()
         store.version = self._oldest_version or await self._latest_resource_version()
         self._relist_task = tasks.create_task(self._supervise_relist(self._relist))
         await self._watch()
@@ -271,7 +304,7 @@ class Reflector(Generic[T]):
                 await self._timing.sleep(max(backoff.next_delay(), min_delay or 0.0))
 
     async def _list_and_watch(self) -> None:
-        relist = Relist(self._store)
+        relist = self._new_relist()
         if not await self._watch_list(relist, keep_watching=True):
             await self._list_pages(relist)
             await self._watch()
@@ -327,6 +360,7 @@ class Reflector(Generic[T]):
         self._store.on_list_complete(
             max(version, self._store.version, key=lambda one: int(one or 0))
         )
+        self._wake_waiters()
         self._log_recovery()
 
     async def _watch(self) -> None:

@@ -35,6 +35,10 @@ class RelistTarget(Protocol[T]):
         """Whether an earlier list was applied."""
         ...
 
+    def wants(self, obj: T) -> bool:
+        """Return whether the store keeps *obj*."""
+        ...
+
     def put(self, obj: T) -> None:
         """Add or update *obj*; an object of its name with another uid is deleted first."""
         ...
@@ -62,8 +66,11 @@ class Relist(Generic[T]):
         self._listed_changes.clear()
 
     def add_listed(self, obj: T) -> None:
-        """Add *obj* of the list."""
+        """Add *obj* of the list; one that the store does not want is as good as missing."""
         key = obj.metadata.key
+        if not self._target.wants(obj):
+            self.drop_listed(key)
+            return
         self._listed_keys.add(key)
         previous = self._target.objects.get(key)
         if previous is None or _is_changed(previous.metadata, obj.metadata):
