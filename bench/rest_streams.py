@@ -49,9 +49,9 @@ class Seen:
 
     ended: int = 0
 
-    def quantile(self, fraction: float) -> float:
+    def quantile(self, share: float) -> float:
         """Return a quantile of the lags in seconds."""
-        wanted, total = fraction * sum(self.lags), 0
+        wanted, total = share * sum(self.lags), 0
         for bucket, number in enumerate(self.lags):
             total += number
             if total >= wanted:
@@ -71,8 +71,7 @@ class StreamClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._request)
+        transport.write(self._request)  # type: ignore[attr-defined]  # of uvloop
 
     def data_received(self, data: bytes) -> None:
         """Count the events."""
@@ -175,7 +174,11 @@ def component(*arguments: str) -> Iterator[tuple[int, int]]:
     finally:
         os.close(ready)
         process.terminate()
-        process.wait()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -234,7 +237,7 @@ async def measure(streams: int, rate: float, seconds: float) -> None:
         ours.send("stop")
         seen, _ = await asyncio.to_thread(ours.recv)
         clients.join()
-    quantiles = " / ".join(f"{1000 * seen.quantile(fraction):.0f}" for fraction in (0.5, 0.99, 1.0))
+    quantiles = " / ".join(f"{1000 * seen.quantile(share):.0f}" for share in (0.5, 0.99, 1.0))
     cpu = ", ".join(f"{name} {value / taken:.2f}" for name, value in spent.items())
     print(
         f"| {streams} | {changes / taken:.0f} | {seen.events / taken:.0f} "

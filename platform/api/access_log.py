@@ -51,7 +51,7 @@ class RequestMiddleware:
 
 
 class _Observed:
-    """Passes the messages of a response on, and remembers what they state."""
+    """Passes the messages of a response on, and remembers status, time and size."""
 
     __slots__ = ("head_seconds", "send", "size", "started", "status")
 
@@ -77,7 +77,7 @@ def _fields(scope: Scope, observed: _Observed, status: int, seconds: float) -> d
     caller = scope["state"].get(CALLER)
     client = scope.get("client")
     query = scope.get("query_string", b"").decode("latin-1")
-    names = dict.fromkeys(pair.partition("=")[0] for pair in query.split("&") if pair)
+    names = dict.fromkeys(term.partition("=")[0] for term in query.split("&") if term)
     fields = {
         "verb": scope["method"],
         "path": scope["raw_path"].decode("latin-1")[:_MAX_PATH],  # without control characters

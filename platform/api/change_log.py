@@ -51,7 +51,7 @@ class Selection(Protocol[S]):
 
     @property
     def digest(self) -> str:
-        """The same for equal selections, in any process; of lowercase letters and digits."""
+        """The same for equal selections, in any process; of a-z, digits and hyphens."""
         ...
 
     def matches(self, row: S) -> bool:

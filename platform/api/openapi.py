@@ -35,9 +35,9 @@ _COMMON = {
     401: "The bearer token is missing or not accepted.",
     403: "The caller may not do this.",
     422: "A parameter or a field of the body is invalid; `errors` names each.",
-    429: "Too many requests; `Retry-After` states when to send the next.",
+    429: "Too many requests; `Retry-After` is the time to wait.",
     502: "The Kubernetes API returned an unexpected error.",
-    503: "The Kubernetes API or the database is unavailable; `Retry-After` states when to retry.",
+    503: "The Kubernetes API or the database is unavailable; `Retry-After` is the time to wait.",
 }
 _WITH_BODY = {400: "The body is not JSON.", 413: "The body is too large."}
 _IDEMPOTENT = {409: "The state of the object, or a request with the same key, is in conflict."}

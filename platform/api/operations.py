@@ -74,13 +74,13 @@ def _pattern(route: str, item: Mapping[str, Any], document: Mapping[str, Any]) -
         for parameter in described.get("parameters", ())
         if parameter["in"] == "path"
     }
-    segments, end = [], 0
+    pieces, end = [], 0
     for match in _PARAMETER.finditer(route):
-        segments.append(re.escape(route[end : match.start()]))
+        pieces.append(re.escape(route[end : match.start()]))
         names = values.get(match[1])
-        segments.append(f"(?:{'|'.join(map(re.escape, names))})" if names else "[^/]+")
+        pieces.append(f"(?:{'|'.join(map(re.escape, names))})" if names else "[^/]+")
         end = match.end()
-    return re.compile("".join((*segments, re.escape(route[end:]))))
+    return re.compile("".join((*pieces, re.escape(route[end:]))))
 
 
 def _operation(

@@ -38,8 +38,8 @@ from .idempotency import IdempotencyService
 from .identity import Callers, SecuritySettings
 from .limited_server import LimitedServer
 from .metrics import ApiMetrics
-from .queue_summaries import summarize_queue
 from .routes.watch import QUEUES_KIND
+from .schemas.queues import QueueOut
 from .streams import Streams, StreamSettings
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,12 @@ def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams
     encode = msgspec.json.encode
     for name, cache in caches.kinds.items():
         streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
-    streams.add_feed(QUEUES_KIND, caches.queues, summarize_queue, encode=encode)
+    streams.add_feed(
+        QUEUES_KIND,
+        caches.queues,
+        QueueOut.of,
+        encode=lambda queue: queue.model_dump_json().encode(),
+    )
     return streams
 
 

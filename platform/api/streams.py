@@ -153,7 +153,7 @@ class Feed(Generic[T]):
         if self._has_gap() or self._version() is None:
             self.log.note_gap()
         elif position.seen > self.log.version:
-            self.flush()  # the client may have used a replica that was faster
+            self.flush()  # the client may have read from a faster replica
 
     def _has_gap(self) -> bool:
         return self._lists != self._informer.stats().lists
@@ -218,7 +218,7 @@ class Stream(Generic[T]):
         self._wakeup.set()
 
     def end(self, reason: EndReason, detail: str = "") -> None:
-        """End after an event that states why."""
+        """End after an event with the reason."""
         if self.end_reason is None:
             self.end_reason = reason
             if reason is not EndReason.DISCONNECTED:
@@ -368,7 +368,7 @@ class Streams:
 async def _authorize(stream: Stream[Any], limit: asyncio.Semaphore) -> None:
     """End a stream that its caller may not read any more.
 
-    While the API server does not respond, streams continue: no right is known to have changed.
+    While the API server does not respond, streams continue.
     """
     async with limit:
         try:

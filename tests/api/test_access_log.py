@@ -1,4 +1,4 @@
-"""Metrics and the access log of requests, and what /readyz reports."""
+"""Metrics and the access log of requests, and the details of /readyz."""
 
 import asyncio
 import logging

@@ -321,7 +321,7 @@ class Client:
                 self.state, self.listed = self.listed, None
         else:
             row = msgspec.json.decode(event["data"], type=Obj)
-            assert row.version >= self.newest.get(row.key, 0), "the versions of a stream decrease"
+            assert row.version >= self.newest.get(row.key, 0), "states are in order"
             self.newest[row.key] = row.version
             if name == "list":
                 assert self.listed is not None
@@ -392,7 +392,7 @@ class History:
             replica.at += 1
 
     def gap(self, number: int) -> None:
-        """The watch misses events; it resumes at once, and a relist will deliver differences."""
+        """The watch misses events; it continues at once, and a relist will deliver differences."""
         replica, objects = self.replicas[number], self.server.objects
         replica.at, replica.has_gap = len(self.server.history), True
         replica.differences = {
@@ -444,7 +444,7 @@ def selected(objects: dict[str, Obj], selection: ByPhase) -> dict[str, Obj]:
 def test_a_client_ends_with_the_state_of_the_server(
     steps: list[tuple[str, ...]], selection: ByPhase, max_changes: int
 ) -> None:
-    """With coalescing, events that the watch misses, and streams resumed at another replica."""
+    """Changes are coalesced, missed by the watch, cut off, and resumed at any replica."""
     history = History(selection, max_changes)
     for name, *arguments in steps:
         getattr(history, name)(*arguments)

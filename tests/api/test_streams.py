@@ -30,7 +30,7 @@ from batholith.api.streams import (
 from batholith.httpserver.limits import Limits
 from batholith.kube.errors import ConnectionLostError
 from batholith.machinery.testing import FakeClock, run_ready_tasks
-from batholith.model.names import JOBS
+from batholith.model.names import JOBS, QUEUES
 
 
 class StubInformer:
@@ -348,7 +348,11 @@ async def test_one_job_and_queues_are_streamed(rest: RestClient) -> None:
         assert (await reader.event())[0] == "added"
     url = f"{rest.url}/v1/watch/queues?state=Open"
     async with rest.session.get(url, headers=headers(rest)) as response:
-        assert (await Reader(response).event())[0] == "synced"
+        reader = Reader(response)
+        assert (await reader.event())[0] == "synced"
+        await rest.client.create(QUEUES, {"metadata": {"name": "lab"}, "spec": {"weight": 1}})
+        name, queue = await reader.event()
+        assert (name, queue) == ("added", (await rest.call("GET", "/v1/queues/lab"))[1])
     async with rest.session.head(url, headers=headers(rest)) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
     async with rest.session.get(url) as response:

@@ -116,7 +116,7 @@ class _Comparison:
                 yield f"{where}: {name} is not accepted any more"
         if new.get("additionalProperties") is False and "additionalProperties" not in old:
             yield f"{where}: unknown fields are not accepted any more"
-        yield from self.sections(where, old, new, self.request, depth)
+        yield from self.nested(where, old, new, self.request, depth)
 
     def narrowed_values(self, where: str, old: Schema, new: Schema) -> Iterator[str]:
         """Find narrowed enumerations, limits and patterns."""
@@ -152,9 +152,9 @@ class _Comparison:
                 yield f"{where}: {name} removed"
             else:
                 yield from self.result(f"{where}.{name}", schema, changed, depth + 1)
-        yield from self.sections(where, old, new, self.result, depth)
+        yield from self.nested(where, old, new, self.result, depth)
 
-    def sections(
+    def nested(
         self, where: str, old: Schema, new: Schema, compare: Any, depth: int
     ) -> Iterator[str]:
         """Compare items, values of mappings, and the alternatives of the same type."""
@@ -183,7 +183,7 @@ def _resolved(schema: Schema, document: Schema) -> Schema:
 
 
 def _types(schema: Schema, document: Schema, depth: int = 0) -> set[str]:
-    """Return the JSON types that *schema* allows; none if it does not state them."""
+    """Return the JSON types that *schema* allows; none if it has no type."""
     schema = _resolved(schema, document)
     if "type" in schema:
         named = schema["type"]

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class RestThread:
-    """A running API, and how to call coroutines in its loop."""
+    """A running API, and how to call coroutines in its thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

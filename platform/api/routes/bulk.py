@@ -10,6 +10,7 @@ from ..caller import AuthenticatedCaller
 from ..command_responses import encode_results
 from ..dependencies import AppState, Caller, Namespace, OperationId, State, served_kind
 from ..idempotency import attempt_of
+from ..problems import problem_responses
 from ..schemas.commands import BulkCommandIn, BulkResults
 
 router = APIRouter(prefix="/v1", tags=["commands"])
@@ -19,6 +20,7 @@ router = APIRouter(prefix="/v1", tags=["commands"])
     "/namespaces/{namespace}/commands",
     response_model=BulkResults,
     summary="Command all jobs of a namespace that match",
+    responses=problem_responses(404),
 )
 async def command_jobs(
     namespace: Namespace,
@@ -36,6 +38,7 @@ async def command_jobs(
     "/commands",
     response_model=BulkResults,
     summary="Command all jobs of all namespaces that match",
+    responses=problem_responses(404),
 )
 async def command_all_jobs(
     body: BulkCommandIn, state: State, caller: Caller, operation: OperationId, request: Request

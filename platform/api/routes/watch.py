@@ -18,7 +18,7 @@ from ..dependencies import AppState, Caller, Kind, Name, Namespace, State
 from ..job_kinds import JobKind
 from ..job_summaries import JobSummary, Phase
 from ..problems import ProblemError, problem_responses
-from ..queue_summaries import QueueSummary
+from ..schemas.queues import QueueOut
 from ..streams import EventStreamResponse, StreamRequest
 
 RETRY = (1000, 3000)
@@ -69,7 +69,7 @@ class QueueSelection:
         """See :class:`.change_log.Selection`."""
         return _digest(QUEUES_KIND, (sorted(self.states), self.parent))
 
-    def matches(self, row: QueueSummary) -> bool:
+    def matches(self, row: QueueOut) -> bool:
         """See :class:`.change_log.Selection`."""
         return (not self.states or row.state in self.states) and self.parent in (None, row.parent)
 
