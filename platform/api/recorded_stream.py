@@ -2,9 +2,9 @@
 
 Unlike an informer this keeps no objects. It resumes from the position in the store, also after a
 restart or under another leader, so that changes in between are not missed as long as the server
-has them. If it does not (410), a list ends the gap: what is gone is ended at the time it was last
-observed, and marked. While the store is unavailable the watch is not read, so that nothing
-accumulates here.
+has them. If it does not (410), a list ends the gap: objects that are missing end at the time they
+were last observed, and are marked. While the store is unavailable the watch is not read, so that
+nothing accumulates here.
 """
 
 import logging
@@ -299,7 +299,9 @@ class RecordedStream:
         )
         self._position = Position(version, started_at)
         self._metrics.gaps.labels(name).inc()
-        log.info("listed", extra={"resource": name, "objects": len(listed), "gone": len(missing)})
+        log.info(
+            "listed", extra={"resource": name, "objects": len(listed), "missing": len(missing)}
+        )
 
     async def _write_listed(self, records: Sequence[Record], *, observed_at: int) -> None:
         for start in range(0, len(records), self._max_batch):

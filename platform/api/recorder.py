@@ -2,7 +2,7 @@
 
 One replica records, the holder of a Lease. Correctness does not depend on it: transactions of an
 earlier leader fail once a later one has begun (:mod:`..store.recording`). A lost Lease therefore
-does not end the process, which goes on serving requests and runs for election again.
+does not end the process, which continues to serve requests and runs for election again.
 """
 
 import asyncio

@@ -315,13 +315,8 @@ def _api(
             await serve(client, electing, clock=SystemClock(), ready=ready)
 
     errors = (
-        CannotListenError,
-        CertificateFilesError,
-        ClientCaError,
-        ConfigError,
-        FlagError,
-        OriginPatternError,
-        StoreError,
+        *(CannotListenError, CertificateFilesError, ClientCaError, ConfigError),
+        *(FlagError, OriginPatternError, StoreError),
     )
     with exit_on_error(*errors), listener:
         pair = _key_pair(

@@ -84,6 +84,13 @@ class ControllerFlags:
             "--record-history.",
         ),
     ] = False
+    place_at_creation: Annotated[
+        bool,
+        typer.Option(
+            help="Create pods of gangs that fit with their node, if the scheduler plans them; it "
+            "needs the flag, too."
+        ),
+    ] = True
     feature_gates: Annotated[
         str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""

@@ -74,6 +74,12 @@ class SchedulingFlags:
             help="Time after which the bound pods of a gang that was never complete are evicted."
         ),
     ] = "60s"
+    place_at_creation: Annotated[
+        bool,
+        typer.Option(
+            help="Allocate gangs before their pods exist, if the job controller describes them."
+        ),
+    ] = True
     feature_gates: Annotated[
         str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} has an effect.")
     ] = ""
@@ -123,6 +129,7 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
         default_queue=flags.default_queue,
         queue_gates=featuregate.is_enabled(flags.feature_gates, featuregate.QUEUE_GATES),
         stranded_gang_timeout=_stranded_gang_timeout(flags),
+        place_at_creation=flags.place_at_creation,
         registry=registry,
         work_metrics=WorkQueueMetrics(registry),
     )

@@ -35,9 +35,11 @@ from .executor import Executor, ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
 from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
+from .planned_creation import PlannedCreation
 from .plugin_objects import WATCHED_PLUGIN_KINDS
 from .plugins.registry import Registry
 from .pod_info import LifecycleEvent, PodInfo, parse_pod
+from .pod_rules import PodRules
 from .pod_tracker import PodTracker
 from .policies import policy_inputs
 from .recovery import errors_from_status, restore
@@ -93,7 +95,15 @@ class JobController:
         )
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
         self._metrics = settings.metrics or JobMetrics(settings.registry)
-        self._change_rate = ChangeRate(self._clock)
+        self._change_rate = settings.change_rate or ChangeRate(self._clock)
+        self._plugins = plugins or Registry.load()
+        self._job_infos: dict[str, JobInfo] = {}
+        # Commands of the initial list, which is not in the order of their creation.
+        self._initial_commands: list[Command] | None = []
+        self._priority_classes_generation = 0
+        factory = informers or NewInformers(client)
+        self._create_informers(factory, podgroups)
+        self._planned = self._planned_creation(factory)
         self._executor = Executor(
             ExecutorDeps(
                 client=client,
@@ -104,14 +114,10 @@ class JobController:
                 metrics=self._metrics,
                 settings=settings,
                 change_rate=self._change_rate,
+                planned=self._planned,
+                podgroup_of=self._podgroup,
             )
         )
-        self._plugins = plugins or Registry.load()
-        self._job_infos: dict[str, JobInfo] = {}
-        # Commands of the initial list, which is not in the order of their creation.
-        self._initial_commands: list[Command] | None = []
-        self._priority_classes_generation = 0
-        self._create_informers(informers or NewInformers(client), podgroups)
 
     def _create_informers(
         self, factory: InformerFactory, podgroup_informer: Informer[PodGroup] | None
@@ -158,6 +164,22 @@ class JobController:
             KindSource(self._priority_classes, self._on_priority_class),
             *(KindSource(informer, self._on_plugin_object) for informer in plugin_objects),
         ]
+
+    def _planned_creation(self, factory: InformerFactory) -> PlannedCreation:
+        """Return what decides on the nodes of new pods; it needs the cluster's rules for them."""
+        enabled, rules = self._settings.place_at_creation, None
+        if enabled:
+            rules = PodRules(
+                self._client, factory, clock=self._clock, namespace=self._settings.namespace
+            )
+            self._sources += rules.sources()
+        return PlannedCreation(
+            enabled=enabled,
+            clock=self._clock,
+            priority_classes=self._priority_classes,
+            exclude=rules.exclude if rules is not None else lambda namespace: None,
+            count=self._metrics.job_unplaced,
+        )
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
@@ -221,6 +243,8 @@ class JobController:
             self._expectations.observe(key, pod.name)
         info = self._job_info(key)
         info.pod_tracker.remove(pod.uid, now=self._event_time(pod))
+        if self._settings.place_at_creation:
+            info.plan_use.observe_created(pod.task, pod.index)
         # The next pod of this name may need an object whose deletion no informer reports.
         info.plugin_object_deletions += any(
             kind not in WATCHED_PLUGIN_KINDS for kind, _ in info.plugin_object_uids

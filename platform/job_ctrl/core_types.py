@@ -48,6 +48,7 @@ class PriorityClass(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
+    global_default: bool = False
 
 
 class MetadataOnly(ApiStruct, frozen=True):

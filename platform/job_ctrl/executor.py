@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..kube.client.client import Client
+from ..kube.client.client import Client, WriteLimit
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -20,6 +20,9 @@ from ..kube.errors import (
     ForbiddenError,
     InvalidError,
     NotFoundError,
+    NotSentError,
+    ServerError,
+    TooManyRequestsError,
     was_rejected,
 )
 from ..machinery.batches import run_concurrently, slow_start
@@ -33,6 +36,7 @@ from ..machinery.status_writer import merge_patch
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import ObjectMeta, preconditions
+from ..model.placement import REQUEST_SECONDS
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import podgroups, pods
@@ -41,6 +45,8 @@ from .defaults import DefaultedJob
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo
 from .job_view import CommandRef
 from .metrics import JobMetrics
+from .placement import Unplaced
+from .planned_creation import PlannedCreation
 from .plugin_objects import PluginObjects
 from .plugins.errors import PluginError
 from .pod_info import PodInfo, parse_pod
@@ -95,6 +101,8 @@ class ExecutorDeps:
     metrics: JobMetrics
     settings: JobSettings
     change_rate: ChangeRate
+    planned: PlannedCreation
+    podgroup_of: Callable[[Job, JobInfo], PodGroup | None]
 
 
 class Executor:
@@ -291,7 +299,9 @@ class Executor:
     # The PodGroup.
 
     async def _create_podgroup(self, context: SyncContext, effect: fx.CreatePodGroup) -> None:
-        body = podgroups.build(context.job, effect.spec)
+        plugins, use = context.desired_state.plugins, context.job_info.plan_use
+        members = self._deps.planned.description_of(context.job, plugins, use)
+        body = podgroups.build(context.job, effect.spec, members=members)
         try:
             created = await self._client.create(
                 names.PODGROUPS, body, namespace=context.namespace, view=PodGroup
@@ -395,16 +405,43 @@ class Executor:
         context.desired_state.plugins.mutate_pod(body, context.job)
         expectations.expect(context.key, (name,))
         try:
-            created = await self._client.create(
-                names.PODS, body, namespace=context.namespace, view=Pod
-            )
+            created = await self._post_pod(context, body, task, index)
             self._deps.metrics.pod_created(context.job, created.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             created = await self._adopt_pod(context, name, error)
+        if self._deps.settings.place_at_creation:
+            context.job_info.plan_use.observe_created(task.name, index)
         pod = parse_pod(created)
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
         if pod is not None and expectations.set_created(context.key, name, pod.uid):
             context.job_info.pod_tracker.add_created(pod)
+
+    async def _post_pod(
+        self, context: SyncContext, body: pods.Pod, task: TaskSpec, index: int
+    ) -> Pod:
+        """Create a pod: with a node if the plan that is valid now has one for it."""
+        info, planned = context.job_info, self._deps.planned
+        use, podgroup = info.plan_use, self._deps.podgroup_of(context.job, info)
+        plan = planned.plan_for(context.job, podgroup, context.desired_state.plugins, use)
+        node = planned.node_for(use, plan, task.name, index, body=body)
+        if plan is not None and node:
+            body["spec"]["nodeName"] = node
+            limit = WriteLimit(int(REQUEST_SECONDS), guard=lambda: planned.require_valid(plan))
+            try:
+                created = await self._client.create(
+                    names.PODS, body, namespace=context.namespace, view=Pod, limit=limit
+                )
+            except NotSentError:
+                planned.note(use, Unplaced.EXPIRED)
+                del body["spec"]["nodeName"]
+            except (AlreadyExistsError, ConflictError, TooManyRequestsError, ServerError):
+                raise  # not because of the pod
+            except ApiError:
+                planned.end(use, plan, Unplaced.REJECTED)
+                raise
+            else:
+                return created
+        return await self._client.create(names.PODS, body, namespace=context.namespace, view=Pod)
 
     async def _adopt_pod(self, context: SyncContext, name: str, error: AlreadyExistsError) -> Pod:
         """Return the existing pod of this name if it is the one that was to be created."""

@@ -10,6 +10,7 @@ from ..model.job import Job
 from ..model.names import Resource
 from ..model.podgroup import PodGroup, PodGroupSpec
 from .effects import Reason
+from .planned_creation import PlanUse
 from .plugins.registry import JobPlugins
 from .pod_tracker import PodTracker
 
@@ -62,6 +63,8 @@ class JobInfo:
     """Persistent errors of the last attempts, by reason."""
     counts_stale_since: float | None = None
     """Time since when the status has outdated counts whose write is delayed."""
+    plan_use: PlanUse = field(default_factory=PlanUse)
+    """The description of its pods, and the scheduler's plan for them."""
     last_warnings: dict[str, str] = field(default_factory=dict)
     """The last recorded warning of each reason, so that no sync repeats it."""
 

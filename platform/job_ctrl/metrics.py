@@ -44,12 +44,22 @@ class JobMetrics:
             labelnames=("reason",),
             registry=registry,
         )
+        self._unplaced = CounterMetric(
+            "batholith_job_unplaced_total",
+            "Jobs of which pods were created without a node despite placement at creation.",
+            labelnames=("reason",),
+            registry=registry,
+        )
         if registry is not None:
             registry.register(self)
 
     def pod_rejected(self, reason: str) -> None:
         """Count a pod that a kubelet rejected for *reason*."""
         self._rejected.labels(reason).inc()
+
+    def job_unplaced(self, reason: str) -> None:
+        """Count a job of which pods are created without a node for *reason*."""
+        self._unplaced.labels(reason).inc()
 
     def phase_entered(self, job: Job, phase: str) -> None:
         """Count the transition of *job* to *phase*."""

@@ -53,18 +53,28 @@ def desired_spec(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
     )
 
 
-def build(job: Job, spec: PodGroupSpec) -> PodGroup:
-    """Return the PodGroup to create for *job*, with the job's labels and annotations."""
+def build(job: Job, spec: PodGroupSpec, *, members: str = "") -> PodGroup:
+    """Return the PodGroup to create for *job*, with the job's labels and annotations.
+
+    *members* describes its pods, for placement at creation.
+    """
+    given = job.metadata.annotations
+    annotations = {name: text for name, text in given.items() if name not in _NOT_INHERITED}
+    if members:
+        annotations[names.MEMBERS] = members
     return PodGroup(
         metadata=ObjectMeta(
             name=name_of(job),
             namespace=job.metadata.namespace,
             labels=job.metadata.labels,
-            annotations=job.metadata.annotations,
+            annotations=annotations,
             owner_references=(owner_reference(job),),
         ),
         spec=spec,
     )
+
+
+_NOT_INHERITED = frozenset({names.MEMBERS, names.PLAN, names.PLACE_AT_CREATION})
 
 
 def spec_patch(current: PodGroupSpec, desired: PodGroupSpec) -> dict[str, object]:

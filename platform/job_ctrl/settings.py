@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from ..machinery.change_rate import ChangeRate
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
 from .metrics import JobMetrics
@@ -37,11 +38,17 @@ class JobSettings:
     pvc_recheck_interval: float = 2.0
     """Seconds between two checks for a missing PersistentVolumeClaim."""
 
+    place_at_creation: bool = False
+    """Whether pods of gangs that fit are created with their node."""
+
     reconcile_timeout: float = RECONCILE_TIMEOUT
     """Seconds after which a reconcile is cancelled and retried."""
 
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
+
+    change_rate: ChangeRate | None = None
+    """Rate of changes of all jobs of the process, if several controllers share it."""
 
     metrics: JobMetrics | None = None
     """Metrics that several controllers share; then *registry* is not used."""

@@ -109,13 +109,19 @@ class NotLeaderError(Exception):
     """A write was blocked because this process may have lost the lease."""
 
 
+class NotSentError(Exception):
+    """The guard of a write did not permit to send it."""
+
+
 def was_rejected(error: BaseException) -> bool:
     """Whether a write that ended with *error* had no effect, and will have none.
 
     After any other error, a cancellation included, it may have taken effect or may still do so. 429
     counts as rejected: the server throttles a request before it processes it.
     """
-    return isinstance(error, ApiError | NotLeaderError) and not isinstance(error, ServerError)
+    return isinstance(error, ApiError | NotLeaderError | NotSentError) and not isinstance(
+        error, ServerError
+    )
 
 
 class ConfigError(ValueError):

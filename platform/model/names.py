@@ -92,6 +92,21 @@ VALIDATING_CONFIGURATIONS = Resource(
     "ValidatingWebhookConfiguration",
     namespaced=False,
 )
+MUTATING_POLICIES = Resource(
+    _ADMISSION_GROUP,
+    "v1",
+    "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicy",
+    namespaced=False,
+)
+MUTATING_POLICIES_BETA = Resource(
+    _ADMISSION_GROUP,
+    "v1beta1",
+    "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicy",
+    namespaced=False,
+)
+LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 
 SCHEDULER_NAME = "volcano"
 DEFAULT_QUEUE = "default"
@@ -135,6 +150,13 @@ SUBMITTED_BY = "batholith.io/submitted-by"
 """Annotation of a job: the user who created it through the REST API."""
 OPERATION = "batholith.io/operation"
 """Annotation of an object that a POST to the REST API has created: the id of that operation."""
+MEMBERS = "batholith.io/members"
+"""Annotation of a PodGroup: its members before they exist, as JSON; written by the job controller
+when it creates the PodGroup."""
+PLAN = "batholith.io/plan"
+"""Annotation of a PodGroup: the nodes of its members, as JSON; written by the scheduler."""
+PLACE_AT_CREATION = "batholith.io/place-at-creation"
+"""Annotation of a Job: ``false`` creates its pods without a node."""
 
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it

@@ -101,7 +101,7 @@ class CycleRunner:
         with self._cache.cycle():
             self._prepare(max(now, self._cache.cycle_time) if time is None else time)
             session = self._run_actions(now, interrupted)
-            changed_gangs = self._cache.pop_changed_gangs()
+            changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
             return Decision(
@@ -117,6 +117,7 @@ class CycleRunner:
                         busy=busy,
                         queue=self._cache.queue_of(gang).name,
                         position=partial(self._positions.position, session, now=now),
+                        plan=self._cache.planned.note(gang),
                     )
                     for gang in changed_gangs
                 ),
@@ -133,6 +134,7 @@ class CycleRunner:
     def _prepare(self, time: float) -> None:
         """Find the gangs to be tried."""
         self._cache.cycle_time = time
+        self._cache.planned.update()
         self._cache.refresh()
         update_reservations(self._cache)
         self._cache.waiting.wake_due(time)
@@ -168,8 +170,26 @@ class CycleRunner:
                 action(session)
         drop_unbacked_reservations(session)
         session.close()
+        self._plan(session)
         self._cache.refresh()
         return session
+
+    def _plan(self, session: Session) -> None:
+        """Decide on members that were tried, and add those of gangs that were admitted.
+
+        They are tried in the next cycle, by plugins that have counted them.
+        """
+        planned = self._cache.planned
+        planned.decide(lambda gang: session.is_stopped and not session.can_skip(gang))
+        for gang in session.enqueued:
+            planned.begin(gang)
+
+    def _pop_changed_gangs(self) -> list[Gang]:
+        """Return the gangs to report on: not yet those whose members are to be tried."""
+        changed, planned = self._cache.pop_changed_gangs(), self._cache.planned
+        for gang in planned.planning_gangs():
+            self._cache.mark_changed(gang)
+        return [gang for gang in changed if not planned.is_planning(gang.key)]
 
     def _queue_allocations(self) -> Iterable[QueueAllocation]:
         for name in self._cache.pop_changed_queues():

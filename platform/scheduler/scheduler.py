@@ -120,6 +120,9 @@ class SchedulerSettings:
     queue_gates: bool = False
     """Whether the scheduler removes queue gates."""
 
+    place_at_creation: bool = False
+    """Whether members that the job controller describes are allocated before their pods exist."""
+
     max_bindings_in_flight: int = 64
     """Concurrent bindings, and concurrent removals of gates."""
 
@@ -449,12 +452,18 @@ class Scheduler:
         return self._clock.now().timestamp()
 
     def _has_due_retries(self) -> bool:
-        due = self._scheduler_cache.waiting.next_due()
+        due = self._next_due()
         return due is not None and due <= self._time()
+
+    def _next_due(self) -> float | None:
+        """Return when a gang is to be tried again, or a plan ends, in Unix time."""
+        cache = self._scheduler_cache
+        due = (cache.waiting.next_due(), cache.planned.next_due())
+        return min((each for each in due if each is not None), default=None)
 
     def _schedule_retries(self) -> None:
         """Let the next cycle run when a rejected gang is due."""
-        due = self._scheduler_cache.waiting.next_due()
+        due = self._next_due()
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
@@ -508,4 +517,5 @@ def _new_cache(settings: SchedulerSettings) -> SchedulerCache:
         pod_scheduler_names=settings.pod_scheduler_names,
         default_queue=settings.default_queue,
         queue_gates=settings.queue_gates,
+        place_at_creation=settings.place_at_creation,
     )

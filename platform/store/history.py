@@ -221,7 +221,7 @@ def _job(row: Any) -> RecordedJob:
 
 
 def _phases(db: sa.Connection, job: Any) -> tuple[PhaseInterval, ...]:
-    """Return the phases in order; a phase that is followed by itself is one."""
+    """Return the phases in order; equal phases in sequence are one."""
     order = (PHASES.c.entered_at, PHASES.c.number)
     query = sa.select(PHASES).where(PHASES.c.job_uid == job.uid).order_by(*order)
     merged: list[Any] = []
@@ -272,7 +272,7 @@ def _commands(db: sa.Connection, job: Any) -> Sequence[CommandRecord]:
     )
     query = sa.select(COMMANDS).where(*where).order_by(COMMANDS.c.received_at.desc())
     rows = db.execute(query.limit(MAX_COMMANDS)).mappings()
-    return [msgspec.convert(dict(row), CommandRecord) for row in rows]
+    return [CommandRecord(**row) for row in rows]
 
 
 def _optional(micros: int | None) -> str | None:

@@ -40,6 +40,7 @@ JOBS = sa.Table(
     sa.Index("history_jobs_by_queue", "queue", "ended_at", "uid"),
     sa.Index("history_jobs_by_user", "username", "ended_at", "uid"),
     sa.Index("history_jobs_by_phase", "phase", "ended_at", "uid"),
+    sa.Index("history_jobs_by_namespace_phase", "namespace", "phase", "ended_at", "uid"),
     sa.Index("history_jobs_by_name", "namespace", "name", "ended_at"),
     sa.Index("history_jobs_by_deletion", "deleted_at", "kind"),
 )

@@ -32,7 +32,7 @@ def apply_pods(
 ) -> None:
     """Write *records* in their order, and count the pods that have ended.
 
-    *exact*: they were received when they took place.
+    *exact*: they were received without delay.
     """
     uids = {record.uid for record in records}
     rows: dict[str, dict[str, Any]] = {}

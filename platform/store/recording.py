@@ -57,7 +57,7 @@ class Batch:
     observed_at: int
     records: Sequence[Record]
     is_late: bool = False
-    """The changes were received long after they took place."""
+    """The changes were received with a delay."""
 
 
 class Mark(msgspec.Struct, frozen=True):

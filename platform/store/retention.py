@@ -1,6 +1,6 @@
 """Delete old rows of the history, in batches that do not hold up other transactions.
 
-Jobs that still exist in the cluster and commands without an outcome are kept, whatever their age.
+Jobs that still exist in the cluster and commands without an outcome are kept at any age.
 Several replicas may do this at the same time.
 """
 

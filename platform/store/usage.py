@@ -19,6 +19,9 @@ from .records import SECOND, to_micros
 
 GroupName = Literal["queue", "user", "namespace"]
 
+MAX_VALUES = 50_000
+"""Maximum number of values that a query may select."""
+
 _COLUMNS = {"queue": "queue", "user": "username", "namespace": "namespace"}
 
 
@@ -52,6 +55,10 @@ class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
     points: Sequence[UsagePoint]
 
 
+class TooMuchUsageError(Exception):
+    """The query selects more values than one response may contain."""
+
+
 class UsageStore:
     """Reads the usage; raises :class:`StoreUnavailableError`."""
 
@@ -59,19 +66,42 @@ class UsageStore:
         self._database = database
 
     async def series(self, query: UsageQuery, *, now: datetime) -> Sequence[UsageSeries]:
-        """Return the usage by name; pods that run count until *now*."""
-        return await self._database.read(lambda db: _series(db, query, to_micros(now)))
+        """Return the usage by name; pods that run count until *now*.
+
+        Raises:
+            TooMuchUsageError: there are more than :data:`MAX_VALUES` values.
+        """
+        until = to_micros(now)
+        counted, running, gaps = await self._database.read(lambda db: _rows(db, query, until))
+        if len(counted) > MAX_VALUES:
+            raise TooMuchUsageError(f"more than {MAX_VALUES} values")
+        return _series(query, until, counted, running=running, gaps=gaps)
 
 
-def _series(db: sa.Connection, query: UsageQuery, now: int) -> Sequence[UsageSeries]:
+def _rows(
+    db: sa.Connection, query: UsageQuery, now: int
+) -> tuple[Sequence[Any], Sequence[Any], Sequence[tuple[int, int]]]:
+    """Return what has been counted, the pods that run, and the gaps."""
+    counted = db.execute(_counted(query).limit(MAX_VALUES + 1)).all()
+    running = db.execute(_running(query, query.step * SECOND, now)).all()
+    return counted, running, _gaps(db, query)
+
+
+def _series(
+    query: UsageQuery,
+    now: int,
+    counted: Sequence[Any],
+    *,
+    running: Sequence[Any],
+    gaps: Sequence[tuple[int, int]],
+) -> Sequence[UsageSeries]:
     totals: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     inexact: set[tuple[str, int]] = set()
-    for row in db.execute(_counted(query)):
-        totals[row.name, row.bucket][row.resource] += row.amount
-        if row.inexact:
-            inexact.add((row.name, row.bucket))
-    _add_running(db, query, now, totals)
-    gaps = _gaps(db, query)
+    for name, bucket, resource, amount, uncertain in counted:
+        totals[name, bucket][resource] += amount
+        if uncertain:
+            inexact.add((name, bucket))
+    _add_running(query, now, running, totals)
     series: dict[str, list[UsagePoint]] = defaultdict(list)
     for (name, bucket), amounts in sorted(totals.items()):
         has_gap = any(start < bucket + query.step and bucket < end for start, end in gaps)
@@ -97,9 +127,9 @@ def _counted(query: UsageQuery) -> sa.Select[Any]:
 
 
 def _add_running(
-    db: sa.Connection,
     query: UsageQuery,
     now: int,
+    running: Sequence[Any],
     totals: dict[tuple[str, int], dict[str, float]],
 ) -> None:
     """Add the pods that run, from their start to *now*.
@@ -110,7 +140,7 @@ def _add_running(
     width = query.step * SECOND
     low = to_micros(query.start) // width
     high = min(to_micros(query.end), now)
-    for row in db.execute(_running(query, width, now)):
+    for row in running:
         requests = msgspec.json.decode(row.requests)
         for bucket in range(max(row.first, low), -(-high // width)):
             end = min((bucket + 1) * width, now)

@@ -36,6 +36,7 @@ class Cluster(ApiServer):
         scheduler: bool = True,
         nodes: int | SimulationSettings = 1,
         node_lifecycle: NodeLifecycleSettings | None = DEFAULT_NODE_LIFECYCLE,
+        place_at_creation: bool = False,
     ) -> None:
         """Prepare a cluster; entering the context starts it.
 
@@ -49,6 +50,7 @@ class Cluster(ApiServer):
             nodes: how many simulated nodes there are, or how they are; 0 for none.
             node_lifecycle: when nodes count as lost and their pods are deleted; by default as in
                 kube-controller-manager, after 50 seconds. ``None``: never.
+            place_at_creation: whether pods of gangs that fit are created with their node.
         """
         settings = AdmissionSettings(
             job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True
@@ -61,6 +63,7 @@ class Cluster(ApiServer):
         )
         self._controllers = controllers
         self._scheduler = scheduler
+        self._place_at_creation = place_at_creation
         self._simulation = SimulationSettings(nodes=nodes) if isinstance(nodes, int) else nodes
         self._components = Components(self._signal.notify)
 
@@ -136,10 +139,16 @@ class Cluster(ApiServer):
         if self._controllers:
             client = await run.client(self.credentials_of("controllers"), "controllers")
             recorder = run.recorder(client, "vc-controller-manager")
-            wanted |= components.controllers(client, recorder)
+            wanted |= components.controllers(
+                client, recorder, place_at_creation=self._place_at_creation
+            )
         if self._scheduler:
             client = await run.client(self.credentials_of("scheduler"), "scheduler")
-            wanted |= components.scheduler(client, run.recorder(client, "volcano"))
+            wanted |= components.scheduler(
+                client,
+                run.recorder(client, "volcano"),
+                place_at_creation=self._place_at_creation,
+            )
         await run.start(wanted)
         if self._controllers:  # a job goes to the default queue
             await self.wait_for_phase(QUEUES, DEFAULT_QUEUE, "Open")

@@ -12,6 +12,7 @@ from ..cron_ctrl.controller import CronJobController
 from ..flow_ctrl.controller import JobFlowController
 from ..flow_ctrl.template_controller import JobTemplateController
 from ..job_ctrl.controller import JobController
+from ..job_ctrl.settings import JobSettings
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
 from ..kube.client.events import EventRecorder
@@ -112,7 +113,9 @@ def agent(
     return {"agent": Agent(client, settings=settings)}
 
 
-def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
+def controllers(
+    client: Client, recorder: EventRecorder, *, place_at_creation: bool = False
+) -> Mapping[str, Component]:
     """Return Volcano's controllers."""
     podgroups = Informer(client, PODGROUPS, PodGroup)
     clock = SystemClock()
@@ -121,7 +124,11 @@ def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Compone
             client, clock=clock, recorder=recorder, podgroups=podgroups
         ),
         "job controller": JobController(
-            client, clock=clock, recorder=recorder, podgroups=podgroups
+            client,
+            settings=JobSettings(place_at_creation=place_at_creation),
+            clock=clock,
+            recorder=recorder,
+            podgroups=podgroups,
         ),
         "jobflow controller": JobFlowController(client, clock=clock, recorder=recorder),
         "jobtemplate controller": JobTemplateController(client, clock=clock),
@@ -132,9 +139,15 @@ def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Compone
     }
 
 
-def scheduler(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
+def scheduler(
+    client: Client, recorder: EventRecorder, *, place_at_creation: bool = False
+) -> Mapping[str, Component]:
     """Return the scheduler, for pods of ``volcano`` and of ``default-scheduler``."""
-    settings = SchedulerSettings(pod_scheduler_names=("default-scheduler",), queue_gates=True)
+    settings = SchedulerSettings(
+        pod_scheduler_names=("default-scheduler",),
+        queue_gates=True,
+        place_at_creation=place_at_creation,
+    )
     return {
         "scheduler": Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
     }

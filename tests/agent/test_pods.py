@@ -104,6 +104,7 @@ async def test_images_without_a_command_run_placeholders(cluster: AgentCluster) 
     web = await cluster.phase("web", "Running")
     conditions = {c["type"]: c["status"] for c in web["status"]["conditions"]}
     assert conditions["Ready"] == "True"
+    assert conditions["PodScheduled"] == "True"  # also of a pod that was created with its node
     assert web["status"]["podIP"].startswith("127.")
 
 

@@ -1,6 +1,7 @@
 """Jobs from their creation to their end, in a simulated cluster whose every change is audited."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from batholith.batch_ctrl.core_types import Job, Pod
 from batholith.batch_ctrl.settings import BatchJobSettings
 from batholith.machinery.recording import RecordingControl, RecordingStatusWriter
 from batholith.model.names import BATCH_JOBS, PODS
+from batholith.model.recorded import RECORDED
 
 Object = dict[str, Any]
 
@@ -370,6 +372,27 @@ class TestTimeToLive:
         world.edit(ttlSecondsAfterFinished=100)
         world.advance(40)
         assert "deletionTimestamp" not in world.job()["metadata"]
+
+    @pytest.mark.parametrize("recorded", [False, True])
+    def test_expired_job_waits_for_its_record_ten_minutes(self, recorded: bool) -> None:
+        world = BatchWorld(replace(SETTINGS, ttl_waits_for_history=True))
+        world.submit(ttlSecondsAfterFinished=0)
+        world.settle()
+        _end_all(world)
+        world.advance(10)
+        assert "deletionTimestamp" not in world.job()["metadata"]
+        if recorded:
+            job = world.job()
+            value = f"Completed {job['status']['completionTime']} 1"
+            annotations = {"annotations": {RECORDED: value}}
+            world.api.put(BATCH_JOBS, "j", metadata=annotations)
+            world.advance(2)
+        else:
+            world.advance(580)
+            assert "deletionTimestamp" not in world.job()["metadata"]
+            world.advance(20)
+        assert "deletionTimestamp" in world.job()["metadata"]
+        world.close()
 
     def test_it_is_left_to_other_controllers(self) -> None:
         world = BatchWorld(BatchJobSettings(managed_by=SETTINGS.managed_by))

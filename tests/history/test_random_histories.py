@@ -30,7 +30,7 @@ class RecordedHistories(RuleBasedStateMachine):
 
     @initialize(may_compact=st.booleans())
     def start(self, may_compact: bool) -> None:
-        """A recorder of an empty cluster; whatever it misses later is its fault."""
+        """A recorder of an empty cluster: it must not miss anything later."""
         self.may_compact = may_compact
         self.world.start_recorder()
         for resource in RESOURCES:
@@ -104,7 +104,7 @@ class RecordedHistories(RuleBasedStateMachine):
 
     @rule()
     def start_another_recorder(self) -> None:
-        """The earlier one goes on until it writes."""
+        """The earlier one continues until it writes."""
         self.world.start_recorder()
 
     @rule(number=st.integers(0, 1))

@@ -3,6 +3,7 @@
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from support.rest import RestClient, rest_at, running_api, sqlite
 
 from batholith.api.history_tasks import HistorySettings
 from batholith.kube.client.client import Client
+from batholith.machinery.clock import SystemClock
+from batholith.machinery.leader_election import (
+    LeaderElectionConfig,
+    LeaderElector,
+    new_identity,
+)
 from batholith.model import crds
 from batholith.model.names import BATCH_JOBS, JOBS, PODS
 from batholith.model.recorded import RECORDED, is_recorded
@@ -187,7 +194,7 @@ async def test_a_finished_job_with_a_ttl_is_annotated(rest: RestClient) -> None:
 
 
 async def test_changes_during_a_restart_are_recorded(tmp_path: Path) -> None:
-    """The watch is resumed from its stored position: a job that came and went is recorded, too."""
+    """The watch resumes from its stored position: a job of that time has a record."""
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
         server.client("api") as client,
@@ -211,6 +218,36 @@ async def test_changes_during_a_restart_are_recorded(tmp_path: Path) -> None:
             found = await wait_recorded(rest, uid, resource_seconds={"cpu": 30, "memory": 61440})
             assert found["deleted_at"] is not None
             assert (found["phase"], found["complete"]) == ("Running", True)
+
+
+async def test_another_replica_records_once_the_leader_has_ended(tmp_path: Path) -> None:
+    async with (
+        embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+    ):
+        config = LeaderElectionConfig(name="batholith-history", namespace="default")
+
+        def replica() -> HistorySettings:
+            config_ = replace(config, identity=new_identity())
+            clock = SystemClock()
+            return HistorySettings(
+                record=True, new_elector=lambda: LeaderElector(client, config_, clock=clock)
+            )
+
+        store = sqlite(tmp_path)
+        async with contextlib.AsyncExitStack() as first:
+            await first.enter_async_context(running_api(client, store, history=replica()))
+            await wait_until_true(lambda: has_begun(tmp_path))
+            async with (
+                running_api(client, store, history=replica()) as url,
+                rest_at(url, server, client) as rest,
+            ):
+                created = await create(rest, "first")
+                await wait_recorded(rest, created["metadata"]["uid"], phase="Pending")
+                await first.aclose()  # it releases the Lease
+                created = await create(rest, "second")
+                found = await wait_recorded(rest, created["metadata"]["uid"], phase="Pending")
+                assert found["complete"]
 
 
 async def test_history_is_listed_in_pages_with_filters(rest: RestClient) -> None:

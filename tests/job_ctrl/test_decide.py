@@ -1,6 +1,7 @@
 """Decisions step by step, and whole lives of jobs without a server."""
 
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.job_simulator import JobSimulator
-from support.jobs import job, job_view, pod_info, task
+from support.jobs import NOW, job, job_view, pod_info, task
 
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
@@ -17,19 +18,23 @@ from batholith.job_ctrl.effects import (
     CreatePodGroup,
     CreatePods,
     DeleteCommand,
+    DeleteJob,
     DeletePodGroup,
     DeletePods,
     DropLifecycleEvents,
     Effect,
     Reason,
     RecordEvent,
+    RequeueAfter,
     SetStatus,
 )
 from batholith.job_ctrl.job_view import CommandRef
 from batholith.job_ctrl.pod_tracker import PodTracker
+from batholith.model import times
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
+from batholith.model.recorded import RECORDED
 
 P = PodPhase
 RUN = JobStatus(state=JobState(phase="Running"), min_available=2)
@@ -587,6 +592,34 @@ def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
         world.report_pod(name, P.SUCCEEDED)
     world.run_until_stable()
     assert world.job is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "age", "expected"),
+    [
+        ("", 30, [RequeueAfter(600)]),
+        ("", 0, [RequeueAfter(630)]),
+        ("", 630, [DeleteJob()]),
+        ("Completed {} 7", 30, [DeleteJob()]),
+        ("Completed {} 7", 29, [RequeueAfter(1)]),
+        ("Completed 2020-01-01T00:00:00Z 7", 30, [RequeueAfter(600)]),
+        ("{}", 30, [RequeueAfter(600)]),
+    ],
+)
+def test_an_expired_job_waits_for_its_record_ten_minutes(
+    recorded: str, age: int, expected: list[Effect]
+) -> None:
+    """An annotation of another end, or one copied from another job, does not count."""
+    finished = times.format(NOW - timedelta(seconds=age))
+    state = JobState(phase="Completed", last_transition_time=finished)
+    ended = job(status=JobStatus(state=state), ttlSecondsAfterFinished=30)
+    annotations = {RECORDED: recorded.format(finished)}
+    meta = msgspec.structs.replace(ended.metadata, annotations=annotations)
+    found = msgspec.structs.replace(ended, metadata=meta)
+    waits = decide(job_view(found, podgroup=None, ttl_waits_for_history=True))
+    assert [each for each in waits if isinstance(each, RequeueAfter | DeleteJob)] == expected
+    if age >= 30:
+        assert DeleteJob() in decide(job_view(found, podgroup=None))
 
 
 def test_quirk_27_old_podgroup_is_deleted_before_a_restarted_job_creates_a_new_one() -> None:

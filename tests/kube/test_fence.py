@@ -8,10 +8,10 @@ import pytest
 from support.controller_api import ControllerApi
 from support.polling import wait_for
 
-from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.client import Client, ClientOptions, WriteLimit
 from batholith.kube.client.events import EventRecorder
 from batholith.kube.client.flowcontrol import TokenBucketRateLimiter
-from batholith.kube.errors import NotLeaderError
+from batholith.kube.errors import NotLeaderError, NotSentError, was_rejected
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
 from batholith.model.names import CONFIGMAPS
@@ -91,6 +91,30 @@ async def test_closed_fence_blocks_a_write(api: ControllerApi, write: Write, clo
         fence.allowed_checks = 1000
         await write(client)
         assert fence.writes == 1
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+async def test_a_guard_blocks_its_write_until_nothing_but_the_write_remains(
+    api: ControllerApi, allowed: int
+) -> None:
+    checks = 0
+
+    def guard() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > allowed:
+            raise NotSentError("too late")
+
+    async with client_of(api, CountingFence(api)) as client:
+        limit = WriteLimit(10, guard)
+        with pytest.raises(NotSentError) as refused:
+            await client.create(CONFIGMAPS, NEW, namespace="d", limit=limit)
+        assert was_rejected(refused.value)
+        assert "d/b" not in api.objects(CONFIGMAPS)
+        checks = -10
+        await client.create(CONFIGMAPS, NEW, namespace="d", limit=limit)
+        assert "d/b" in api.objects(CONFIGMAPS)
+        assert api.faults.requests[-1].query["timeout"] == "10s"
 
 
 async def test_reads_and_watches_pass_a_closed_fence(api: ControllerApi) -> None:

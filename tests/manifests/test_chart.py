@@ -38,6 +38,7 @@ SAME_AS = {
     "scheduling-gates": ("schedulingGates=true",),
     "postgres": ("api.store.secretName=batholith-api-store",),
     "rest-tls": ("api.tls.secretName=batholith-api-tls",),
+    "history": ("api.history.enabled=true",),
     "rest-impersonation": ("api.impersonation.enabled=true",),
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),

@@ -55,6 +55,7 @@ from batholith.model.names import (
     NETWORKPOLICIES,
     NODES,
     PERSISTENTVOLUMECLAIMS,
+    PLACE_AT_CREATION,
     PODGROUPS,
     PODS,
     QUEUES,
@@ -62,6 +63,7 @@ from batholith.model.names import (
     SERVICES,
     Resource,
 )
+from batholith.model.recorded import RECORDED
 
 pytestmark = pytest.mark.timeout(900)  # a full scenario of all components, in a dozen processes
 
@@ -94,11 +96,16 @@ No request shows them, so the test removes them and checks what is forbidden the
 
 
 def _all_controllers(directory: Path) -> Objects:
-    """The base with the components of batch and training jobs."""
+    """The base with the components of batch and training jobs, and of the history."""
     directory.mkdir()
     base, *components = (
         os.path.relpath(MANIFESTS / each, directory.resolve())
-        for each in ("base", "components/batch-jobs", "components/training-jobs")
+        for each in (
+            "base",
+            "components/batch-jobs",
+            "components/training-jobs",
+            "components/history",
+        )
     )
     whole = {"resources": [base], "components": components}
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(whole))
@@ -109,40 +116,43 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
     needs_kubectl()
     require_realkube()
     found = _all_controllers(tmp_path / "manifests")
-    async with (
-        real_server(tmp_path, OPTIONS, crds=crds.load_training()) as server,
-        _components(server, found, tmp_path) as life,
-    ):
-        await life.run_job()
-        await life.run_failing_jobs()
-        await life.run_flow()
-        await life.run_queues()
-        await life.run_workloads()
-        await life.run_batch_job()
-        await life.run_cronjob()
-        training = TrainingRights(server=server, wait=_wait_until_true)
-        await training.run()
-        await life.run_failures()
-        await life.run_failovers()
-        assert forbidden_requests(server.kube.audit()) == []
-        await life.run_without_lookup_rights()
-        await training.run_without_lookup_rights()
-        with contextlib.suppress(AssertionError):  # what was not used is shown below
-
-            async def all_used() -> bool:
-                seen = server.kube.audit()
-                return not any(
-                    right.verb != "watch"
-                    for component in COMPONENTS
-                    for right in _unused_permissions(found, seen, component)
-                )
-
-            await _wait_until_true(all_used, "all rights are used")
-        await life.components.stop()  # a watch is written down at its end
+    async with real_server(tmp_path, OPTIONS, crds=crds.load_training()) as server:
+        async with _components(server, found, tmp_path) as life:
+            await life.run_job()
+            await life.run_failing_jobs()
+            await life.run_flow()
+            await life.run_queues()
+            await life.run_workloads()
+            await life.run_batch_job()
+            await life.run_cronjob()
+            training = TrainingRights(server=server, wait=_wait_until_true)
+            await training.run()
+            await life.run_failures()
+            await life.run_failovers()
+            assert forbidden_requests(server.kube.audit()) == []
+            await life.run_without_lookup_rights()
+            await training.run_without_lookup_rights()
+            with contextlib.suppress(AssertionError):  # what was not used is shown below
+                used = partial(_all_used, server, found, watches=False)
+                await _wait_until_true(used, "all rights are used")
+            await life.components.stop()
+        # A watch is written down at its end; the proxy keeps it until its own.
+        with contextlib.suppress(AssertionError):
+            used = partial(_all_used, server, found, watches=True)
+            await _wait_until_true(used, "all watches are written down")
         log = server.kube.audit()
     assert {component: _unused_permissions(found, log, component) for component in COMPONENTS} == {
         component: [] for component in COMPONENTS
     }
+
+
+async def _all_used(server: RealServer, found: Objects, *, watches: bool) -> bool:
+    seen = server.kube.audit()
+    return not any(
+        watches or right.verb != "watch"
+        for component in COMPONENTS
+        for right in _unused_permissions(found, seen, component)
+    )
 
 
 def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> list[Permission]:
@@ -344,11 +354,13 @@ class RbacScenario:
         return found
 
     async def run_batch_job(self) -> None:
-        """A Job of batch/v1 that is not kube-controller-manager's."""
+        """A Job of batch/v1 that is not kube-controller-manager's; its end is recorded."""
         template = {"spec": _pod_spec("exit 0") | {"restartPolicy": "Never"}}
-        spec = {"managedBy": OUR_CONTROLLER, "template": template}
+        spec = {"managedBy": OUR_CONTROLLER, "template": template, "ttlSecondsAfterFinished": 9999}
         await self._create(BATCH_JOBS, "ours", spec)
-        await self._wait_until(BATCH_JOBS.path(TEST_NAMESPACE, "ours"), _has_message("Complete"))
+        path = BATCH_JOBS.path(TEST_NAMESPACE, "ours")
+        await self._wait_until(path, _has_message("Complete"))
+        await self._wait_until(path, lambda it: RECORDED in it["metadata"].get("annotations", {}))
 
     async def run_cronjob(self) -> None:
         """Its job exists by the response, and completes."""
@@ -438,7 +450,9 @@ class RbacScenario:
             return fates.pop(what, None) if method == "POST" else None
 
         self.proxy.fault_policy = inject_fault
-        await self._job("unheard", "exit 0")
+        unheard = _job("unheard", "exit 0")
+        unheard["metadata"]["annotations"] = {PLACE_AT_CREATION: "false"}  # so that it is bound
+        await self.server.create(JOBS.path(TEST_NAMESPACE), unheard)
         await self._wait_until(JOBS.path(TEST_NAMESPACE, "unheard"), _has_message("Completed"))
         assert not fates
         self.proxy.fault_policy = lambda method, path: None

@@ -289,4 +289,7 @@ class HistoryWorld:
                 jobs[row.resource] += row.amount
             return jobs, steps
 
-        return cast(Any, self.run(self.database.read(work)))
+        found: tuple[dict[str, float], dict[int, dict[str, float]]] = self.run(
+            self.database.read(work)
+        )
+        return found

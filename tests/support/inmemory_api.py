@@ -256,7 +256,10 @@ class InMemoryClient(Client):
         path: str,
         body: bytes | None = None,
         content_type: str = "application/json",
+        guard: Callable[[], None] | None = None,
     ) -> bytes:
+        if guard is not None:
+            guard()
         return await self._api.serve(self, _Request(method, path, body, content_type))
 
     @asynccontextmanager

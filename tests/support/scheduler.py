@@ -150,9 +150,14 @@ class SchedulerWorld:
         *,
         single: str = "default-scheduler",
         queue_gates: bool = False,
+        place_at_creation: bool = False,
     ) -> None:
         read = conf.load(text)
-        self.cluster = SchedulerCache(pod_scheduler_names=(single,), queue_gates=queue_gates)
+        self.cluster = SchedulerCache(
+            pod_scheduler_names=(single,),
+            queue_gates=queue_gates,
+            place_at_creation=place_at_creation,
+        )
         self.core = CycleRunner(self.cluster, Framework(read.tiers), read.actions)
         self.cluster.update_queue(None, queue())
         self.pod_objects: dict[str, Pod] = {}

@@ -23,6 +23,7 @@ SOURCES = (
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",
     "components/rest-impersonation/rest-impersonation.yaml",
+    "components/history/history.yaml",
     *(
         f"components/policies/{subject}-policies.yaml"
         for subject in (

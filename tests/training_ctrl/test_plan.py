@@ -22,6 +22,7 @@ from support.training_jobs import (
 )
 
 from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.model.recorded import RECORDED
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
 from batholith.training_ctrl.core_types import Group, GroupStatus, Pod
@@ -266,6 +267,20 @@ def test_time_to_live_counts_from_the_completion() -> None:
         pytorch(1, ttlSecondsAfterFinished=60, suspend=True), completionTime="2026-01-01T00:00:00Z"
     )
     assert planned(kept, now=NOW + timedelta(seconds=99)) == fx.Plan(status=kept.status)
+
+
+def test_an_expired_job_waits_for_its_record_ten_minutes() -> None:
+    ended = finished(pytorch(1, ttlSecondsAfterFinished=60), completionTime="2026-01-01T00:00:00Z")
+
+    def later(seconds: int, recorded: str = "") -> fx.Plan:
+        given = with_annotations(ended, {RECORDED: recorded})
+        now = NOW + timedelta(seconds=seconds)
+        return planned(given, now=now, ttl_waits_for_history=True)
+
+    assert later(60).requeue_after == 600.0
+    assert later(60, "Completed 2025-01-01T00:00:00Z 1").requeue_after == 600.0
+    assert effect(later(60, "Completed 2026-01-01T00:00:00Z 1"), fx.DeleteJob)
+    assert effect(later(660), fx.DeleteJob)
 
 
 def test_active_pods_of_a_succeeded_job_count_as_succeeded() -> None:

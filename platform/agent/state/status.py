@@ -440,6 +440,7 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     named = ", ".join(f"{c.name} ({c.image})" for c in placeholders)
     not_run = f"images are not pulled, and no program was run for: {named}"
     return [
+        condition("PodScheduled", True),  # a pod that was created with its node has none
         *([condition(PLACEHOLDER, True, "ProgramNotRun", not_run)] if placeholders else ()),
         condition("PodReadyToStartContainers", state.prepared and not done),
         condition("Initialized", True, done)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 from ...model import times
 from ...model.names import JOBS, QUEUES
 from ...store.pod_records import DAY, HOUR
-from ...store.usage import UsageQuery
+from ...store.usage import TooMuchUsageError, UsageQuery
 from ..auth import AccessAttributes
 from ..dependencies import Caller, State
 from ..problems import invalid_fields
@@ -59,7 +59,10 @@ async def get_usage(
     attributes = _required(query, caller)
     if attributes is not None:
         await state.reviewer.authorize(caller.user, attributes)
-    series = await state.usage.series(query, now=now)
+    try:
+        series = await state.usage.series(query, now=now)
+    except TooMuchUsageError as error:
+        raise invalid_fields(("from", f"{error}: shorten the time, or name a queue")) from None
     return UsageOut(
         by=by,
         start=times.format(start),

@@ -62,6 +62,17 @@ PatchType.STRATEGIC = PatchType("application/strategic-merge-patch+json")
 PatchType.JSON = PatchType("application/json-patch+json")
 
 
+@dataclass(frozen=True, slots=True)
+class WriteLimit:
+    """Until when a write may take effect."""
+
+    seconds: int = 0
+    """Seconds within which the server carries it out, or never; 0 for those of the server."""
+
+    guard: Callable[[], None] | None = None
+    """Called when nothing but the write itself remains; raises NotSentError if it is too late."""
+
+
 class Client:
     """Client of one API server with one user's credentials; safe for concurrent tasks."""
 
@@ -203,11 +214,17 @@ class Client:
 
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = ""
+        self, resource: Resource, body: object, *, namespace: str = "", limit: WriteLimit = ...
     ) -> msgspec.Raw: ...
     @overload
     async def create(
-        self, resource: Resource, body: object, *, namespace: str = "", view: type[T]
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        view: type[T],
+        limit: WriteLimit = ...,
     ) -> T: ...
     async def create(
         self,
@@ -216,12 +233,19 @@ class Client:
         *,
         namespace: str = "",
         view: type[Any] = msgspec.Raw,
+        limit: WriteLimit = WriteLimit(),
     ) -> Any:
-        """Create an object; a body without ``kind`` gets that of *resource*."""
+        """Create an object; a body without ``kind`` gets that of *resource*.
+
+        Raises:
+            NotSentError: *limit* does not permit it.
+        """
         path = codec.collection_path(resource, namespace)
-        return codec.decode(
-            await self._send("POST", path, codec.encode_object(body, resource)), view
-        )
+        if limit.seconds:
+            path = codec.with_query(path, timeout=f"{limit.seconds}s")
+        data = codec.encode_object(body, resource)
+        content = await self._send("POST", path, data, "application/json", limit.guard)
+        return codec.decode(content, view)
 
     async def create_strictly(
         self,
@@ -445,8 +469,10 @@ class Client:
         path: str,
         body: bytes | None = None,
         content_type: str = "application/json",
+        guard: Callable[[], None] | None = None,
     ) -> bytes:
-        return (await self._exchange(method, path, body, content_type)).body
+        request = self._request(method, path, body, content_type, guard=guard)
+        return (await self._transport.exchange(request)).body
 
     async def _exchange(
         self,
@@ -465,6 +491,7 @@ class Client:
         content_type: str = "application/json",
         *,
         buffer_limit: int = READ_BUFFER_LIMIT,
+        guard: Callable[[], None] | None = None,
     ) -> ApiRequest:
         return ApiRequest(
             method,
@@ -475,6 +502,7 @@ class Client:
             self._identity,
             buffer_limit,
             self._fence,
+            guard,
         )
 
 
@@ -485,4 +513,12 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
             yield lines
 
 
-__all__ = ["Client", "ClientOptions", "ListScope", "ObjectList", "PatchType", "WatchEvent"]
+__all__ = [
+    "Client",
+    "ClientOptions",
+    "ListScope",
+    "ObjectList",
+    "PatchType",
+    "WatchEvent",
+    "WriteLimit",
+]

@@ -82,6 +82,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     """Bytes of a streamed response that are buffered while its reader does not read."""
     fence: Callable[[], None] | None = None
     """Called in addition to that of the options."""
+    guard: Callable[[], None] | None = None
+    """Called like the fence; its exception is raised to the caller."""
 
     @property
     def path_only(self) -> str:
@@ -267,9 +269,10 @@ class Transport:
             self._in_flight.release()
 
     def _check_fences(self, request: ApiRequest) -> None:
-        for fence in (self.options.fence, request.fence):
-            if fence is not None:
-                fence()
+        """Call the fences and the guard of a write."""
+        for check in (self.options.fence, request.fence, request.guard):
+            if check is not None:
+                check()
 
     async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:

@@ -16,7 +16,9 @@ from datetime import datetime
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
 from ..state.diagnosis import Diagnosis, FitError
-from ..state.gangs import Gang, MemberArrival, Task, TaskStatus
+from ..state.gangs import Gang, Task, TaskStatus
+from ..state.member_arrival import MemberArrival
+from ..state.planned_members import PlanNote
 from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
 from .explanations import Explanation
 
@@ -66,6 +68,9 @@ class PodGroupReport:
     why: Explanation | None = None
     """Why the gang waits, if it does."""
 
+    plan: PlanNote | None = None
+    """What the annotation with the plan is to contain; ``None`` for what it contains."""
+
 
 def build_report(
     gang: Gang,
@@ -74,6 +79,7 @@ def build_report(
     busy: bool = False,
     queue: str = "",
     position: Callable[[Gang], tuple[int, int]] | None = None,
+    plan: PlanNote | None = None,
 ) -> PodGroupReport:
     """Return the report on *gang*; updates its phase and what was last reported.
 
@@ -124,7 +130,7 @@ def build_report(
             position=rank,
             waiting=waiting,
         )
-    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why)
+    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan)
 
 
 def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> float:

@@ -350,6 +350,7 @@ class Session(PluginDecisions):
                     self.cache.node_matrix.node_infos[task.node_index],
                 )
                 for task in change.tasks
+                if not task.planned
             ]
         for task in committed.evicted:
             self.cache.assume_evicted(task)

@@ -342,6 +342,8 @@ class Statement:
         if tasks:
             placer = self._session.placer(eq_class)
             node_indexes = placer.allocate(len(tasks))
+            if tasks[0].planned:
+                node_indexes = sorted(node_indexes)  # so that the plan has long runs
             change = self._allocation(tasks, node_indexes)
             self._apply(Operation(OperationKind.ALLOCATE, change, TaskStatus.PENDING, placer))
 

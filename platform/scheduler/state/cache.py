@@ -13,7 +13,6 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .change_record import ChangeRecord
 from .core_types import (
     Node,
     PersistentVolume,
@@ -36,8 +35,10 @@ from .gangs import (
     sum_amounts,
     task_role,
 )
+from .member_tasks import MemberTasks
 from .node_matrix import ChangeLog
 from .node_usage import NodeUsages
+from .planned_members import PlannedMembers
 from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
 from .priority_classes import PriorityClasses
@@ -47,6 +48,7 @@ from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .role_counts import RoleCounts
 from .task_table import TaskTable
+from .task_updates import is_stale_update, keep_evicting
 from .victim_columns import add_victim_columns
 from .waiting import (
     PODGROUP,
@@ -56,7 +58,7 @@ from .waiting import (
 )
 
 
-class SchedulerCache(ChangeRecord):
+class SchedulerCache(MemberTasks):
     """Nodes, gangs and queues after the last event, with the assumed placements."""
 
     def __init__(
@@ -66,12 +68,13 @@ class SchedulerCache(ChangeRecord):
         pod_scheduler_names: Collection[str] = (),
         default_queue: str = names.DEFAULT_QUEUE,
         queue_gates: bool = False,
+        place_at_creation: bool = False,
     ) -> None:
         """Start empty.
 
         Pods whose ``schedulerName`` is one of *gang_scheduler_names* are scheduled as gangs, those
         of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
-        queue gates.
+        queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
         super().__init__()
         self.task_table = TaskTable(self.node_matrix.resource_index)
@@ -112,6 +115,7 @@ class SchedulerCache(ChangeRecord):
         """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
         self._in_cycle = False
+        self.planned = PlannedMembers(self, enabled=place_at_creation)
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
@@ -137,9 +141,13 @@ class SchedulerCache(ChangeRecord):
     def update_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
         uid = (new or old or Pod()).metadata.uid
-        is_known = uid in self._tasks
+        known = self._tasks.get(uid)
+        if new is not None and known is None:
+            self.planned.observe_pod(self._gang_of(new), new)
+        elif new is None and known is not None:
+            self.planned.observe_deleted(*known)
         self._update_pod(old, new)
-        if new is not None and new.status.nominated_node_name and not is_known:
+        if new is not None and new.status.nominated_node_name and known is None:
             self.reservations.add_nominated(uid, new.status.nominated_node_name)
         if self.reservations:
             self.reservations.observe(uid)
@@ -153,7 +161,7 @@ class SchedulerCache(ChangeRecord):
             return
         uid = new.metadata.uid
         known = self._tasks.get(uid)
-        if known and (_is_stale_update(known[1], new) or self._update_in_place(*known, new)):
+        if known and (is_stale_update(known[1], new) or self._update_in_place(*known, new)):
             return
         gang = self._gang_of(new)
         if gang is None and not known and self._foreign_pods.update(new):
@@ -162,20 +170,27 @@ class SchedulerCache(ChangeRecord):
         if gang is not None:
             task = self._new_task(new, self.pod_classes.register(new, self._traits(new, gang)))
             if known and known[1].evicting:
-                _keep_evicting(task)
+                keep_evicting(task)
             self._add_task(gang, task)
         elif new.spec.node_name and new.status.phase not in FINISHED:
             self._add_foreign_pod(new)
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
         """Add, update or delete a node."""
+        name = (new or old or Node()).metadata.name
+        index = self.node_matrix.index_of(name)
+        before = self.node_matrix.node_infos[index] if index is not None else None
         if new is not None:
             self.node_matrix.update_node(new)
+            index = self.node_matrix.column_for(name)
+            if self.node_matrix.is_overcommitted(index):
+                self.planned.node_filled(index)
         elif old is not None:
-            index = self.node_matrix.index_of(old.metadata.name)
             if index is not None and self.reservations:
                 self.reservations.drop_node(index)
-            self.node_matrix.remove_node(old.metadata.name)
+            self.node_matrix.remove_node(name)
+        if before and index is not None and self.node_matrix.node_infos[index] != before:
+            self.planned.node_changed(index)
 
     def update_pvc(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -207,6 +222,7 @@ class SchedulerCache(ChangeRecord):
             self.waiting.publish(PODGROUP)
         if self._queue_affinities or has_topology(old) or has_topology(new):
             self._reclassify(gang)
+        self.planned.observe_podgroup(gang, old, new)
         self.mark_changed(gang)
 
     def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
@@ -336,6 +352,11 @@ class SchedulerCache(ChangeRecord):
 
     # -- lookups -------------------------------------------------------------------------------
 
+    def is_of_gang_scheduler(self, pod: Pod) -> bool:
+        """Return whether this scheduler schedules *pod* with its PodGroup."""
+        name = pod.spec.scheduler_name
+        return name in self._gang_scheduler_names and name not in self._pod_scheduler_names
+
     def task(self, uid: str) -> Task | None:
         """Return the task of the pod with *uid*."""
         known = self._tasks.get(uid)
@@ -370,9 +391,7 @@ class SchedulerCache(ChangeRecord):
 
     def pop_changed_queues(self) -> set[str]:
         """Return queues whose allocation may have changed since the last call, with ancestors."""
-        changed: set[str] = set()
-        for name in self._changed_queues:
-            changed.update(self.with_ancestors(name))
+        changed = {each for name in self._changed_queues for each in self.with_ancestors(name)}
         self._changed_queues.clear()
         return changed
 
@@ -526,8 +545,10 @@ class SchedulerCache(ChangeRecord):
         self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
-        elif self._has_run and self.node_matrix.is_overcommitted(node_index):
-            self.overcommitted_nodes.add(node_index)
+        elif self.node_matrix.is_overcommitted(node_index):
+            self.planned.node_filled(node_index)
+            if self._has_run:
+                self.overcommitted_nodes.add(node_index)
         return node_index
 
     def _remove_from_node(
@@ -576,15 +597,3 @@ class SchedulerCache(ChangeRecord):
         if before.queue_name and before.is_reduced_to(after):
             for name in self.with_ancestors(before.queue_name):
                 self.waiting.publish(queue_gained(name))
-
-
-def _keep_evicting(task: Task) -> None:
-    """Keep the task of an updated pod as evicted, unless it has finished."""
-    if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
-        task.evicting, task.status = True, TaskStatus.RELEASING
-
-
-def _is_stale_update(task: Task, pod: Pod) -> bool:
-    """Return whether *pod* is a version from before the placement of *task*."""
-    unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
-    return task.status is TaskStatus.BINDING and unplaced

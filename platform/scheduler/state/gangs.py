@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +19,7 @@ from ...model.queue import Queue as QueueObject
 from .core_types import Pod
 from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
+from .member_arrival import MemberArrival
 from .resources import Amounts, amounts
 from .victim_traits import victim_traits
 from .volumes import mounted_pvcs
@@ -114,7 +114,7 @@ class TaskCounts:
 
 
 class Task:
-    """A pod in the scheduler cache. Changed by its gang only."""
+    """A pod, or a member that is to become one. Changed by its gang only."""
 
     __slots__ = (
         "created",
@@ -129,6 +129,7 @@ class Task:
         "node",
         "node_index",
         "nominated_node",
+        "planned",
         "pod_status",
         "priority",
         "pvcs",
@@ -144,13 +145,22 @@ class Task:
         "uses_queue_gate",
     )
 
-    def __init__(self, pod: Pod, eq_class: EquivalenceClass, *, queue_gates: bool = False) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        eq_class: EquivalenceClass,
+        *,
+        queue_gates: bool = False,
+        planned: bool = False,
+    ) -> None:
         """Create the task of *pod*, whose equivalence class is *eq_class*.
 
-        *queue_gates* is whether this scheduler removes queue gates.
+        *queue_gates* is whether this scheduler removes queue gates. A *planned* one is a member
+        whose pod does not exist yet.
         """
         meta, spec = pod.metadata, pod.spec
         self.uid = meta.uid
+        self.planned = planned
         self.name = meta.name
         self.namespace = meta.namespace
         self.eq_class = eq_class
@@ -210,18 +220,6 @@ class Task:
     def sort_key(self) -> tuple[float, str, str]:
         """Return the order of tasks that plugins rank equal: index in the name, then age."""
         return (self.index, self.created, self.uid)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberArrival:
-    """When members of a gang with missing members arrived, by a monotonic clock."""
-
-    next_count: int = 0
-    """Number of members at the last arrival plus one; 0 if no member was missing."""
-    last_arrival: float = 0.0
-    """Time of that arrival."""
-    missing_since: float = 0.0
-    """When members were first missing."""
 
 
 class QueueInfo:
@@ -294,6 +292,8 @@ class Gang:
         """When conditions of its pods were last reported, by the same clock."""
         self.version = 0
         """Grows with every event that may change the result of an attempt."""
+        self.planned_uid = ""
+        """Uid of the PodGroup whose members were planned, or could not be."""
         self.wait_group: Any = None
         """The group in which it is parked, if it was rejected (``state.waiting``)."""
         self.wait_order: tuple[object, ...] = ()

@@ -32,6 +32,9 @@ class Purpose(Enum):
     STRANDED = "stranded"
     """Members of the gang are bound and would be useless without the others."""
 
+    PLANNED = "planned"
+    """The pods were planned, but were created without their nodes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:

@@ -17,7 +17,7 @@ from ...kube.errors import ApiError, ConflictError, NotFoundError, ServerError, 
 from ...machinery.change_rate import ChangeRate
 from ...machinery.clock import Clock
 from ...machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
-from ...machinery.event_recorder import Recorder
+from ...machinery.event_recorder import Recorder, object_reference
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.base import ApiStruct
@@ -35,10 +35,14 @@ from ..framework.podgroup_status import (
     is_equal_status,
     with_transition_times,
 )
+from ..state.planned_members import PlanNote
 from ..state.resources import amounts, to_resource_list
 from .pod_versions import PodVersions
 
 log = logging.getLogger(__name__)
+
+PLANNED = "Planned"
+"""Reason of the event that a gang is planned."""
 
 _PODGROUP_PREFIX, _POD_PREFIX, _QUEUE_PREFIX = "group:", "pod:", "queue:"
 
@@ -66,13 +70,37 @@ class _PodGroupState:
     """The explanation that the PodGroup has."""
     written_why: Explanation | None = None
     """The explanation that *annotation* was encoded from, if this process wrote it."""
+    plan: str | None = None
+    """The plan that the PodGroup has."""
     written_at: float = float("-inf")
     stale_since: float | None = None
     """Since when desired and observed status differ, if the write is delayed."""
 
     def is_current(self) -> bool:
         """Return whether nothing is to be written."""
-        return is_equal_status(self.report.status, self.observed) and self.is_explained()
+        return (
+            is_equal_status(self.report.status, self.observed)
+            and self.is_explained()
+            and not self.is_plan_due()
+        )
+
+    def changed_annotations(self) -> dict[str, str | None]:
+        """Return the annotations to write; ``None`` for one to be removed."""
+        changed: dict[str, str | None] = {}
+        if not self.is_explained():
+            changed[names.WHY] = self.report.why.encode() if self.report.why else None
+        if self.report.plan is not None and not self.is_planned():
+            changed[names.PLAN] = self.report.plan.text
+        return changed
+
+    def is_planned(self) -> bool:
+        """Return whether the PodGroup has the desired plan, or rightly none."""
+        return self.report.plan is None or self.report.plan.text == self.plan
+
+    def is_plan_due(self) -> bool:
+        """Return whether another plan is to be written now."""
+        note = self.report.plan
+        return note is not None and note.is_due and not self.is_planned()
 
     def is_explained(self) -> bool:
         """Return whether the PodGroup has the desired explanation, or rightly none."""
@@ -214,11 +242,13 @@ class StatusUpdater:
                 podgroup.metadata.resource_version,
                 podgroup.metadata.uid,
                 podgroup.metadata.annotations.get(names.WHY),
+                plan=podgroup.metadata.annotations.get(names.PLAN),
             )
         version = podgroup.metadata.resource_version
         if state.report.podgroup is not podgroup and _is_newer(version, state.version):
             # Another client may have written it.
             state.version, state.observed = version, podgroup.status
+            state.plan = podgroup.metadata.annotations.get(names.PLAN)
             annotation = podgroup.metadata.annotations.get(names.WHY)
             if annotation != state.annotation:
                 state.annotation, state.written_why = annotation, None
@@ -228,7 +258,7 @@ class StatusUpdater:
 
     def _remaining_delay(self, state: _PodGroupState) -> float:
         """Return for how many seconds the write of a PodGroup status is delayed."""
-        if _is_significant(state.report.status, state.observed):
+        if _is_significant(state.report.status, state.observed) or state.is_plan_due():
             return 0.0
         if state.stale_since is None:
             state.stale_since = self._clock.monotonic()
@@ -303,10 +333,10 @@ class StatusUpdater:
         if conditions:
             status["conditions"] = conditions
         metadata: dict[str, object] = {**_preconditions(state.uid, state.version)}
-        why, annotation = state.report.why, state.annotation
-        if not state.is_explained():
-            annotation = why.encode() if why else None
-            metadata["annotations"] = {names.WHY: annotation}
+        annotations = state.changed_annotations()
+        why, note = state.report.why, state.report.plan
+        if annotations:
+            metadata["annotations"] = annotations
         body = {"metadata": metadata, "status": status}
         namespace, _, name = key.rpartition("/")
         new = await self._client.patch(
@@ -314,7 +344,8 @@ class StatusUpdater:
         )
         if _is_newer(new.metadata.resource_version, state.version):
             state.version = new.metadata.resource_version
-            state.annotation, state.written_why = annotation, why
+            state.annotation, state.written_why = annotations.get(names.WHY, state.annotation), why
+            state.plan = annotations.get(names.PLAN, state.plan)
             state.observed = PodGroupStatus(
                 phase=desired.phase,
                 conditions=conditions,
@@ -322,6 +353,8 @@ class StatusUpdater:
                 succeeded=desired.succeeded,
                 failed=desired.failed,
             )
+        if note is not None and annotations.get(names.PLAN) == note.text:
+            self._record_plan(new.metadata, note)
         if desired.phase != before.phase:
             phases = {"phase": desired.phase, "was": before.phase}
             log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
@@ -348,6 +381,14 @@ class StatusUpdater:
         started = (PodGroupPhase.RUNNING, PodGroupPhase.COMPLETED)
         if state.observed.phase in started and before.phase not in started:
             self._record(regarding, "Normal", SCHEDULED, "pod group is ready")
+
+    def _record_plan(self, meta: ObjectMeta, note: PlanNote) -> None:
+        """Record one event for all pods that are created with their nodes."""
+        if not note.pods:
+            return
+        message = f"{note.pods} pods are to be created on {note.nodes} nodes"
+        log.info("gang planned", extra={**object_fields("podgroup", meta), "pods": note.pods})
+        self._record(object_reference(names.PODGROUPS, meta), "Normal", PLANNED, message)
 
     async def _write_pod(self, uid: str) -> None:
         state = self._pods.get(uid)

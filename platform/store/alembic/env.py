@@ -1,6 +1,6 @@
 """Alembic's environment: runs the revisions on the connection that the caller provides.
 
-The caller holds the lock and commits, so that an upgrade takes place as a whole or not at all.
+The caller holds the lock and commits, so that an upgrade is atomic.
 """
 
 from alembic import context

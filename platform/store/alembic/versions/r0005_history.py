@@ -44,6 +44,9 @@ def _create_jobs() -> None:
     op.create_index("history_jobs_by_queue", "history_jobs", ["queue", "ended_at", "uid"])
     op.create_index("history_jobs_by_user", "history_jobs", ["username", "ended_at", "uid"])
     op.create_index("history_jobs_by_phase", "history_jobs", ["phase", "ended_at", "uid"])
+    op.create_index(
+        "history_jobs_by_namespace_phase", "history_jobs", ["namespace", "phase", "ended_at", "uid"]
+    )
     op.create_index("history_jobs_by_name", "history_jobs", ["namespace", "name", "ended_at"])
     op.create_index("history_jobs_by_deletion", "history_jobs", ["deleted_at", "kind"])
     op.create_table(

@@ -1,0 +1,72 @@
+"""Tasks of members without a pod, and nodes that are charged for pods that may be created."""
+
+from collections.abc import Sequence
+
+from .change_record import ChangeRecord
+from .core_types import Pod
+from .equivalence import EquivalenceClass
+from .foreign_pods import ForeignPod, ForeignPods
+from .gangs import Gang, Task, TaskStatus
+from .pod_classes import PodClasses
+from .pod_traits import PodTraits
+
+
+class MemberTasks(ChangeRecord):
+    """What planned members need of the scheduler cache."""
+
+    pod_classes: PodClasses
+    _foreign_pods: ForeignPods
+
+    def add_member(self, gang: Gang, pod: Pod) -> Task:
+        """Add a member of *gang* that is to become *pod*; returns its task, which is pending."""
+        eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
+        task = Task(pod, eq_class, planned=True)
+        self._add_task(gang, task)
+        return task
+
+    def allocate_member(self, gang: Gang, task: Task, node: str) -> None:
+        """Assume that a pending member is created on *node*."""
+        task.node_index = self._add_to_node(node, task.eq_class, releasing=False)
+        task.node = node
+        self.set_task_statuses(gang, (task,), TaskStatus.BINDING)
+        self._mark_allocation_changed(gang)
+
+    def remove_member(self, task: Task) -> None:
+        """Remove a member that has become a pod, or will not."""
+        if task.gang is not None:
+            self._mark_allocation_changed(task.gang)
+        self._remove_pod(task.uid)
+
+    def classify_member(self, gang: Gang, pod: Pod) -> EquivalenceClass:
+        """Return the class that *pod*, which is not known, has as a member of *gang*."""
+        return self.pod_classes.get(pod, self._traits(pod, gang))
+
+    def add_possible_pod(self, uid: str, node: str, eq_class: EquivalenceClass) -> None:
+        """Charge *node* for a pod that may be created there."""
+        node_index = self._add_to_node(node, eq_class, releasing=False)
+        self._foreign_pods.by_uid[uid] = ForeignPod(node_index, eq_class, releasing=False)
+
+    def remove_possible_pod(self, uid: str) -> None:
+        """Undo :meth:`add_possible_pod`."""
+        self._remove_pod(uid)
+
+    # -- of the whole cache --------------------------------------------------------------------
+
+    def set_task_statuses(self, gang: Gang, tasks: Sequence[Task], status: TaskStatus) -> None:
+        """Set the status of *tasks*."""
+        raise NotImplementedError
+
+    def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
+        raise NotImplementedError
+
+    def _add_task(self, gang: Gang, task: Task) -> None:
+        raise NotImplementedError
+
+    def _remove_pod(self, uid: str) -> None:
+        raise NotImplementedError
+
+    def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int:
+        raise NotImplementedError
+
+    def _mark_allocation_changed(self, gang: Gang) -> None:
+        raise NotImplementedError

@@ -1,0 +1,16 @@
+"""How an update of a pod affects its task."""
+
+from .core_types import Pod
+from .gangs import Task, TaskStatus
+
+
+def keep_evicting(task: Task) -> None:
+    """Keep the task of an updated pod as evicted, unless it has finished."""
+    if task.status in (TaskStatus.BOUND, TaskStatus.RUNNING):
+        task.evicting, task.status = True, TaskStatus.RELEASING
+
+
+def is_stale_update(task: Task, pod: Pod) -> bool:
+    """Return whether *pod* is a version from before the placement of *task*."""
+    unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
+    return task.status is TaskStatus.BINDING and unplaced

@@ -1,0 +1,213 @@
+"""Placement at creation on a real API server: what is written, and what leads to bindings."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.polling import wait_until_true
+from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
+from support.running_controller import FakeRecorder, running
+
+from batholith.agent.settings import SimulationSettings
+from batholith.model import crds
+from batholith.model.names import (
+    JOBS,
+    LIMITRANGES,
+    MUTATING_CONFIGURATIONS,
+    MUTATING_POLICIES,
+    PLAN,
+    PODGROUPS,
+    PODS,
+)
+from batholith.testing import components
+
+pytestmark = pytest.mark.timeout(400)
+
+Json = dict[str, Any]
+WRITES = {"create", "update", "patch", "delete"}
+JOB_COUNT, REPLICAS = 20, 50
+
+
+def job(name: str, replicas: int, *, cpu: str = "10m") -> Json:
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    task = {"name": "t", "replicas": replicas, "template": template}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "volcano",
+            "queue": "default",
+            "minAvailable": replicas,
+            "tasks": [task],
+        },
+    }
+
+
+@asynccontextmanager
+async def cluster(directory: Path) -> AsyncIterator[RealServer]:
+    """A real server with our components in this process, and simulated nodes."""
+    require_realkube()
+    options = RealKubeOptions(audit=True)
+    async with (
+        real_server(directory, options, crds=crds.load()) as server,
+        AsyncExitStack() as stack,
+    ):
+        clients = {
+            user: await stack.enter_async_context(server.client(user))
+            for user in ("agent", "controllers", "scheduler")
+        }
+        recorder: Any = FakeRecorder()
+        services = {
+            **components.agent(clients["agent"], SimulationSettings(nodes=4), directory),
+            **components.controllers(clients["controllers"], recorder, place_at_creation=True),
+            **components.scheduler(clients["scheduler"], recorder, place_at_creation=True),
+        }
+        for each in services.values():
+            await stack.enter_async_context(running(each))
+        yield server
+
+
+async def run(server: RealServer, *bodies: Json) -> None:
+    """Create jobs, and wait until all of their pods run."""
+    for body in bodies:
+        await server.create(JOBS.path("default"), body)
+
+    async def all_run() -> bool:
+        found = await server.get(JOBS.path("default"))
+        counts = {
+            each["metadata"]["name"]: each.get("status", {}).get("running", 0)
+            for each in found["items"]
+        }
+        return all(
+            counts[body["metadata"]["name"]] == body["spec"]["tasks"][0]["replicas"]
+            for body in bodies
+        )
+
+    await wait_until_true(all_run, seconds=200)
+
+
+def writes(server: RealServer) -> Iterator[str]:
+    """The successful writes of controllers and scheduler, without Events."""
+    for line in server.kube.audit():
+        about = line.get("objectRef", {})
+        if line["user"]["username"] not in ("controllers", "scheduler"):
+            continue
+        if line["verb"] not in WRITES or about.get("resource") == "events":
+            continue
+        if line["responseStatus"]["code"] < 300:
+            below = about.get("subresource", "")
+            yield f"{line['verb']} {about['resource']}{'/' if below else ''}{below}"
+
+
+async def test_a_pod_costs_little_more_than_its_creation(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as server:
+        await run(server, *(job(f"j{number}", REPLICAS) for number in range(JOB_COUNT)))
+        counts = Counter(writes(server))
+        pods = await server.get(PODS.path("default"))
+    assert counts["create pods/binding"] == 0, counts
+    assert counts["create pods"] == JOB_COUNT * REPLICAS
+    assert sum(counts.values()) <= 1.2 * JOB_COUNT * REPLICAS, counts
+    assert len(pods["items"]) == JOB_COUNT * REPLICAS
+    for pod in pods["items"]:
+        scheduled = [c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
+        assert [each["status"] for each in scheduled] == ["True"]
+
+
+async def test_what_may_change_a_pod_leads_to_bindings(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as server:
+        limits = {"limits": [{"type": "Container", "default": {"cpu": "1"}}]}
+        await server.create(
+            LIMITRANGES.path("default"), {"metadata": {"name": "l"}, "spec": limits}
+        )
+        await settled(server, "a", bound=True)
+        await server.request("DELETE", LIMITRANGES.path("default", "l"))
+        await settled(server, "b", bound=False)
+        await server.create(
+            MUTATING_CONFIGURATIONS.path(),
+            {
+                "metadata": {"name": "m"},
+                "webhooks": [
+                    {
+                        "name": "mutate.example.com",
+                        "rules": [
+                            {
+                                "operations": ["CREATE"],
+                                "apiGroups": [""],
+                                "apiVersions": ["v1"],
+                                "resources": ["pods"],
+                            }
+                        ],
+                        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
+                        "sideEffects": "None",
+                        "admissionReviewVersions": ["v1"],
+                        "failurePolicy": "Ignore",
+                    }
+                ],
+            },
+        )
+        await settled(server, "c", bound=True)
+        await server.request("DELETE", MUTATING_CONFIGURATIONS.path(name="m"))
+        await settled(server, "d", bound=False)
+        await server.create(
+            MUTATING_POLICIES.path(),
+            {
+                "metadata": {"name": "p"},
+                "spec": {
+                    "matchConstraints": {
+                        "resourceRules": [
+                            {
+                                "operations": ["CREATE"],
+                                "apiGroups": [""],
+                                "apiVersions": ["v1"],
+                                "resources": ["pods"],
+                            }
+                        ]
+                    },
+                    "reinvocationPolicy": "Never",
+                    "mutations": [
+                        {
+                            "patchType": "ApplyConfiguration",
+                            "applyConfiguration": {"expression": "Object{}"},
+                        }
+                    ],
+                },
+            },
+        )
+        await settled(server, "e", bound=True)
+
+
+async def settled(server: RealServer, name: str, *, bound: bool) -> None:
+    """Run jobs until the pods of one are bound, or are not: informers see rules a little later."""
+    for attempt in range(40):
+        before = Counter(writes(server))["create pods/binding"]
+        await run(server, job(f"{name}{attempt}", 2))
+        after = Counter(writes(server))["create pods/binding"]
+        if (after > before) is bound:
+            return
+        await asyncio.sleep(0.25)
+    raise AssertionError(f"job {name}: the pods are {'never' if bound else 'always'} bound")
+
+
+async def test_a_gang_that_does_not_fit_has_pending_pods(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as server:
+        await server.create(JOBS.path("default"), job("j", 5, cpu="20"))
+
+        async def has_pods() -> bool:
+            return len((await server.get(PODS.path("default")))["items"]) == 5
+
+        await wait_until_true(has_pods)
+        pods = (await server.get(PODS.path("default")))["items"]
+        groups = (await server.get(PODGROUPS.path("default")))["items"]
+    assert not any(pod["spec"].get("nodeName") for pod in pods)
+    assert not any(PLAN in group["metadata"]["annotations"] for group in groups)

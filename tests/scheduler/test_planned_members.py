@@ -1,0 +1,543 @@
+"""Members that are allocated before their pods exist."""
+
+import msgspec
+import pytest
+from support.planned_gangs import START, PlanningWorld, created_pod, planned_gang, role
+from support.scheduler import node, pod, podgroup, queue
+
+from batholith.model.names import MEMBERS, PLAN
+from batholith.model.placement import (
+    GRACE_SECONDS,
+    PLAN_SECONDS,
+    Plan,
+    decode_plan,
+    hash_of,
+)
+from batholith.scheduler.state.core_types import Pod, Taint
+from batholith.scheduler.state.reservations import Purpose
+
+
+@pytest.fixture
+def world() -> PlanningWorld:
+    created = PlanningWorld()
+    created.upsert(node("n1", cpu=4), node("n2", cpu=4))
+    return created
+
+
+def test_a_gang_that_fits_is_planned_in_the_patch_that_admits_it(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 6)))
+    decisions = world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert sorted(plan.nodes) == [("t", index) for index in range(6)]
+    assert set(plan.nodes.values()) == {"n1", "n2"}
+    assert plan.until == START + PLAN_SECONDS
+    assert world.phase("j") == "Inqueue"
+    assert not any(decision.placements for decision in decisions)
+    admitted = [r for d in decisions for r in d.reports if r.status.phase == "Inqueue"]
+    assert all(each.plan is not None and each.plan.text for each in admitted)
+    assert world.idle("n1") + world.idle("n2") == 2000
+    assert world.allocated() == 6000
+
+
+def test_pods_replace_their_members(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 3), role("u", 2)))
+    world.settle()
+    world.create_planned("j")
+    world.settle()
+    assert world.allocated() == 5000
+    assert world.idle("n1") + world.idle("n2") == 3000
+    assert world.phase("j") == "Running"
+    assert world.plan("j") is None  # removed with the new phase
+    gang = world.cluster.gangs["ns/j-uid-j"]
+    assert not any(task.planned for task in gang.tasks.values())
+
+
+def test_a_gang_that_does_not_fit_is_admitted_without_a_plan(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 9)))
+    world.settle()
+    assert world.phase("j") == "Inqueue"
+    assert world.plan("j") is None
+    assert not world.cluster.gangs["ns/j-uid-j"].tasks
+    assert world.idle("n1") == world.idle("n2") == 4000
+    assert world.allocated() == 0
+    world.upsert(*(created_pod("j", "t", index) for index in range(9)), node("n3", cpu=4))
+    assert len(world.schedule()) == 9
+
+
+def test_what_exceeds_the_minimum_is_planned_as_far_as_it_fits(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 10), minimum=3))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert sorted(plan.nodes) == [("t", index) for index in range(8)]
+    world.create_planned("j")
+    world.upsert(created_pod("j", "t", 8), created_pod("j", "t", 9))
+    world.settle()
+    assert world.allocated() == 8000
+
+
+def test_the_limit_of_the_queue_holds_for_planned_members() -> None:
+    world = PlanningWorld()
+    world.upsert(node("n1", cpu=8), queue(capability={"cpu": "4"}))
+    world.add(planned_gang("a", role("t", 3)))
+    world.add(planned_gang("b", role("t", 3)))
+    world.settle()
+    assert [world.plan(name) is not None for name in ("a", "b")] == [True, False]
+    assert world.allocated() == 3000
+
+
+def test_others_do_not_get_what_is_planned(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 6)))
+    world.settle()
+    world.upsert(podgroup("g", 3), *(pod(f"p-{i}", "g") for i in range(3)))
+    assert world.schedule() == {}
+    world.upsert(podgroup("h", 2), *(pod(f"q-{i}", "h") for i in range(2)))
+    assert len(world.schedule()) == 2
+
+
+def test_a_plan_without_progress_ends_and_its_places_are_free_within_60_seconds(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.create_planned("j", ("t", 0))
+    world.settle()
+    due = world.cluster.planned.next_due()
+    assert due == START + PLAN_SECONDS + GRACE_SECONDS <= START + 60
+    world.time = due - 1
+    world.settle()
+    assert world.allocated() == 8000
+    world.time = due
+    world.settle()
+    assert world.allocated() == 1000
+    assert world.idle("n1") + world.idle("n2") == 7000
+    assert world.cluster.planned.next_due() is None
+
+
+def test_a_plan_with_progress_is_extended(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    first = world.plan("j")
+    world.time = START + 20
+    world.create_planned("j", ("t", 0))
+    world.settle()
+    plan = world.plan("j")
+    assert first is not None and plan is not None
+    assert (plan.id, plan.until) == (first.id, START + 50)
+    assert sorted(plan.nodes) == [("t", index) for index in range(1, 8)]
+    world.time = START + 55
+    world.settle()
+    assert world.allocated() == 8000
+    world.time = START + 65
+    world.settle()
+    assert world.allocated() == 1000
+
+
+def test_an_unplaced_pod_gets_the_place_of_its_member(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.create_planned("j", ("t", 0), ("t", 1))
+    world.upsert(*(created_pod("j", "t", index) for index in range(2, 8)))
+    world.upsert(podgroup("g", 1, created="2020-01-01T00:00:00Z"), pod("p", "g"))
+    allocated = world.schedule()
+    assert sorted(allocated) == [f"j-t-{index}" for index in range(2, 8)]
+    assert not world.cluster.reservations
+
+
+def test_a_reservation_for_unplaced_pods_expires(world: PlanningWorld) -> None:
+    world.upsert(node("n1", cpu=4), node("n2", cpu=4))
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.upsert(created_pod("j", "t", 0))
+    world.cluster.planned.update()
+    held = world.cluster.reservations.get("ns/j-uid-j")
+    assert held is not None
+    assert held.purpose is Purpose.PLANNED
+    assert held.until == START + PLAN_SECONDS
+    world.validate()
+
+
+def test_a_pod_that_arrives_elsewhere_releases_its_member(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    world.upsert(node("n3", cpu=4))
+    there = plan.nodes["t", 0]
+    world.upsert(created_pod("j", "t", 0, node="n3"))
+    world.settle()
+    assert world.idle(there) == 1000
+    assert world.idle("n3") == 3000
+    assert world.allocated() == 8000
+
+
+@pytest.mark.parametrize("how", ["deleted", "cordoned", "tainted", "shrunk", "filled", "labelled"])
+def test_members_leave_a_node_that_cannot_take_them(world: PlanningWorld, how: str) -> None:
+    before = node("n1", cpu=4)
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    first = world.plan("j")
+    assert first is not None
+    match how:
+        case "deleted":
+            world.remove(before)
+        case "cordoned":
+            world.upsert(node("n1", cpu=4, cordoned=True))
+        case "tainted":
+            world.upsert(node("n1", cpu=4, taints=(Taint(key="k", effect="NoSchedule"),)))
+        case "shrunk":
+            world.upsert(node("n1", cpu=1))
+        case "labelled":
+            world.upsert(node("n1", cpu=4, labels={"a": "b"}))
+        case _:
+            world.upsert(pod("other", scheduler="x", node_name="n1", cpu=3))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert plan.id != first.id
+    left = sum(node == "n1" for node in plan.nodes.values())
+    assert left == {"shrunk": 1, "filled": 1}.get(how, 0)
+    assert sum(node == "n2" for node in plan.nodes.values()) == 4
+    assert world.allocated() == 8000  # a pod may still be created by the first plan
+    for index in range(8):
+        at = plan.nodes.get(("t", index), "")
+        world.upsert(created_pod("j", "t", index, node=at))
+    held = world.cluster.reservations.get("ns/j-uid-j")
+    assert held is None or held.purpose is not Purpose.PLANNED
+    allocated = world.schedule()
+    assert len(allocated) == (4 if how == "labelled" else 0)
+    assert world.allocated() == (4 + left + len(allocated)) * 1000
+
+
+def test_a_plan_whose_nodes_are_all_lost_is_withdrawn(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 2)))
+    world.settle()
+    for name in ("n1", "n2"):
+        world.remove(node(name))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert not plan.nodes
+
+
+def test_the_places_of_a_deleted_podgroup_are_charged_until_no_pod_can_be_created(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.create_planned("j", ("t", 0))
+    world.settle()
+    world.drop_group("j")
+    world.settle()
+    assert world.idle("n1") + world.idle("n2") == 0
+    world.time = START + PLAN_SECONDS + GRACE_SECONDS
+    world.settle()
+    assert world.idle("n1") + world.idle("n2") == 7000
+
+
+def test_a_pod_that_is_created_after_its_podgroup_was_deleted_is_charged_once(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    world.drop_group("j")
+    world.settle()
+    world.upsert(created_pod("j", "t", 3, node=plan.nodes["t", 3]))
+    world.settle()
+    assert world.idle("n1") == world.idle("n2") == 0
+
+
+def test_the_place_of_a_deleted_pod_is_charged_while_it_may_be_created_again(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.create_planned("j")
+    world.settle()
+    deleted = world.pod_objects["uid-j-t-3"]
+    world.remove(deleted)
+    world.settle()
+    assert world.idle("n1") + world.idle("n2") == 0
+    again = created_pod("j", "t", 3, uid="again")
+    world.upsert(again)
+    assert world.schedule() == {"j-t-3": deleted.spec.node_name}
+
+
+def test_the_places_of_a_deleted_job_are_free_at_once(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.create_planned("j")
+    world.settle()
+    for each in list(world.pod_objects.values()):
+        world.remove(each)
+    world.drop_group("j")
+    world.settle()
+    assert world.idle("n1") == world.idle("n2") == 4000
+
+
+def test_a_podgroup_is_planned_once(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.time = START + 60
+    world.settle()
+    assert world.allocated() == 0
+    group = world.groups["j-uid-j"]
+    assert PLAN not in group.metadata.annotations or world.plan("j") is not None
+    world.cluster.gangs["ns/j-uid-j"].phase = "Pending"
+    world.cluster.recheck("ns/j-uid-j")
+    world.settle()
+    assert world.allocated() == 0
+
+
+def test_a_gang_with_pods_is_not_planned(world: PlanningWorld) -> None:
+    world.upsert(created_pod("j", "t", 0))
+    world.add(planned_gang("j", role("t", 4)))
+    world.settle()
+    assert world.plan("j") is None
+
+
+def test_finished_pods_of_an_earlier_run_are_not_planned_again(world: PlanningWorld) -> None:
+    world.upsert(created_pod("j", "t", 0, node="n1", phase="Succeeded"))
+    world.add(planned_gang("j", role("t", 4)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert sorted(plan.nodes) == [("t", 1), ("t", 2), ("t", 3)]
+
+
+def test_nothing_is_planned_unless_enabled() -> None:
+    world = PlanningWorld()
+    world.cluster.planned._enabled = False
+    world.upsert(node("n1", cpu=4))
+    world.add(planned_gang("j", role("t", 2)))
+    world.settle()
+    assert world.plan("j") is None
+    assert world.phase("j") == "Inqueue"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeName": "n1"},
+        {"schedulerName": "other"},
+        {"schedulingGates": [{"name": "g"}]},
+        {"resourceClaims": [{"name": "c"}]},
+        {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+        {"overhead": {"cpu": "-8"}},
+        {"resources": {"requests": {"cpu": "-8"}}},
+        {"topologySpreadConstraints": [{"topologyKey": "k"}]},
+        {"affinity": {"podAntiAffinity": {}}},
+        {"containers": [{"resources": {"requests": {"cpu": "-4"}}}]},
+        {"containers": [{"resources": {"limits": {"cpu": "-4"}}}]},
+        {"initContainers": [{"resources": {"requests": {"memory": "-4Gi"}}}]},
+        {"containers": [{"ports": [{"hostPort": -1}]}]},
+        {"containers": [{"ports": [{"hostPort": 10**9}]}]},
+        {"containers": 5},
+        {"nodeSelector": {"a": 1}},
+    ],
+)
+def test_a_description_that_no_job_has_is_refused(
+    world: PlanningWorld, spec: dict[str, object]
+) -> None:
+    world.add(planned_gang("j", role("t", 2, spec=spec)))
+    world.settle()
+    assert world.plan("j") is None
+    assert world.phase("j") == "Inqueue"
+    assert world.idle("n1") == world.idle("n2") == 4000
+
+
+def test_a_description_of_another_job_is_refused(world: PlanningWorld) -> None:
+    group = planned_gang("j", role("t", 2))
+    other = planned_gang("k", role("t", 2)).metadata.annotations[MEMBERS]
+    meta = msgspec.structs.replace(group.metadata, annotations={MEMBERS: other})
+    world.add(msgspec.structs.replace(group, metadata=meta))
+    world.settle()
+    assert world.plan("j") is None
+
+
+def test_a_description_without_a_job_is_refused(world: PlanningWorld) -> None:
+    group = planned_gang("j", role("t", 2))
+    meta = msgspec.structs.replace(group.metadata, owner_references=())
+    world.add(msgspec.structs.replace(group, metadata=meta))
+    world.settle()
+    assert world.plan("j") is None
+
+
+def test_requests_of_planned_members_are_those_of_their_pods(world: PlanningWorld) -> None:
+    spec = {
+        "containers": [
+            {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}},
+            {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}},
+        ],
+        "initContainers": [
+            {"restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}},
+            {"resources": {"requests": {"cpu": "1800m"}}},
+        ],
+    }
+    world.add(planned_gang("j", role("t", 1, spec=spec)))
+    world.settle()
+    before = world.idle("n1"), world.idle("n2")
+    plan = world.plan("j")
+    assert plan is not None
+    body = {
+        "metadata": msgspec.to_builtins(created_pod("j", "t", 0).metadata),
+        "spec": {"schedulerName": "volcano", "nodeName": plan.nodes["t", 0], **spec},
+    }
+    world.upsert(msgspec.convert(body, Pod))
+    world.settle()
+    assert (world.idle("n1"), world.idle("n2")) == before
+    assert min(before) == 2100
+
+
+# -- another leader --------------------------------------------------------------------------------
+
+
+def restarted(world: PlanningWorld, *, pods_first: bool = False) -> PlanningWorld:
+    """A scheduler that finds what *world* has left."""
+    after = PlanningWorld()
+    after.time = world.time
+    after.upsert(node("n1", cpu=4), node("n2", cpu=4))
+    pods = list(world.pod_objects.values())
+    if pods_first:
+        after.upsert(*pods)
+    for group in world.groups.values():
+        after.add(group)
+    if not pods_first:
+        after.upsert(*pods)
+    return after
+
+
+@pytest.mark.parametrize("pods_first", [True, False])
+def test_the_next_leader_charges_members_that_it_does_not_see(
+    world: PlanningWorld, pods_first: bool
+) -> None:
+    world.add(planned_gang("j", role("t", 6)))
+    world.settle()
+    world.create_planned("j", ("t", 0), ("t", 5))
+    plan = world.plan("j")
+    after = restarted(world, pods_first=pods_first)
+    after.settle()
+    assert (after.idle("n1"), after.idle("n2")) == (world.idle("n1"), world.idle("n2"))
+    assert after.allocated() == 6000
+    assert after.plan("j") == plan
+    after.create_planned("j", *((("t", index)) for index in range(1, 5)))
+    after.settle()
+    assert after.phase("j") == "Running"
+    assert after.allocated() == 6000
+
+
+def test_the_next_leader_ends_the_plan_in_time(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 6)))
+    world.settle()
+    after = restarted(world)
+    after.settle()
+    after.time = START + PLAN_SECONDS + GRACE_SECONDS
+    after.settle()
+    assert after.allocated() == 0
+
+
+def test_the_next_leader_ignores_a_plan_that_has_ended(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 6)))
+    world.settle()
+    world.time = START + PLAN_SECONDS + GRACE_SECONDS
+    after = restarted(world)
+    after.settle()
+    assert after.allocated() == 0
+    assert after.idle("n1") + after.idle("n2") == 8000
+
+
+def test_a_plan_from_the_future_is_charged_no_longer_than_one_of_now(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 6)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    forged = Plan(
+        id="f", members=plan.members, version=0, until=int(START) + 10**6, nodes=plan.nodes
+    )
+    after = PlanningWorld()
+    after.upsert(node("n1", cpu=4), node("n2", cpu=4))
+    after.add(planned_gang("j", role("t", 6), plan=forged.encode(), phase="Inqueue"))
+    after.settle()
+    assert after.allocated() == 6000
+    after.time = START + PLAN_SECONDS + GRACE_SECONDS
+    after.settle()
+    assert after.allocated() == 0
+
+
+def late_plan(job: str, nodes: dict[tuple[str, int], str], members: str) -> str:
+    return Plan(
+        id="late", members=hash_of(members), version=0, until=int(START) + 20, nodes=nodes
+    ).encode()
+
+
+def test_a_late_plan_of_a_former_leader_is_charged_and_removed(world: PlanningWorld) -> None:
+    world.upsert(podgroup("g", 1), pod("p", "g", cpu=3))
+    world.add(planned_gang("j", role("t", 7)))
+    world.settle()  # it does not fit, and is admitted without a plan
+    assert world.plan("j") is None
+    idle = world.idle("n1") + world.idle("n2")
+    old = world.groups["j-uid-j"]
+    at = "n1" if world.idle("n1") == 4000 else "n2"
+    text = late_plan("j", {("t", 0): at, ("t", 1): at}, old.metadata.annotations[MEMBERS])
+    annotations = {**old.metadata.annotations, PLAN: text}
+    new = msgspec.structs.replace(
+        old, metadata=msgspec.structs.replace(old.metadata, annotations=annotations)
+    )
+    world.groups["j-uid-j"] = new
+    world.cluster.update_podgroup(old, new)
+    decisions = world.settle()
+    notes = [r.plan for d in decisions for r in d.reports if r.plan is not None]
+    assert any(note.text is None and note.is_due for note in notes)
+    assert world.plan("j") is None
+    assert world.idle("n1") + world.idle("n2") == idle - 2000
+    world.upsert(created_pod("j", "t", 0, node=at))
+    world.settle()
+    assert world.idle("n1") + world.idle("n2") == idle - 2000
+    world.time = START + 20 + GRACE_SECONDS
+    world.settle()
+    assert world.idle("n1") + world.idle("n2") == idle - 1000
+
+
+def test_a_forged_plan_has_no_effect_later(world: PlanningWorld) -> None:
+    world.settle()
+    world.time = START + 1000
+    group = planned_gang("j", role("t", 7), phase="Inqueue")
+    text = group.metadata.annotations[MEMBERS]
+    plan = Plan(
+        id="f", members=hash_of(text), version=0, until=int(START) + 1010, nodes={("t", 0): "n1"}
+    )
+    world.add(planned_gang("j", role("t", 7), phase="Inqueue", plan=plan.encode()))
+    world.settle()
+    assert world.idle("n1") == 4000
+
+
+def test_a_plan_for_other_members_is_ignored(world: PlanningWorld) -> None:
+    plan = Plan(id="f", members="x", version=0, until=int(START) + 10, nodes={("t", 0): "n1"})
+    world.add(planned_gang("j", role("t", 7), phase="Inqueue", plan=plan.encode()))
+    world.settle()
+    assert world.idle("n1") == 4000
+    assert decode_plan(plan.encode()) == plan
+
+
+def test_a_plan_that_is_too_long_is_not_made() -> None:
+    world = PlanningWorld()
+    world.upsert(*(node(f"node-{'x' * 200}-{index}", cpu=1) for index in range(400)))
+    world.add(planned_gang("j", role("t", 400)))
+    world.settle()
+    assert world.plan("j") is None
+    assert world.phase("j") == "Inqueue"
+    assert world.allocated() == 0
+
+
+def test_nothing_is_evicted_for_members_without_pods(world: PlanningWorld) -> None:
+    low = [pod(f"p-{i}", "g", priority=0, node_name="n1", phase="Running") for i in range(4)]
+    world.upsert(podgroup("g", 1), *low)
+    world.upsert(*(pod(f"q-{i}", "h", node_name="n2", phase="Running") for i in range(4)))
+    world.upsert(podgroup("h", 4))
+    world.add(planned_gang("j", role("t", 2), priority_class="high"))
+    decisions = world.settle()
+    assert not any(decision.evictions or decision.nominations for decision in decisions)
+    assert world.phase("j") in ("Inqueue", "Pending")
