@@ -13,7 +13,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ..kube.client.client import Client
-from ..kube.errors import AlreadyExistsError, ApiError, NotFoundError, was_rejected
+from ..kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConnectionLostError,
+    NotFoundError,
+    was_rejected,
+)
 from ..machinery.clock import Clock
 from ..model.command import Command
 from ..model.names import COMMANDS, JOBS, OPERATION, QUEUES
@@ -110,10 +116,12 @@ class CommandService:
                 await self.outcomes.finish(record, CommandState.EXECUTED, detail)
             elif uid := await self._create_command(record, client):
                 self.outcomes.note_issued(record, uid)
-        except ApiError as error:
-            if was_rejected(error):
+        except (ApiError, ConnectionLostError) as error:
+            if isinstance(error, ApiError) and was_rejected(error):
                 detail = f"not issued: {error.message}"
                 await self.outcomes.finish(record, CommandState.FAILED, detail)
+            else:
+                self.outcomes.leave_to_sweep(record.id)
             raise
 
     def _new_record(self, order: Order, who: str, operation: uuid.UUID) -> CommandRecord:

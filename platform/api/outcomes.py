@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +25,7 @@ from ..machinery.batches import run_concurrently
 from ..machinery.clock import Clock, SystemClock
 from ..model.command import Command
 from ..model.job import Action, Job
-from ..model.names import COMMANDS, JOBS, QUEUE_COMMAND_NAMESPACE, QUEUES
+from ..model.names import COMMANDS, JOBS, QUEUE_COMMAND_NAMESPACE, QUEUES, Resource
 from ..model.queue import Queue, QueueState
 from ..store.commands import (
     JOBS_KIND,
@@ -41,11 +42,12 @@ from .caches import Caches
 from .command_orders import PatchAction
 from .job_kinds import KINDS
 from .job_summaries import JobKindName
-from .job_views import CachedBatchJob, CachedTrainingJob
+from .job_views import CachedBatchJob, CachedObject, CachedTrainingJob
 from .observed_jobs import ObservedJobs, add_bounded
 from .wakeups import Wakeups
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ISSUE_TIMEOUT = timedelta(minutes=1)
 """Time to create a Command after which its absence means that it was never created."""
@@ -255,13 +257,14 @@ class Outcomes:
             if record is not None:
                 await self._try_resolve(record, meta.uid)
         except StoreUnavailableError:
-            self._leave_to_sweep(command.operation)
+            self.leave_to_sweep(command.operation)
         except Exception:
             # An error must not cancel the tasks of other Commands.
             log.exception("cannot resolve command", extra={"command": meta.key})
-            self._leave_to_sweep(command.operation)
+            self.leave_to_sweep(command.operation)
 
-    def _leave_to_sweep(self, id_: str) -> None:
+    def leave_to_sweep(self, id_: str) -> None:
+        """Let the sweep, or who reads the command, find out what became of it."""
         self._open.pop(id_, None)
         self._sweep_due.set()
 
@@ -470,14 +473,21 @@ class Outcomes:
             self._lists = self._jobs.lists
             self._listed_at = timestamp(self._now() + CLOCK_SKEW)
 
+    async def _find(
+        self, resource: Resource, name: str, *, namespace: str = "", view: type[T]
+    ) -> T | None:
+        """Return an object as it is now; by a list, since the account may not get it."""
+        selector = f"metadata.name={name}"
+        found = await self._client.list(
+            resource, namespace=namespace, view=view, field_selector=selector
+        )
+        return found.items[0] if found.items else None
+
     async def _resolve_queue(self, record: CommandRecord, uid: str, *, is_overdue: bool) -> None:
         """Record the outcome of a deleted Command to a queue: whether it was in the wanted state
         since the command was received."""
         wanted = _WANTED_STATES[Action(record.action)]
-        try:
-            queue = await self._client.get(QUEUES, record.job, view=Queue)
-        except NotFoundError:
-            queue = None
+        queue = await self._find(QUEUES, record.job, view=Queue)
         if queue is None or queue.metadata.uid != record.job_uid:
             if uid or is_overdue:
                 await self.finish(record, CommandState.FAILED, "the queue was deleted", uid=uid)
@@ -501,12 +511,9 @@ class Outcomes:
     async def _resolve_patch(self, record: CommandRecord, *, is_overdue: bool) -> None:
         """Record the outcome of a patch whose response was lost."""
         kind = KINDS[JobKindName(record.kind)]
-        try:
-            job = await self._client.get(
-                kind.resource, record.job, namespace=record.namespace, view=kind.view
-            )
-        except NotFoundError:
-            job = None
+        job: CachedObject | None = await self._find(
+            kind.resource, record.job, namespace=record.namespace, view=kind.view
+        )
         if job is None or job.metadata.uid != record.job_uid:
             await self.finish(record, CommandState.FAILED, "the job was deleted")
             return

@@ -21,6 +21,8 @@ from support.rest import (
     starting_api,
 )
 
+from batholith.kube.client.client import Client
+from batholith.kube.errors import ConnectionLostError
 from batholith.model.command import Command
 from batholith.model.controlled_resources import OPERATIONS, OperationResult
 from batholith.model.names import (
@@ -391,3 +393,26 @@ async def test_client_that_disconnects_while_waiting_changes_nothing(
     await report(rest, command, executed=True, text="Aborting")
     outcome = await rest.wait_outcome(command.operation)
     assert outcome["state"] == "Executed"
+
+
+async def test_patch_whose_response_was_lost_is_resolved(
+    rest: RestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.client.create(BATCH_JOBS, BATCH, namespace="default")
+    patch = Client.patch
+
+    async def loses_the_response(self: Client, *given: Any, **more: Any) -> Any:
+        await patch(self, *given, **more)
+        raise ConnectionLostError("the response was lost")
+
+    path = "/v1/namespaces/default/batchjobs/b/commands"
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "patch", loses_the_response)
+        assert (await rest.call("POST", path, json={"action": "suspend"}))[0] == 503
+    [item] = (await rest.call("GET", path))[1]["items"]
+
+    async def is_executed() -> bool:
+        _, found = await rest.call("GET", f"{path}/{item['id']}")
+        return (found["state"], found["detail"]) == ("Executed", "spec.suspend is true")
+
+    await wait_until_true(is_executed)
