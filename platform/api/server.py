@@ -115,38 +115,16 @@ async def serve(
     files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
-        store = CommandStore(database)
-        caches = Caches(client)
-        commands = CommandService(client, store, caches, clock=clock)
-        idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
-        waits = CommandWaits(caches, commands.outcomes)
-        reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
-        metrics = ApiMetrics(settings.registry)
-        state = AppState(
-            client=client,
-            caches=caches,
-            reviewer=reviewer,
-            callers=Callers(client, reviewer, settings.security, clock=clock),
-            security=settings.security,
-            commands=commands,
-            waits=waits,
-            idempotency=idempotency,
-            store=store,
-            streams=_new_streams(caches, settings, clock, metrics),
-            metrics=metrics,
-            history=HistoryStore(database),
-            usage=UsageStore(database),
-            clock=clock,
-        )
+        state = _new_state(client, database, settings, clock=clock)
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
         synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(supervise("rest caches", caches.run))
-            work = partial(commands.run, ready=synced)
+            tasks.create_task(supervise("rest caches", state.caches.run))
+            work = partial(state.commands.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
             tasks.create_task(supervise("rest streams", state.streams.run))
-            tasks.create_task(idempotency.run())
+            tasks.create_task(state.idempotency.run())
             prepare = partial(_migrate_store, database, clock, synced=synced, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
@@ -163,7 +141,7 @@ async def serve(
             finally:
                 # Drain requests in flight before closing the listener.
                 server.should_exit = True
-                waits.stop()
+                state.waits.stop()
                 await serving
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)
@@ -172,6 +150,35 @@ async def serve(
         raise too_new.exceptions[0] from None
     finally:
         await database.close()
+
+
+def _new_state(
+    client: Client, database: Database, settings: ApiSettings, *, clock: Clock
+) -> AppState:
+    """Create what the routes depend on."""
+    store = CommandStore(database)
+    caches = Caches(client)
+    commands = CommandService(client, store, caches, clock=clock)
+    idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
+    waits = CommandWaits(caches, commands.outcomes)
+    reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
+    metrics = ApiMetrics(settings.registry)
+    return AppState(
+        client=client,
+        caches=caches,
+        reviewer=reviewer,
+        callers=Callers(client, reviewer, settings.security, clock=clock),
+        security=settings.security,
+        commands=commands,
+        waits=waits,
+        idempotency=idempotency,
+        store=store,
+        streams=_new_streams(caches, settings, clock, metrics),
+        metrics=metrics,
+        history=HistoryStore(database),
+        usage=UsageStore(database),
+        clock=clock,
+    )
 
 
 async def _migrate_store(
