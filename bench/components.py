@@ -99,11 +99,12 @@ class Platform:
         finally:
             self.kube.__exit__(*about)
 
-    def start(self, name: str, *options: str) -> ComponentProcess:
-        """Start a component under its own user."""
+    def start(self, name: str, *options: str, user: str = "") -> ComponentProcess:
+        """Start a component under its own user, or a replica of it under *user*."""
+        user = user or name
         reader, writer = os.pipe()
-        arguments = [name, "--kubeconfig", str(self.kube.kubeconfig_of(name)), *options]
-        with (self._directory / f"{name}.log").open("ab") as log:
+        arguments = [name, "--kubeconfig", str(self.kube.kubeconfig_of(user)), *options]
+        with (self._directory / f"{user}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "batholith.cli", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -113,8 +114,8 @@ class Platform:
                 env=os.environ | {PARENT: str(os.getpid()), READY_FD: str(writer)},
             )
         os.close(writer)
-        component = self.components[name] = ComponentProcess(
-            name, process, reader, time.perf_counter()
+        component = self.components[user] = ComponentProcess(
+            user, process, reader, time.perf_counter()
         )
         return component
 
@@ -139,6 +140,10 @@ class Platform:
         for component in self.components.values():
             component.stop()
         self.components.clear()
+
+    def cpu_of(self, user: str) -> float:
+        """CPU seconds of one component so far."""
+        return _cpu_seconds(self.components[user].process.pid)
 
     def cpu(self) -> Counter[str]:
         """CPU seconds of each process so far; *bench* is this one."""

@@ -93,6 +93,7 @@ def rest_api(config: str) -> Iterator[tuple[str, str]]:
             "--listen-fd": str(listener.fileno()),
             "--metrics-address": metrics,
             "--log-level": "WARNING",
+            "--caller-rate": "0",
         }
         arguments = chain.from_iterable(flags.items())
         command = [sys.executable, "-m", "batholith.cli", "api", *arguments]

@@ -5,7 +5,7 @@ Paths and parameters are those of the kubelet, so that any API server can proxy 
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -129,9 +129,12 @@ class LogServer:
                 # A client may disconnect while nothing is written.
                 return found.is_finished() or request.transport is None
 
-            chunks = logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
-            async for chunk in chunks:
-                await response.write(chunk)
+            # Closed here, and its file with it, also when the client has disconnected.
+            async with aclosing(
+                logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
+            ) as chunks:
+                async for chunk in chunks:
+                    await response.write(chunk)
         await response.write_eof()
         return response
 

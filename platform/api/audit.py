@@ -4,18 +4,25 @@ It names the user and the object, and contains neither bodies nor headers.
 """
 
 import logging
+import re
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..model.names import JOBS
+
 log = logging.getLogger(__name__)
 
 RECORD = "audit"
 """Key of the record in the request's state."""
+
+_CONVERTOR = re.compile(r":\w+}")
+"""Convertor of a path parameter in the path of a route, ``{kind:job_kind}``."""
 
 _READS = frozenset(("GET", "HEAD", "OPTIONS"))
 _INTERNAL_ERROR = 500
@@ -34,8 +41,8 @@ class AuditRecord:
     template: str = ""
     """Path of the route, with the names of its parameters."""
 
-    object_names: tuple[str, ...] = ()
-    """Path parameters."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Path parameters, in the order of the path."""
 
     operation: uuid.UUID | None = None
     dry_run: bool = False
@@ -104,14 +111,25 @@ class RouteMiddleware:
         finally:
             record = record_of(scope) if scope["type"] == "http" else None
             if record is not None:
-                record.template = getattr(scope.get("route"), "path", "")
-                names = scope.get("path_params", {}).values()
-                record.object_names = tuple(str(name)[:_MAX_NAME] for name in names)
+                record.template = _CONVERTOR.sub("}", getattr(scope.get("route"), "path", ""))
+                record.parameters = {
+                    name: str(value)[:_MAX_NAME]
+                    for name, value in scope.get("path_params", {}).items()
+                }
 
 
 def _asks_for_dry_run(scope: Scope) -> bool:
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
     return "true" in query.get("dry_run", ())
+
+
+def _job(record: AuditRecord) -> str:
+    """Return ``namespace/name`` of the Volcano job that a request is about, as in all logs."""
+    parameters = record.parameters
+    if not ("/jobs/{name}" in record.template or parameters.get("kind") == JOBS.plural):
+        return ""
+    name = parameters.get("name")
+    return f"{parameters.get('namespace')}/{name}" if name else ""
 
 
 def _fields(scope: Scope, record: AuditRecord, seconds: float) -> dict[str, Any]:
@@ -124,7 +142,8 @@ def _fields(scope: Scope, record: AuditRecord, seconds: float) -> dict[str, Any]
         "source": client[0] if client else "",
         "verb": scope["method"],
         "path": record.template or scope["path"][:_MAX_PATH],
-        "object": "/".join(record.object_names),
+        "object": "/".join(record.parameters.values()),
+        "job": _job(record),
         "status": record.status,
         "duration_seconds": round(seconds, 6),
         "operation": "" if record.operation is None else str(record.operation),

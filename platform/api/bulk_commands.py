@@ -21,7 +21,7 @@ from ..store.database import StoreUnavailableError
 from .auth import AccessAttributes
 from .caller import AuthenticatedCaller
 from .command_issuing import authorize, find_order
-from .command_orders import CommandAction, Parts, check_action
+from .command_orders import MAX_TARGETS, CommandAction, Scope, check_action
 from .dependencies import AppState
 from .idempotency import Attempt
 from .job_kinds import JobKind
@@ -30,8 +30,6 @@ from .selection import JobFilter
 
 log = logging.getLogger(__name__)
 
-MAX_TARGETS = 1000
-"""Maximum number of jobs that one request commands."""
 CONCURRENCY = 32
 """Commands that one request issues concurrently."""
 _RETRYABLE = 429
@@ -95,7 +93,7 @@ async def run_bulk(
         ProblemError: 403 or 422; nothing is issued.
         StoreUnavailableError: the targets cannot be recorded; nothing is issued.
     """
-    check_action(order.kind, order.action, Parts())
+    check_action(order.kind, order.action, Scope())
     await state.reviewer.authorize(
         caller.user,
         AccessAttributes(verb="list", resource=order.kind.resource, namespace=order.namespace),
@@ -190,7 +188,7 @@ async def _issue(
         record = await state.commands.repeat(own_operation, caller=caller)
         if record is not None:
             return record
-    found = await find_order(state, caller, order.kind, key, (order.action, Parts()))
+    found = await find_order(state, caller, order.kind, key, (order.action, Scope()))
     if found.metadata.uid != target.uid:
         raise ProblemError(404, f"job {target.name!r} was deleted, and created again")
     if order.dry_run:

@@ -8,7 +8,7 @@ from ..model.names import COMMANDS
 from ..store.commands import QUEUES_KIND, CommandRecord
 from .auth import AccessAttributes
 from .caller import AuthenticatedCaller
-from .command_orders import CommandAction, Order, Parts, check_action, order_for_job
+from .command_orders import CommandAction, Order, Scope, check_action, order_for_job
 from .dependencies import AppState
 from .job_kinds import JobKind
 from .job_views import CachedObject
@@ -20,7 +20,7 @@ async def issue_for_job(
     caller: AuthenticatedCaller,
     kind: JobKind,
     key: tuple[str, str],
-    wanted: tuple[CommandAction, Parts],
+    wanted: tuple[CommandAction, Scope],
     *,
     operation: uuid.UUID,
     is_repeated: bool = False,
@@ -65,7 +65,7 @@ async def find_order(
     caller: AuthenticatedCaller,
     kind: JobKind,
     key: tuple[str, str],
-    wanted: tuple[CommandAction, Parts],
+    wanted: tuple[CommandAction, Scope],
 ) -> Order:
     """Return the command for the cached job, or if that would be rejected, for the live one.
 

@@ -12,11 +12,14 @@ from ..model.job import FINAL_PHASES, Action, Job
 from ..model.meta import ObjectMeta
 from ..model.names import PARTITION, POD, TASK
 from ..model.queue import Queue, QueueState
-from ..store.commands import QUEUES_KIND
+from ..store.commands import QUEUES_KIND, CommandRecord
 from .job_kinds import JobKind
 from .job_summaries import Phase
 from .job_views import CachedJob, CachedObject
 from .problems import ProblemError
+
+MAX_TARGETS = 1000
+"""Maximum number of jobs that one request commands."""
 
 
 class CommandAction(StrEnum):
@@ -95,8 +98,8 @@ _UNFINISHED = (Phase.PENDING, Phase.RUNNING, Phase.RESTARTING, Phase.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The part of a job that a command names; nothing for the whole job."""
+class Scope:
+    """The pods of a job that a command names; nothing for the whole job."""
 
     task: str = ""
     pod: str = ""
@@ -129,12 +132,12 @@ class Order:
     metadata: ObjectMeta
     action: str
     """Action of the Command object, or a :class:`PatchAction`."""
-    parts: Parts = Parts()
+    scope: Scope = Scope()
     is_patch: bool = False
     """``spec.suspend`` is patched, and no Command created."""
 
 
-def check_action(kind: JobKind, action: CommandAction, parts: Parts) -> Action | PatchAction:
+def check_action(kind: JobKind, action: CommandAction, scope: Scope) -> Action | PatchAction:
     """Return the recorded action.
 
     Raises:
@@ -144,13 +147,13 @@ def check_action(kind: JobKind, action: CommandAction, parts: Parts) -> Action |
         if action not in PATCHED:
             known = " and ".join(PATCHED)
             raise _invalid("action", f"{kind.label} supports only {known}")
-        if parts != Parts():
-            raise _invalid("action", f"{kind.label} has no commands for a part of it")
+        if scope != Scope():
+            raise _invalid("action", f"{kind.label} has no commands for some of its pods")
         return PATCHED[action]
-    target = parts.target
+    target = scope.target
     if target is None:
         raise _invalid(
-            "partition" if parts.partition else "pod",
+            "partition" if scope.partition else "pod",
             "name a task, a pod, or a task and its partition",
         )
     found = TABLE[action].get(target)
@@ -160,25 +163,25 @@ def check_action(kind: JobKind, action: CommandAction, parts: Parts) -> Action |
 
 
 def order_for_job(
-    kind: JobKind, job: CachedObject, action: CommandAction, parts: Parts = Parts()
+    kind: JobKind, job: CachedObject, action: CommandAction, scope: Scope = Scope()
 ) -> Order:
-    """Return the command *action* for *job*, or a part of it.
+    """Return the command *action* for *job*, or some of its pods.
 
     Raises:
-        ProblemError: 422 for an action or a part that the job does not have; 409 if the job can
+        ProblemError: 422 for an action or pods that the job does not have; 409 if the job can
             never execute it.
     """
-    recorded = check_action(kind, action, parts)
+    recorded = check_action(kind, action, scope)
     if isinstance(recorded, PatchAction):
         _check_unfinished(kind, job)
     elif isinstance(job, CachedJob | Job):
         check_phase(job, recorded)
-        _check_parts(job, parts)
+        _check_scope(job, scope)
     return Order(
         kind=kind.name,
         metadata=job.metadata,
         action=recorded,
-        parts=parts,
+        scope=scope,
         is_patch=isinstance(recorded, PatchAction),
     )
 
@@ -216,17 +219,17 @@ def _check_unfinished(kind: JobKind, job: CachedObject) -> None:
         raise ProblemError(409, detail, allowed_phases=_UNFINISHED)
 
 
-def _check_parts(job: CachedJob | Job, parts: Parts) -> None:
+def _check_scope(job: CachedJob | Job, scope: Scope) -> None:
     tasks = {task.name: task.replicas for task in job.spec.tasks}
-    if parts.task and parts.task not in tasks:
-        raise _invalid("task", f"the job has no task {parts.task!r}")
-    if parts.pod:
-        stem, _, index = parts.pod.rpartition("-")
+    if scope.task and scope.task not in tasks:
+        raise _invalid("task", f"the job has no task {scope.task!r}")
+    if scope.pod:
+        stem, _, index = scope.pod.rpartition("-")
         task = stem.removeprefix(f"{job.metadata.name}-")
         is_index = index.isdecimal() and index.isascii() and str(int(index)) == index
         is_pod = stem == f"{job.metadata.name}-{task}" and task in tasks
         if not (is_index and is_pod and int(index) < tasks[task]):
-            raise _invalid("pod", f"the job has no pod {parts.pod!r}")
+            raise _invalid("pod", f"the job has no pod {scope.pod!r}")
 
 
 def target_of(action: str) -> CommandTarget:
@@ -235,6 +238,28 @@ def target_of(action: str) -> CommandTarget:
         return CommandTarget.QUEUE
     row = ACTIONS.get(action)
     return CommandTarget(row.target if row is not None else Target.JOB)
+
+
+def command_fields(record: CommandRecord) -> dict[str, object]:
+    """Return the fields of a ``CommandOut``."""
+    is_queue = record.kind == QUEUES_KIND
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "namespace": record.namespace,
+        "job": "" if is_queue else record.job,
+        "queue": record.job if is_queue else "",
+        "action": record.action,
+        "target": target_of(record.action),
+        "task": record.task,
+        "pod": record.pod,
+        "partition": record.partition,
+        "who": record.who,
+        "state": record.state,
+        "detail": record.detail,
+        "received_at": record.received_at,
+        "finished_at": record.finished_at,
+    }
 
 
 def _invalid(field: str, message: str) -> ProblemError:

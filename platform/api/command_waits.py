@@ -44,7 +44,7 @@ class CommandWaits:
     """Waits for the progress of commands."""
 
     def __init__(self, caches: Caches, outcomes: Outcomes) -> None:
-        """Observe *caches*, which somebody else runs."""
+        """Observe *caches*, which the server runs."""
         self._caches = caches
         self._outcomes = outcomes
         self._objects = Wakeups()

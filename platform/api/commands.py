@@ -20,7 +20,7 @@ from ..model.names import COMMANDS, JOBS, OPERATION, QUEUES
 from ..store.commands import QUEUES_KIND, CommandRecord, CommandState, CommandStore, timestamp
 from .caches import Caches
 from .caller import AuthenticatedCaller
-from .command_orders import Order, Parts, PatchAction
+from .command_orders import Order, PatchAction, Scope
 from .job_kinds import KINDS
 from .job_summaries import JobKindName
 from .outcomes import Outcomes, command_namespace, describe_suspend, log_fields
@@ -58,7 +58,7 @@ class CommandService:
         return self.outcomes.synced
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Record outcomes until cancelled; somebody else runs the caches."""
+        """Record outcomes until cancelled; the server runs the caches."""
         await self.outcomes.run(ready=ready)
 
     async def refresh(self, record: CommandRecord) -> CommandRecord:
@@ -126,9 +126,9 @@ class CommandService:
             job=meta.name,
             job_uid=meta.uid,
             action=order.action,
-            task=order.parts.task,
-            pod=order.parts.pod,
-            partition=order.parts.partition,
+            task=order.scope.task,
+            pod=order.scope.pod,
+            partition=order.scope.partition,
             who=who,
             command="" if order.is_patch else _command_name(meta.name, suffix),
             received_at=timestamp(self._now()),
@@ -163,14 +163,14 @@ class CommandService:
             "controller": True,
         }
         namespace = command_namespace(record)
-        parts = Parts(task=record.task, pod=record.pod, partition=record.partition)
+        scope = Scope(task=record.task, pod=record.pod, partition=record.partition)
         body = {
             "apiVersion": COMMANDS.api_version,
             "kind": COMMANDS.kind,
             "metadata": {
                 "name": record.command,
                 "namespace": namespace,
-                "annotations": {OPERATION: record.id} | parts.annotations,
+                "annotations": {OPERATION: record.id} | scope.annotations,
                 "ownerReferences": [target],
             },
             "target": target,

@@ -55,7 +55,7 @@ class AppState:
     log_streams: LogStreams = field(default_factory=LogStreams)
 
 
-def _app_state(request: Request) -> AppState:
+async def _app_state(request: Request) -> AppState:
     state: AppState = request.app.state.dependencies
     return state
 
@@ -89,7 +89,7 @@ async def _operation_id(
     return id_
 
 
-def _job_kind(
+async def _job_kind(
     kind: Annotated[JobKindName, Path(description="Kind of the jobs.")],
     state: Annotated[AppState, Depends(_app_state)],
     _: Annotated[AuthenticatedCaller, Depends(_caller)],

@@ -45,9 +45,9 @@ MAX_KEY = 255
 ATTEMPT = "idempotency"
 """Key of the attempt in the request's state."""
 
-LEASE = timedelta(seconds=20)
+LEASE = timedelta(seconds=6)
 """Time after which the request of a crashed replica may be executed by another one."""
-RENEW_INTERVAL = 5.0
+RENEW_INTERVAL = 2.0
 """Seconds between renewals of the leases of long requests."""
 SWEEP_INTERVAL = 300.0
 """Seconds between deletions of expired rows."""
@@ -75,7 +75,7 @@ class Attempt:
     owner: str
     operation: uuid.UUID
     is_repeated: bool
-    """An earlier attempt may have done everything or a part of it."""
+    """An earlier attempt may have done everything or something."""
     plan: bytes | None = None
     is_final: bool = True
     """Whether the response is stored, so that the request is not executed again."""
@@ -99,7 +99,7 @@ def attempt_of(scope: Scope) -> Attempt | None:
 
 
 def is_repeated(request: Request) -> bool:
-    """Return whether an earlier attempt may have done everything or a part of *request*."""
+    """Return whether an earlier attempt may have done everything or a scope of *request*."""
     attempt = attempt_of(request.scope)
     return attempt is not None and attempt.is_repeated
 
@@ -313,7 +313,7 @@ def _fingerprint(scope: Scope, body: bytes) -> str:
     """Return the digest of path, query and body."""
     path = scope.get("raw_path") or scope["path"].encode()
     digest = hashlib.sha256()
-    for part in (path, scope.get("query_string", b""), body):
-        digest.update(b"%d:" % len(part))
-        digest.update(part)
+    for section in (path, scope.get("query_string", b""), body):
+        digest.update(b"%d:" % len(section))
+        digest.update(section)
     return digest.hexdigest()

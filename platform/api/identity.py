@@ -53,6 +53,13 @@ class Callers:
     def __init__(
         self, client: Client, reviewer: AccessReviewer, settings: SecuritySettings, *, clock: Clock
     ) -> None:
+        """Pass on requests through *client*, which is that of our own account.
+
+        Raises:
+            ConfigError: callers are to be impersonated, and *client* impersonates a user already.
+        """
+        if settings.impersonate:
+            client.acting_as(Identity.impersonation("any"))
         self._client = client
         self._reviewer = reviewer
         self._settings = settings
@@ -169,10 +176,19 @@ class AuthenticationMiddleware:
                     record=record_of(scope),
                 )
                 state[CALLER] = caller
+                _reject_impersonation(scope)
             except ProblemError as problem:
                 await to_response(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _reject_impersonation(scope: Scope) -> None:
+    """Reject headers that are not passed on: the caller expects fewer or other rights."""
+    for key, _ in scope["headers"]:
+        if key.startswith(b"impersonate-"):
+            text = f"cannot impersonate over REST (header {key.decode('latin-1').title()})"
+            raise ProblemError(403, text)
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

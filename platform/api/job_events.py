@@ -13,7 +13,7 @@ from .job_pods import JobPods
 
 MAX_SELECTED = 6
 """Objects up to which the server selects the Events of each. For more, those of the whole namespace
-are read, which the server has to do in any case."""
+are read, which the server does in either way."""
 
 PAGE = 500
 

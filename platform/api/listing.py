@@ -31,7 +31,7 @@ class ListRequest(Generic[T]):
     """Returns the sort key of an item, unique in the list."""
 
     length: int
-    """Number of parts of a sort key."""
+    """Number of values in a sort key."""
 
     descending: bool
     limit: int

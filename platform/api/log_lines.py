@@ -77,6 +77,8 @@ class LogPosition:
     """Up to where the log of a container was read, over several streams."""
 
     def __init__(self) -> None:
+        self.lines = 0
+        """Number of lines that were read."""
         self._last = b""
         self._lines_at_last = 0
         """Lines read that have this timestamp: a program may write many in one."""
@@ -97,6 +99,7 @@ class LogPosition:
         """Return whether *line* was not read before; then it is now."""
         if self._skip_to is not None and self._was_read(line.timestamp):
             return False
+        self.lines += 1
         if line.timestamp == self._last:
             self._lines_at_last += 1
         elif line.timestamp:

@@ -383,9 +383,10 @@ class MergedLogs:
         async with open_log(self._pods.client, meta.namespace, meta.name, options) as chunks:
             await output.start()
             async for chunk in chunks:
+                before = source.position.lines
                 await self._write(source, assembler.feed(chunk), output)
-                source.is_tail_pending = False
-                source.failures = 0
+                if source.position.lines > before:
+                    source.is_tail_pending, source.failures = False, 0
         await self._write(source, assembler.finish(), output)
         source.is_tail_pending = False
 

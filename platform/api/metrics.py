@@ -1,11 +1,6 @@
-"""Metrics of the REST API: requests by route, and streams."""
+"""Metrics of the requests of the REST API."""
 
-from collections import Counter
-
-from prometheus_client import CollectorRegistry, Gauge, Histogram
-from prometheus_client import Counter as CounterMetric
-
-from .stream_metrics import StreamMetrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -15,8 +10,7 @@ class ApiMetrics:
     """Metrics of one server; labels are those of the description, so that they are bounded."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.streams = StreamMetrics()
-        self._requests = CounterMetric(
+        self._requests = Counter(
             "batholith_rest_requests_total",
             "Requests of the REST API; without a route if no path matches.",
             labelnames=("method", "route", "status"),
@@ -37,21 +31,9 @@ class ApiMetrics:
         self.in_flight = 0
         """Requests whose response is not complete."""
         in_flight.set_function(lambda: self.in_flight)
-        if registry is not None:
-            registry.register(self.streams)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request whose response began after *seconds*."""
         method = method if method in _METHODS else "other"
         self._requests.labels(method, route, str(status)).inc()
         self._durations.labels(method, route).observe(seconds)
-
-    def requests(self) -> Counter[tuple[str, str, str]]:
-        """Return the number of requests by method, route and status."""
-        found: Counter[tuple[str, str, str]] = Counter()
-        for family in self._requests.collect():
-            for sample in family.samples:
-                if sample.name.endswith("_total"):
-                    labels = sample.labels
-                    found[labels["method"], labels["route"], labels["status"]] = int(sample.value)
-        return found

@@ -31,7 +31,7 @@ class ObservedJobs:
     """Executed Commands and deleted Jobs, from the watch of Jobs."""
 
     def __init__(self, informer: Informer[CachedJob]) -> None:
-        """Observe *informer*, which somebody else runs."""
+        """Observe *informer*, which the server runs."""
         self._informer = informer
         self._informer.add_event_handler(self._on_job)
         self._executed_phases: OrderedDict[str, str] = OrderedDict()

@@ -194,7 +194,7 @@ class Outcomes:
         return self.latest(await self._store.get(record.id) or record)
 
     def was_executed(self, record: CommandRecord) -> bool:
-        """Return whether the Command of *record* is known to have existed and to be gone."""
+        """Return whether the Command of *record* is known to have been executed."""
         return self._jobs.result(record.id) is not None
 
     async def resolve(self, record: CommandRecord) -> None:
@@ -204,7 +204,7 @@ class Outcomes:
     # Tasks.
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch Commands and record outcomes until cancelled; somebody else runs the caches."""
+        """Watch Commands and record outcomes until cancelled; the server runs the caches."""
         async with asyncio.TaskGroup() as tasks:
             await self._jobs.wait_synced()
             tasks.create_task(self._commands.run())

@@ -77,7 +77,8 @@ def _preconditions(
     if_match: Annotated[
         str | None,
         Header(
-            description='Entity tags of the versions that may be changed, or `*`: e.g. `"4711"`.'
+            description='Entity tags of the versions that may be changed, or `*`: e.g. `"4711"`.',
+            json_schema_extra={"pattern": TAGS},
         ),
     ] = None,
 ) -> Preconditions:
@@ -89,7 +90,10 @@ def _preconditions(
 def _known_versions(
     if_none_match: Annotated[
         str | None,
-        Header(description="Entity tags of versions that the caller has: then 304 for them."),
+        Header(
+            description="Entity tags of versions that the caller has: then 304 for them.",
+            json_schema_extra={"pattern": TAGS},
+        ),
     ] = None,
 ) -> EntityTags:
     if if_none_match is None:

@@ -115,7 +115,7 @@ async def serve(
     files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:
-        state = _new_state(client, database, settings, clock=clock)
+        state = _new_state(client, database, settings, clock)
         tls = None if files is None else serving_certificate.context
         server = _new_server(state, settings, tls)
         synced = asyncio.Event()
@@ -133,16 +133,7 @@ async def serve(
             tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
-            _log_address(settings)
-            serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
-            try:
-                await asyncio.shield(serving)
-                raise RuntimeError("the HTTP server exited unexpectedly")
-            finally:
-                # Drain requests in flight before closing the listener.
-                server.should_exit = True
-                state.waits.stop()
-                await serving
+            await _serve_http(server, settings)
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)
         if too_new is None:
@@ -152,9 +143,7 @@ async def serve(
         await database.close()
 
 
-def _new_state(
-    client: Client, database: Database, settings: ApiSettings, *, clock: Clock
-) -> AppState:
+def _new_state(client: Client, database: Database, settings: ApiSettings, clock: Clock) -> AppState:
     """Create what the routes depend on."""
     store = CommandStore(database)
     caches = Caches(client)
@@ -162,7 +151,6 @@ def _new_state(
     idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
     waits = CommandWaits(caches, commands.outcomes)
     reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
-    metrics = ApiMetrics(settings.registry)
     return AppState(
         client=client,
         caches=caches,
@@ -173,12 +161,24 @@ def _new_state(
         waits=waits,
         idempotency=idempotency,
         store=store,
-        streams=_new_streams(caches, settings, clock, metrics),
-        metrics=metrics,
+        streams=_new_streams(caches, settings, clock),
+        metrics=ApiMetrics(settings.registry),
         history=HistoryStore(database),
         usage=UsageStore(database),
         clock=clock,
     )
+
+
+async def _serve_http(server: LimitedServer, settings: ApiSettings) -> None:
+    """Serve until cancelled, then drain requests in flight and end streams."""
+    _log_address(settings)
+    serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
+    try:
+        await asyncio.shield(serving)
+        raise RuntimeError("the HTTP server exited unexpectedly")
+    finally:
+        server.should_exit = True
+        await serving
 
 
 async def _migrate_store(
@@ -237,11 +237,11 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": address, "scheme": scheme})
 
 
-def _new_streams(
-    caches: Caches, settings: ApiSettings, clock: Clock, metrics: ApiMetrics
-) -> Streams:
+def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams:
     """Create the streams of all kinds of jobs, and of queues."""
-    streams = Streams(clock=clock, settings=settings.streams, metrics=metrics.streams)
+    streams = Streams(clock=clock, settings=settings.streams)
+    if settings.registry is not None:
+        settings.registry.register(streams.metrics)
     encode = msgspec.json.encode
     for name, cache in caches.kinds.items():
         streams.add_feed(name, cache.informer, cache.kind.summarize, encode=encode)
@@ -256,13 +256,14 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # any client could forge its address
         timeout_graceful_shutdown=DRAIN_TIMEOUT,
     )
     config.load()
     config.ssl = tls
-    return _Server(
-        config,
-        limits=settings.limits,
-        metrics=settings.listener_metrics,
-        on_stop=state.streams.stop,
-    )
+
+    def stop() -> None:
+        state.streams.stop()
+        state.waits.stop()
+
+    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics, on_stop=stop)

@@ -252,10 +252,8 @@ class Stream(Generic[T]):
 class Streams:
     """All feeds and open streams of the process."""
 
-    def __init__(
-        self, *, clock: Clock, settings: StreamSettings, metrics: StreamMetrics | None = None
-    ) -> None:
-        self.metrics = metrics or StreamMetrics()
+    def __init__(self, *, clock: Clock, settings: StreamSettings) -> None:
+        self.metrics = StreamMetrics()
         self.metrics.open = self._open_by_kind
         self._clock = clock
         self._settings = settings

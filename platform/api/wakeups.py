@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Wakeups:
-    """Events by key; waking a key that nobody waits for costs nothing."""
+    """Events by key; waking a key without listeners costs nothing."""
 
     def __init__(self) -> None:
         self._events: dict[str, set[asyncio.Event]] = {}

@@ -314,8 +314,11 @@ def _api(
             electing = replace(settings, history=replace(recorded, new_elector=elector))
             await serve(client, electing, clock=SystemClock(), ready=ready)
 
-    errors = (CannotListenError, CertificateFilesError, ClientCaError, ConfigError, FlagError)
-    with exit_on_error(*errors, OriginPatternError, StoreError), listener:
+    errors = (
+        *(CannotListenError, CertificateFilesError, ClientCaError, ConfigError),
+        *(FlagError, OriginPatternError, StoreError),
+    )
+    with exit_on_error(*errors), listener:
         pair = _key_pair(
             listener, flags.tls_cert_file, flags.tls_private_key_file, insecure=flags.insecure
         )

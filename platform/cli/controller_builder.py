@@ -34,13 +34,16 @@ MIN_WRITES_IN_FLIGHT = 8
 
 
 class SharedMetrics:
-    """Metrics that the controllers of all shards of a process share."""
+    """Metrics that the controllers of all shards of a process share, and the rate of changes."""
 
     def __init__(self, registry: "CollectorRegistry") -> None:
         from ..job_ctrl.metrics import JobMetrics
+        from ..machinery.change_rate import ChangeRate
+        from ..machinery.clock import SystemClock
         from ..machinery.metrics import WorkQueueMetrics
         from ..queue_ctrl.metrics import QueueMetrics
 
+        self.change_rate = ChangeRate(SystemClock())
         self.work = WorkQueueMetrics(registry)
         self.jobs = JobMetrics(registry)
         self.queues = QueueMetrics(registry)
@@ -150,6 +153,7 @@ class Builder:
                 MIN_WRITES_IN_FLIGHT, JobSettings().max_writes_in_flight // self._owned.count
             ),
             reconcile_timeout=self._timeout,
+            change_rate=self.metrics.change_rate,
             metrics=self.metrics.jobs,
             work_metrics=self.metrics.work,
         )

@@ -39,9 +39,11 @@ CONTROLLERS_FLAGS = (
 )
 """No other controller reconciles the Jobs, CronJobs and training jobs of this cluster. The init
 container with kubectl exits at once: pods cannot reach the API server."""
-API_FLAGS = ("--record-history", "--no-leader-elect")
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
+API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
+"""All callers are one user: no limit for each."""
+
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
 """Components with their own credentials."""
 

@@ -95,7 +95,7 @@ class JobController:
         )
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
         self._metrics = settings.metrics or JobMetrics(settings.registry)
-        self._change_rate = ChangeRate(self._clock)
+        self._change_rate = settings.change_rate or ChangeRate(self._clock)
         self._plugins = plugins or Registry.load()
         self._job_infos: dict[str, JobInfo] = {}
         # Commands of the initial list, which is not in the order of their creation.

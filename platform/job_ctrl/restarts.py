@@ -101,10 +101,10 @@ def target_for_command(
         Target.PARTITION: command.partition,
     }
     needed = _ANNOTATIONS[kind]
-    for part, value in given.items():
-        if bool(value) != (part in needed):
-            names = "names no" if part in needed else "must not name a"
-            return InvalidTarget(f"it {names} {part} (annotation {_ANNOTATION[part]})")
+    for each, value in given.items():
+        if bool(value) != (each in needed):
+            names = "names no" if each in needed else "must not name a"
+            return InvalidTarget(f"it {names} {each} (annotation {_ANNOTATION[each]})")
     if kind is Target.JOB:
         return RestartTarget()
     is_partition = kind is Target.PARTITION

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from ..machinery.change_rate import ChangeRate
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
 from .metrics import JobMetrics
@@ -45,6 +46,9 @@ class JobSettings:
 
     registry: CollectorRegistry | None = None
     """Registry for metrics, if any."""
+
+    change_rate: ChangeRate | None = None
+    """Rate of changes of all jobs of the process, if several controllers share it."""
 
     metrics: JobMetrics | None = None
     """Metrics that several controllers share; then *registry* is not used."""

@@ -141,9 +141,8 @@ _FINISH = (
         state=sa.bindparam("new_state"),
         detail=sa.bindparam("new_detail"),
         finished_at=sa.bindparam("at"),
-        command_uid=sa.case(
-            (sa.bindparam("uid", type_=sa.String) == "", COMMANDS.c.command_uid),
-            else_=sa.bindparam("uid", type_=sa.String),
+        command_uid=sa.func.coalesce(
+            sa.func.nullif(sa.bindparam("uid", type_=sa.String), ""), COMMANDS.c.command_uid
         ),
     )
 )

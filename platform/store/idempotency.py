@@ -36,7 +36,7 @@ RETENTION = timedelta(hours=24)
 """Time for which a response is kept."""
 
 EXPIRED = ""
-"""A lease that nobody holds."""
+"""A lease that has no holder."""
 
 SWEEP_SIZE = 1000
 """Maximum number of rows that one transaction deletes."""

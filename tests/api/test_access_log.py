@@ -53,7 +53,7 @@ async def test_each_request_is_one_line_without_values_of_its_query(
     first, unknown, rejected = lines(caplog)
     assert first["msg"] == "request served"
     assert (first["verb"], first["status"], first["user"]) == ("GET", 422, "admin")
-    assert first["route"] == "/v1/namespaces/{namespace}/jobs/{name}/commands"
+    assert first["route"] == "/v1/namespaces/{namespace}/{kind}/{name}/commands"
     assert (first["path"], first["query"]) == (f"{PATH}/commands", "limit,secret")
     assert isinstance(first["seconds"], float)
     assert isinstance(first["bytes"], int) and first["bytes"] > 50

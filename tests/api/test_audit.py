@@ -15,7 +15,7 @@ from support.controller_api import ControllerApi
 from support.polling import wait_for
 from support.rest import running_api, sqlite
 
-from batholith.api.audit import AuditMiddleware
+from batholith.api.audit import AuditMiddleware, RouteMiddleware
 from batholith.api.identity import SecuritySettings
 from batholith.kube.client.client import Client
 from batholith.model.names import COMMANDS, CRONJOBS, JOBS
@@ -84,6 +84,17 @@ async def test_a_write_is_logged_with_user_object_and_outcome(
     }
 
 
+async def test_the_source_cannot_be_forged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header of the client names another address; through a port-forward it is from loopback."""
+    async with rest(tmp_path) as (_, session):
+        forged = {"X-Forwarded-For": "10.9.9.9"}
+        assert await send(session, "PATCH", ONE, json={"suspend": True}, headers=forged) == 200
+        await wait_for(lambda: lines(caplog))
+    assert [each["source"] for each in lines(caplog)] == ["127.0.0.1"]
+
+
 async def test_rejected_writes_are_logged_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,13 +154,33 @@ async def test_neither_tokens_nor_bodies_are_logged(
     assert token not in shown
 
 
+async def test_a_request_about_a_job_has_its_key_as_all_logs_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Route:
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+    names = {"namespace": "default", "name": "train"}
+    one = "/v1/namespaces/{namespace}/{kind:job_kind}/{name}"
+    for path, more in (
+        ("/v1/namespaces/{namespace}/jobs/{name}/commands", {}),
+        (one, {"kind": "jobs"}),
+        (one, {"kind": "batchjobs"}),
+        ("/v1/namespaces/{namespace}/cronjobs/{name}/jobs", {}),
+    ):
+        await run_app(route=Route(path), path_params=names | more)
+    assert [each.get("job") for each in lines(caplog)] == ["default/train"] * 2 + [None] * 2
+    assert lines(caplog)[1]["path"] == "/v1/namespaces/{namespace}/{kind}/{name}"
+
+
 @pytest.mark.parametrize(
     ("query", "expected"), [(b"", False), (b"dry_run=true", True), (b"a=b&dry_run=false", False)]
 )
 async def test_a_dry_run_is_marked(
     caplog: pytest.LogCaptureFixture, query: bytes, expected: bool
 ) -> None:
-    await run_app(query=query)
+    await run_app(query_string=query)
     assert [each["dry_run"] for each in lines(caplog)] == [expected]
 
 
@@ -163,7 +194,7 @@ async def test_a_handler_that_fails_or_is_cancelled_is_logged(
     assert [each["status"] for each in lines(caplog)] == [500, 0]
 
 
-async def run_app(*, query: bytes = b"", error: BaseException | None = None) -> None:
+async def run_app(*, error: BaseException | None = None, **scope: Any) -> None:
     """Handle a POST by an application that does nothing else."""
 
     async def handle(scope: Any, receive: Any, send: Any) -> None:
@@ -174,5 +205,6 @@ async def run_app(*, query: bytes = b"", error: BaseException | None = None) -> 
     async def ignore(message: Any) -> None:
         pass
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/x", "query_string": query}
-    await AuditMiddleware(handle)(scope, ignore, ignore)  # type: ignore[arg-type]
+    scope = {"type": "http", "method": "POST", "path": "/v1/x", "query_string": b""} | scope
+    app = AuditMiddleware(RouteMiddleware(handle))
+    await app(scope, ignore, ignore)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Commands on parts of jobs, on queues, on jobs of other kinds and on many jobs; waiting."""
+"""Commands on scope of jobs, on queues, on jobs of other kinds and on many jobs; waiting."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,29 +79,33 @@ async def one_command(rest: RestClient) -> Command:
     return found[0]
 
 
-# Parts of a job.
+# Scope of a job.
 
 
-@pytest.mark.parametrize(
-    ("part", "action", "target", "annotations"),
-    [
-        ({}, "RestartJob", "job", {}),
-        ({"task": "t"}, "RestartTask", "task", {TASK: "t"}),
-        ({"pod": "train-t-0"}, "RestartPod", "pod", {POD: "train-t-0"}),
-        (
-            {"task": "t", "partition": "0"},
-            "RestartPartition",
-            "partition",
-            {TASK: "t", PARTITION: "0"},
-        ),
-    ],
-)
-async def test_restart_of_a_part_names_it_in_annotations(
-    rest: RestClient, part: Json, action: str, target: str, annotations: Json
+SCOPES: list[tuple[Json, str, str, Json]] = [
+    ({}, "RestartJob", "job", {}),
+    ({"task": "t"}, "RestartTask", "task", {TASK: "t"}),
+    ({"pod": "train-t-0"}, "RestartPod", "pod", {POD: "train-t-0"}),
+    (
+        {"task": "t", "partition": "0"},
+        "RestartPartition",
+        "partition",
+        {TASK: "t", PARTITION: "0"},
+    ),
+]
+
+
+async def test_restart_of_a_part_names_it_in_annotations(rest: RestClient) -> None:
+    for scope, action, target, annotations in SCOPES:
+        await restart(rest, scope, action=action, target=target, annotations=annotations)
+
+
+async def restart(
+    rest: RestClient, scope: Json, *, action: str, target: str, annotations: Json
 ) -> None:
-    _, body = await rest.call("POST", f"{PATH}/commands", json={"action": "restart", **part})
+    _, body = await rest.call("POST", f"{PATH}/commands", json={"action": "restart", **scope})
     assert (body["action"], body["target"], body["kind"]) == (action, target, "jobs")
-    assert {name: body[name] for name in part} == part
+    assert {name: body[name] for name in scope} == scope
     command = await one_command(rest)
     assert command.metadata.annotations == {OPERATION: body["id"], **annotations}
     await report(rest, command, executed=False, text="the job has no pods of it")
@@ -108,25 +113,23 @@ async def test_restart_of_a_part_names_it_in_annotations(
     assert (outcome["state"], outcome["detail"]) == ("Ignored", "the job has no pods of it")
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"action": "suspend", "task": "t"}, "action"),
-        ({"action": "terminate", "pod": "train-t-0"}, "action"),
-        ({"action": "restart", "task": "t", "pod": "train-t-0"}, "pod"),
-        ({"action": "restart", "partition": "0"}, "partition"),
-        ({"action": "restart", "task": "other"}, "task"),
-        ({"action": "restart", "pod": "train-t-1"}, "pod"),
-        ({"action": "restart", "pod": "train-t-00"}, "pod"),
-        ({"action": "restart", "pod": "other-t-0"}, "pod"),
-        ({"action": "open"}, "action"),
-    ],
-)
-async def test_a_target_that_the_action_or_the_job_lacks_is_rejected(
-    rest: RestClient, body: Json, field: str
-) -> None:
-    status, problem = await rest.call("POST", f"{PATH}/commands", json=body)
-    assert (status, problem["errors"][0]["field"]) == (422, field), problem
+INVALID_SCOPES: list[tuple[Json, str]] = [
+    ({"action": "suspend", "task": "t"}, "action"),
+    ({"action": "terminate", "pod": "train-t-0"}, "action"),
+    ({"action": "restart", "task": "t", "pod": "train-t-0"}, "pod"),
+    ({"action": "restart", "partition": "0"}, "partition"),
+    ({"action": "restart", "task": "other"}, "task"),
+    ({"action": "restart", "pod": "train-t-1"}, "pod"),
+    ({"action": "restart", "pod": "train-t-00"}, "pod"),
+    ({"action": "restart", "pod": "other-t-0"}, "pod"),
+    ({"action": "open"}, "action"),
+]
+
+
+async def test_a_target_that_the_action_or_the_job_lacks_is_rejected(rest: RestClient) -> None:
+    for body, field in INVALID_SCOPES:
+        status, problem = await rest.call("POST", f"{PATH}/commands", json=body)
+        assert (status, problem["errors"][0]["field"]) == (422, field), problem
     assert await rest.commands() == []
 
 
@@ -283,42 +286,42 @@ async def test_bulk_command_has_a_result_for_each_match(rest: RestClient) -> Non
     assert sorted(targets) == ["a", "c"]
 
 
-@pytest.mark.parametrize(
-    ("filters", "matches"),
-    [
-        ({"names": ["a", "train", "none"]}, ["a", "train"]),
-        ({"phase": ["Completed"]}, ["b"]),
-        ({"queue": "default", "names": ["a"]}, ["a"]),
-        ({"queue": "other"}, []),
-        ({"label_selector": ""}, ["a", "b", "train"]),
-    ],
-)
-async def test_bulk_filters_select(rest: RestClient, filters: Json, matches: list[str]) -> None:
+FILTERS: list[tuple[Json, list[str]]] = [
+    ({"names": ["a", "train", "none"]}, ["a", "train"]),
+    ({"phase": ["Completed"]}, ["b"]),
+    ({"queue": "default", "names": ["a"]}, ["a"]),
+    ({"queue": "other"}, []),
+    ({"label_selector": ""}, ["a", "b", "train"]),
+]
+
+
+async def test_bulk_filters_select(rest: RestClient) -> None:
     await create_jobs(rest, "a", "b")
     await set_phase(rest, "Completed", "b")
 
-    async def selects() -> bool:
+    async def selects(filters: Json, matches: list[str]) -> bool:
         body = {"action": "abort", "dry_run": True, **filters}
         _, found = await rest.call("POST", "/v1/commands", json=body)
         return [row["name"] for row in found["results"]] == matches
 
-    await wait_until_true(selects)
+    for filters, matches in FILTERS:
+        await wait_until_true(partial(selects, filters, matches))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"action": "abort"},
-        {"action": "abort", "names": []},
-        {"action": "abort", "phase": []},
-        {"action": "abort", "label_selector": "a in"},
-        {"action": "open", "names": ["a"]},
-        {"action": "restart", "kind": "batchjobs", "names": ["a"]},
-        {"action": "abort", "names": ["A"]},
-    ],
-)
-async def test_invalid_bulk_commands_are_rejected(rest: RestClient, body: Json) -> None:
-    assert (await rest.call("POST", "/v1/commands", json=body))[0] == 422
+INVALID_BULK: list[Json] = [
+    {"action": "abort"},
+    {"action": "abort", "names": []},
+    {"action": "abort", "phase": []},
+    {"action": "abort", "label_selector": "a in"},
+    {"action": "open", "names": ["a"]},
+    {"action": "restart", "kind": "batchjobs", "names": ["a"]},
+    {"action": "abort", "names": ["A"]},
+]
+
+
+async def test_invalid_bulk_commands_are_rejected(rest: RestClient) -> None:
+    for body in INVALID_BULK:
+        assert (await rest.call("POST", "/v1/commands", json=body))[0] == 422, body
 
 
 # Waiting.

@@ -24,7 +24,7 @@ from batholith.store.database import StoreUnavailableError
 from batholith.store.idempotency import IdempotencyStore
 
 Json = dict[str, Any]
-Answer = tuple[int, str | None, bytes]
+RawResponse = tuple[int, str | None, bytes]
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
         yield found
 
 
-async def post(rest: RestClient, key: str, path: str = f"{PATH}/commands", **body: Any) -> Answer:
+async def post(
+    rest: RestClient, key: str, path: str = f"{PATH}/commands", **body: Any
+) -> RawResponse:
     headers = {"Authorization": f"Bearer {rest.token}", "Idempotency-Key": key}
     url = rest.url + path
     async with rest.session.post(url, json=body, headers=headers) as response:
@@ -56,7 +58,7 @@ def test_every_post_has_an_operation() -> None:
     """The names of what it creates are derived from it."""
     for router in ROUTERS:
         for route in router.routes:
-            if isinstance(route, APIRoute) and "POST" in route.methods:
+            if isinstance(route, APIRoute) and "POST" in (route.methods or ()):
                 assert _uses_operation(route.dependant), route.path
 
 
@@ -88,18 +90,18 @@ async def test_key_of_another_request_is_rejected(rest: RestClient) -> None:
     assert await created(rest) == 1
 
 
-@pytest.mark.parametrize("key", ["", "a b", "ä", "k" * 256])
-async def test_invalid_keys_are_rejected(rest: RestClient, key: str) -> None:
-    status, _, body = await post(rest, key, action="suspend")
-    assert status == 422
-    assert b"Idempotency-Key" in body
+async def test_invalid_keys_are_rejected(rest: RestClient) -> None:
+    for key in ("", "a b", "ä", "k" * 256):
+        status, _, body = await post(rest, key, action="suspend")
+        assert status == 422
+        assert b"Idempotency-Key" in body
     assert await created(rest) == 0
 
 
 async def test_concurrent_requests_with_a_key_are_executed_once(rest: RestClient) -> None:
-    answers = await asyncio.gather(*(post(rest, "k", action="suspend") for _ in range(20)))
-    assert {status for status, _, _ in answers} <= {202, 409}
-    assert len({body for status, _, body in answers if status == 202}) == 1
+    responses = await asyncio.gather(*(post(rest, "k", action="suspend") for _ in range(20)))
+    assert {status for status, _, _ in responses} <= {202, 409}
+    assert len({body for status, _, body in responses if status == 202}) == 1
     assert await created(rest) == 1
 
 
@@ -148,7 +150,7 @@ async def test_interrupted_request_is_resumed_under_its_name(tmp_path: Path, los
 async def test_crash_after_each_step_executes_the_command_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The next replica takes over when the lease has expired; here at once."""
+    """The next replica acquires the lease when it has expired; here at once."""
     monkeypatch.setattr(idempotency, "LEASE", -idempotency.LEASE)
     async with cluster(tmp_path) as (server, client):
         async with flaky_api(tmp_path, server, ["request"] * (step == "row")) as rest:

@@ -101,6 +101,18 @@ async def test_the_api_servers_rejection_of_the_token_is_401(tmp_path: Path) -> 
         assert (status, problem["detail"]) == (401, "the cluster rejects this token")
 
 
+async def test_a_caller_cannot_impersonate(tmp_path: Path) -> None:
+    """The header would be ignored, and the request sent with the caller's own rights."""
+    async with rest(tmp_path, SecuritySettings()) as caller:
+        headers = {"Impersonate-User": "jane"}
+        status, problem = await caller.call("POST", CREATE, caller.token("admin"), headers=headers)
+        assert (status, problem["detail"]) == (
+            403,
+            "cannot impersonate over REST (header Impersonate-User)",
+        )
+        assert caller.api.created(JOBS) == 0
+
+
 # Impersonation.
 
 

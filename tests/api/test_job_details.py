@@ -158,7 +158,7 @@ async def test_events_of_a_job(rest: RestSession, replicas: int) -> None:
     await record(rest, "Pod", "train-w-0", "replaced", "Before", at="2099-01-01T00:00:01Z")
     await record(rest, "Pod", "train-w-0", "ancient", "Ancient", at="2001-01-01T00:00:00Z")
     await record(rest, "Pod", "other-w-0", "x", "Foreign")
-    newer = {
+    newer: Json = {
         "lastTimestamp": None,
         "firstTimestamp": None,
         "count": None,

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from support.agent import container
@@ -15,6 +16,7 @@ from support.polling import wait_for
 
 from batholith.api import merged_logs
 from batholith.kube.client.client import Client
+from batholith.kube.errors import ConnectionLostError
 
 Json = dict[str, Any]
 
@@ -31,8 +33,9 @@ async def shared(
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def rest(shared: RestSession) -> RestSession:
+async def rest(shared: RestSession, monkeypatch: pytest.MonkeyPatch) -> RestSession:
     """The same in a namespace of this test."""
+    monkeypatch.setattr(merged_logs, "FINISH_INTERVAL", 0.1)
     name = f"test-{uuid.uuid4().hex[:8]}"
     await add_namespace(shared.cluster.server, name)
     return replace(shared, cluster=replace(shared.cluster, namespace=name), job_uids={})
@@ -79,7 +82,7 @@ async def test_logs_that_do_not_exist(rest: RestSession) -> None:
     pods = f"{rest.root}/jobs/train/pods"
     await rest.cluster.wait_event("train-w-0", "FailedMount")
     status, body = await rest.get(f"{pods}/train-w-0/log")
-    assert status == 400
+    assert status == 409
     assert "waiting to start" in body["detail"]
     status, body = await rest.get(f"{pods}/train-w-0/log?container=none")
     assert (status, body["errors"][0]["field"]) == (422, "container")
@@ -89,7 +92,7 @@ async def test_logs_that_do_not_exist(rest: RestSession) -> None:
     for query in ("tail_lines=-1", "since_seconds=0", "limit_bytes=0", "follow=maybe"):
         assert (await rest.get(f"{pods}/train-w-0/log?{query}"))[0] == 422
     status, body = await rest.get(f"{pods}/train-w-0/log?container=c&previous=true")
-    assert status == 400
+    assert status == 409
 
 
 async def test_the_end_of_the_client_ends_the_upstream_request(
@@ -128,6 +131,8 @@ async def test_merged_logs_have_all_lines_of_all_pods(rest: RestSession) -> None
     pods = [f"train-w-{index}" for index in range(3)] + ["train-v-0"]
     for pod in pods:
         await rest.cluster.phase(pod, "Succeeded")
+    status, body = await rest.get(f"{rest.root}/jobs/train/pods/train-v-0/log")
+    assert (status, body["detail"]) == (422, "container: name one of: main, side")
     logs = f"{rest.root}/jobs/train/logs"
     expected = [
         f"[{pod}] {text}" for pod in pods[:3] for text in (f"a{pod[-1]}", f"b{pod[-1]}", "end")
@@ -185,7 +190,7 @@ async def test_followed_logs_continue_after_restarts_of_a_container(rest: RestSe
 
 async def test_lines_of_pods_are_never_mixed(rest: RestSession) -> None:
     await rest.create_job(tasks={"w": 4})
-    lines = 2000
+    lines = 500
     for index in range(4):
         loop = f"i=0; while [ $i -lt {lines} ]; do echo {str(index) * 150}$i; i=$((i+1)); done"
         await rest.create_pod("w", index, shell(loop))
@@ -213,3 +218,29 @@ async def test_too_many_logs(rest: RestSession, monkeypatch: pytest.MonkeyPatch)
     status, body = await rest.get(f"{logs}?follow=true")
     assert (status, body["errors"][0]["field"]) == (422, "follow")
     assert await rest.text(logs) == "x\nx\n"
+
+
+async def test_a_log_that_breaks_is_not_complete(
+    rest: RestSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client must not take what it has received for the whole log."""
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"2026-01-01T00:00:00Z one\n"
+        raise ConnectionLostError("the API server was killed")
+
+    @asynccontextmanager
+    async def stream_path(client: Client, path: str, **_: Any) -> AsyncIterator[Any]:
+        yield broken()
+
+    monkeypatch.setattr(Client, "stream_path", stream_path)
+    monkeypatch.setattr(merged_logs, "RETRY_DELAY", 0.001)
+    await rest.create_job()
+    await rest.create_pod("w", 0, shell("echo one"))
+    await rest.cluster.phase("train-w-0", "Succeeded")
+    for path in ("pods/train-w-0/log", "logs"):
+        async with rest.request("GET", f"{rest.root}/jobs/train/{path}") as response:
+            assert response.status == 200
+            assert (await response.content.readline()).endswith(b"one\n")
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.content.read()

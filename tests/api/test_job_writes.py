@@ -188,6 +188,8 @@ async def test_a_dry_run_validates_and_stores_nothing(api: JobsApi) -> None:
     assert "Location" not in reply.headers
     assert (await api.refusal("GET", f"{N}/jobs/train"))["status"] == 404
     assert (await api.refusal("POST", path, volcano_job("UPPER")))["status"] == 422
+    problem = await api.refusal("POST", f"{N}/jobs?dry_run=yes", volcano_job("train"))
+    assert (problem["status"], problem["errors"][0]["field"]) == (422, "dry_run")
     await api.send("POST", f"{N}/jobs", volcano_job("train"), status=201)
     assert (await api.refusal("POST", path, volcano_job("train")))["status"] == 409
 

@@ -1,9 +1,10 @@
 """The merged logs of a job, by a scripted API server: errors, restarts, limits, memory."""
 
 import asyncio
+from typing import Any
 
 import pytest
-from support.fake_logs import Body, FakeCluster, make_pod, merge, stamped
+from support.fake_logs import Body, FakeCluster, Step, make_pod, merge, stamped
 from support.polling import wait_for
 
 from batholith.api import merged_logs, pod_watch
@@ -37,8 +38,8 @@ def finished(name: str) -> FakeCluster:
 async def test_a_broken_stream_continues_after_the_last_line() -> None:
     """Lines of one time are counted: some of them may have been read."""
     same = b"2026-01-01T00:00:00.000000000Z "
-    first = [same + b"a\n" + same + b"b\n" + same + b"trunc", ConnectionLostError("x")]
-    whole = [same + b"a\n" + same + b"b\n" + same + b"truncated no more\n"]
+    first: list[Step] = [same + b"a\n" + same + b"b\n" + same + b"trunc", ConnectionLostError("x")]
+    whole: list[Step] = [same + b"a\n" + same + b"b\n" + same + b"truncated no more\n"]
     cluster, body = finished("w-0"), Body()
     cluster.logs["w-0"] = [first, whole]
     await merge(cluster, body, tail_lines=9)
@@ -62,6 +63,15 @@ async def test_a_log_that_cannot_be_read_breaks_the_transfer() -> None:
     assert notice.startswith("[batholith] cannot read the log of pod w-0: 500")
     assert line == "one"
     assert len(cluster.requests) == merged_logs.MAX_ATTEMPTS + 1
+
+
+async def test_a_stream_that_breaks_at_the_same_line_is_not_read_for_ever() -> None:
+    cluster, body = finished("w-0"), Body()
+    cluster.logs["w-0"] = [[stamped("a"), ConnectionLostError("x")]]
+    with pytest.raises(IncompleteLogsError, match="pod w-0"):
+        await merge(cluster, body)
+    assert body.lines[0] == "a"
+    assert len(body.lines) == 2
 
 
 async def test_a_lost_log_is_reported() -> None:
@@ -120,7 +130,7 @@ async def test_a_followed_log_that_ends_early_is_read_on(monkeypatch: pytest.Mon
 async def test_unavailable_servers_are_asked_again_while_a_pod_runs() -> None:
     cluster, body = FakeCluster(pods={"w-0": make_pod("w-0")}), Body()
     cluster.watch_errors = [GoneError("old", status=410), ConnectionLostError("x")]
-    down: list[merged_logs.Any] = [[ServerError("starting", status=503)] for _ in range(5)]
+    down: list[list[Step]] = [[ServerError("starting", status=503)] for _ in range(5)]
     ends = asyncio.Event()
     cluster.logs["w-0"] = [*down, [BadRequestError("starting", status=400)], [stamped("a"), ends]]
     merging = asyncio.create_task(merge(cluster, body, follow=True))
@@ -241,7 +251,7 @@ async def test_a_slow_client_stops_the_reads() -> None:
     reads = 0
 
     class Counted(bytes):
-        def find(self, *arguments: merged_logs.Any) -> int:
+        def find(self, *arguments: Any) -> int:
             nonlocal reads
             reads += not arguments[1]
             return super().find(*arguments)

@@ -84,7 +84,7 @@ async def test_unknown_and_repeated_query_parameters_are_rejected(
 
 
 async def test_a_route_without_parameters_accepts_none(rest: RestClient) -> None:
-    status, problem = await rest.call("POST", f"{PATH}/commands?force=true", json={})
+    status, problem = await rest.call("GET", "/v1/cronjobs?force=true")
     assert status == 422
     assert problem["errors"][0]["message"] == "unknown query parameter; known: none"
 

@@ -83,13 +83,13 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
         caches = Caches(client)
         service = CommandService(client, CommandStore(database), caches)
         ready = asyncio.Event()
-        informing = asyncio.gather(caches.jobs.run(), caches.queues.run())
-        running = asyncio.create_task(service.run(ready=ready))
+        work = (caches.jobs.run(), caches.queues.run(), service.run(ready=ready))
+        running = [asyncio.create_task(each) for each in work]
         await ready.wait()
         yield Commands(api, client, service)
-        for task in (running, informing):
+        for task in running:
             task.cancel()
-        await asyncio.wait([running, informing])
+        await asyncio.wait(running)
     await database.close()
 
 

@@ -62,7 +62,8 @@ async def wait_listed(rest: RestSession, queue: Json) -> None:
 
     async def is_listed() -> bool:
         _, body = await rest.get("/v1/queues?limit=500")
-        return queue["resource_version"] in [each["resource_version"] for each in body["items"]]
+        versions = [each["resource_version"] for each in body["items"]]
+        return bool(queue["resource_version"] in versions)
 
     await wait_until_true(is_listed)
 
@@ -272,7 +273,7 @@ async def test_usage_of_a_queue(rest: RestSession) -> None:
 
     async def is_counted() -> bool:
         _, usage = await rest.get(f"/v1/queues/{name}/usage")
-        return usage["podgroups"] == {"Inqueue": 1, "Running": 2}
+        return bool(usage["podgroups"] == {"Inqueue": 1, "Running": 2})
 
     await wait_until_true(is_counted)
     assert (await rest.get(f"/v1/queues/{name}/usage"))[1] == {

@@ -27,6 +27,7 @@ from batholith.api.problems import ProblemError
 from batholith.api.review_cache import ExpiringCache, SingleFlight
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
+from batholith.kube.errors import ConfigError
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import JOBS, PODS
 
@@ -331,6 +332,15 @@ async def test_a_certificate_that_expires_during_the_connection_is_rejected() ->
         assert await call(certificate=certificate) == 200
         await clock.advance(5)
         assert await call(certificate=certificate) == 401
+
+
+async def test_callers_cannot_be_impersonated_by_an_impersonated_account() -> None:
+    credentials = Credentials(server="http://h", impersonate=(("Impersonate-User", "a"),))
+    client, clock = Client(credentials, user_agent="tests"), FakeClock()
+    reviewer = AccessReviewer(client, clock=clock)
+    Callers(client, reviewer, SecuritySettings(), clock=clock)
+    with pytest.raises(ConfigError, match="cannot impersonate"):
+        Callers(client, reviewer, SecuritySettings(impersonate=True), clock=clock)
 
 
 async def test_a_user_whose_name_a_header_cannot_contain_is_not_impersonated() -> None:

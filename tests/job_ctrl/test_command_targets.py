@@ -1,5 +1,7 @@
 """Commands that restart a task, a pod or a partition, and the results of operations."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -23,7 +25,7 @@ from batholith.model.pod import PodPhase
 PARTITIONS = {"totalPartitions": 2, "partitionSize": 1}
 
 
-def running_world(**spec: object) -> JobSimulator:
+def running_world(**spec: Any) -> JobSimulator:
     tasks = (task("t", 2, partitionPolicy=PARTITIONS), task("u", 1))
     world = JobSimulator(job(*tasks, **spec))
     world.run_until_stable()

@@ -46,9 +46,11 @@ async def test_a_bearer_token_replaces_all_credentials_of_the_client() -> None:
             await caller.background().create(QUEUES, {}, view=dict)
             async with caller.watch_lines("/watch"):
                 pass
+            async with caller.stream_path("/log", idle_timeout=None):
+                pass
             await own.get(QUEUES, "q", view=dict)
     *of_caller, last = map(header_lines, server.requests)
-    assert of_caller == [["Authorization: Bearer theirs"]] * 3
+    assert of_caller == [["Authorization: Bearer theirs"]] * 4
     assert last == [
         "Impersonate-User: other",
         "Impersonate-Group: system:masters",

@@ -3,7 +3,7 @@
 It runs with the ServiceAccount and the roles of the manifests.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,16 @@ from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity
 from batholith.model import crds
-from batholith.model.names import CRONJOBS, JOBS, Resource
+from batholith.model.names import (
+    CRONJOBS,
+    JOB_NAME,
+    JOB_NAMESPACE,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    SERVICEACCOUNTS,
+    Resource,
+)
 
 Json = dict[str, Any]
 
@@ -78,6 +87,8 @@ class Rest:
         token = self.server.tokens.get(user, user)
         headers = {"Authorization": f"Bearer {token}"}
         async with self.session.request(method, path, json=body, headers=headers) as response:
+            if response.content_type == "text/plain":
+                return response.status, await response.text()
             return response.status, await response.json(content_type=None)
 
     async def write_routes(self) -> list[WriteRoute]:
@@ -198,6 +209,29 @@ async def test_a_user_without_rights_is_forbidden_every_write_and_nothing_happen
         written = api.writes(before)
         assert {each[0] for each in written} <= {UNPRIVILEGED}
         assert {each[3] for each in written} == {403}
+
+
+async def test_jobs_are_shown_to_those_who_may_read_them(kube: RealKube, tmp_path: Path) -> None:
+    """Also those that are answered from memory; the editor has rights in one namespace."""
+    async with rest(kube, tmp_path) as api:
+        for path in (
+            "/v1/jobs",
+            "/v1/batchjobs",
+            "/v1/namespaces/default/jobs",
+            "/v1/namespaces/default/pytorchjobs",
+            JOB_PATH,
+            f"{JOB_PATH}/manifest",
+        ):
+            assert (await api.call(UNPRIVILEGED, "GET", path))[0] == 403, path
+        for path, status in (
+            ("/v1/jobs", 403),
+            ("/v1/namespaces/other/jobs", 403),
+            ("/v1/namespaces/default/batchjobs", 403),
+            ("/v1/namespaces/default/jobs", 200),
+            (JOB_PATH, 200),
+            (f"{JOB_PATH}/manifest", 200),
+        ):
+            assert (await api.call(EDITOR, "GET", path))[0] == status, path
 
 
 def _is_forbidden(route: WriteRoute, status: int, body: Any) -> bool:
@@ -404,3 +438,66 @@ async def test_a_token_is_not_outvoted_by_the_certificate_of_our_account(kube: R
                 names.append(found["status"]["userInfo"]["username"])
         assert names[1] == EDITOR
         assert names[0] == names[2] != EDITOR
+
+
+READERS = "readers"
+"""Namespace in which a user without other rights gets those to read."""
+
+
+async def _grant(server: RealServer, name: str, rules: Sequence[tuple[str, str, str]]) -> None:
+    """Grant the unprivileged user verbs on resources, given with their group."""
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": [
+            {"apiGroups": [group], "resources": [resource], "verbs": verbs.split()}
+            for group, resource, verbs in rules
+        ],
+    }
+    await server.create(rbac("clusterroles").path(), role)
+    user = {"kind": "User", "name": UNPRIVILEGED, "apiGroup": "rbac.authorization.k8s.io"}
+    await bind(server, name, name, user, namespace=READERS)
+
+
+async def test_details_of_a_job_need_the_rights_to_read_them(
+    kube: RealKube, tmp_path: Path
+) -> None:
+    """As with kubectl: pods, their logs, events and PodGroups each for themselves."""
+    async with rest(kube, tmp_path) as api:
+        server = api.server
+        await server.create(NAMESPACES.path(), {"metadata": {"name": READERS}})
+        job = await server.create(JOBS.path(READERS), JOB)
+        uid = job["metadata"]["uid"]
+        owner = {"apiVersion": JOBS.api_version, "kind": "Job", "name": "train", "uid": uid}
+        labels = {JOB_NAME: "train", JOB_NAMESPACE: READERS}
+        meta = {"name": "train-t-0", "labels": labels, "ownerReferences": [owner]}
+        spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "none"}
+        account = {"metadata": {"name": "default"}}
+        response = await server.request("POST", SERVICEACCOUNTS.path(READERS), account)
+        assert response.status in (201, 409)
+        await server.create(PODS.path(READERS), {"metadata": meta, "spec": spec})
+        path = f"/v1/namespaces/{READERS}/jobs/train"
+        reads = ("pods", "pods/train-t-0/log", "logs", "events", "timeline", "why")
+
+        async def statuses() -> dict[str, int]:
+            return {
+                each: (await api.call(UNPRIVILEGED, "GET", f"{path}/{each}"))[0] for each in reads
+            }
+
+        assert set((await statuses()).values()) == {403}
+        for other in ("queues", "queues/train", "queues/train/usage", "podgroups"):
+            assert (await api.call(UNPRIVILEGED, "GET", f"/v1/{other}"))[0] == 403
+        await _grant(server, "jobs", [("batch.volcano.sh", "jobs", "get")])
+
+        async def is_granted(expected: Mapping[str, int]) -> bool:
+            return await statuses() == dict.fromkeys(reads, 403) | expected
+
+        await wait_until_true(lambda: is_granted({"timeline": 200, "why": 200}))
+        await _grant(server, "pods", [("", "pods", "get list")])
+        await wait_until_true(
+            lambda: is_granted({"timeline": 200, "why": 200, "pods": 200, "logs": 200})
+        )
+        await _grant(server, "events", [("", "events", "list"), ("", "pods/log", "get")])
+        expected = dict.fromkeys(reads, 200) | {"pods/train-t-0/log": 404}  # there is no such node
+        await wait_until_true(lambda: is_granted(expected))

@@ -1,9 +1,10 @@
-"""An Idempotency-Key has one response, whatever crashes and whoever repeats the request."""
+"""An Idempotency-Key has one response, in spite of crashes and repeated requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -24,6 +25,7 @@ from batholith.store.idempotency import (
 )
 from batholith.store.migrations import MIGRATIONS
 
+T = TypeVar("T")
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=20)
 
@@ -176,7 +178,7 @@ class Crashes(RuleBasedStateMachine):
         self.executed: list[str] = []
         self.sent: set[bytes] = set()
 
-    def run(self, work):  # type: ignore[no-untyped-def]  # any awaitable
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
     @rule()

@@ -104,4 +104,8 @@ async def raw_http_server(
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for writer in writers:  # a task that was cancelled before it began closed nothing
-            writer.transport.abort()
+            # asyncio fails to abort a transport that has closed after its last bytes; uvloop, whose
+            # closed transports have no socket, does not.
+            connection = writer.get_extra_info("socket")
+            if connection is None or connection.fileno() >= 0:
+                writer.transport.abort()

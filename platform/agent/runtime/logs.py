@@ -8,7 +8,7 @@ the writer and of readers.
 
 import ctypes
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from io import BufferedReader
@@ -48,7 +48,7 @@ class LogOptions:
 
 async def read(
     path: Path, options: LogOptions, *, is_finished: Callable[[], bool], clock: Clock
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield the log in chunks; with follow until *is_finished* returns true."""
     line_filter = _LineFilter(options)
     with os.fdopen(open_regular(str(path)), "rb") as file:

@@ -7,9 +7,10 @@ from fastapi import APIRouter, Request, Response
 from ..audit import note_dry_run
 from ..bulk_commands import BulkOrder, is_complete, run_bulk
 from ..caller import AuthenticatedCaller
+from ..command_responses import encode_results
 from ..dependencies import AppState, Caller, Namespace, OperationId, State, served_kind
 from ..idempotency import attempt_of
-from ..schemas.commands import BulkCommandIn, BulkResults, encode_results
+from ..schemas.commands import BulkCommandIn, BulkResults
 
 router = APIRouter(prefix="/v1", tags=["commands"])
 
@@ -66,5 +67,5 @@ async def _command(
     attempt = attempt_of(request.scope)
     results = await run_bulk(state, caller, order, operation=operation, attempt=attempt)
     if attempt is not None and not is_complete(results):
-        attempt.is_final = False  # repeated with its key, the request goes on
+        attempt.is_final = False  # repeated with its key, the request continues
     return Response(encode_results(results), media_type="application/json")

@@ -13,6 +13,7 @@ from ..auth import AccessAttributes
 from ..caller import AuthenticatedCaller
 from ..command_issuing import command_location, issue_for_job
 from ..command_orders import Order, order_for_queue
+from ..command_responses import encode_command, encode_page, encode_result
 from ..dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
 from ..idempotency import is_repeated
 from ..paging import decode_cursor, encode_cursor
@@ -23,8 +24,6 @@ from ..schemas.commands import (
     CommandOut,
     CommandResult,
     QueueCommandIn,
-    encode_command,
-    encode_result,
 )
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
@@ -36,8 +35,8 @@ Wait = Annotated[
     str | None,
     Query(
         pattern="^([0-9]|[1-5][0-9]|60)s$",
-        description="Wait until the command has led to the phase that it asks for, at most so many "
-        "seconds, and respond with what it has led to (200).",
+        description="Wait until the command has led to the phase that it asks for, at most this "
+        "number of seconds, and respond with what it has led to (200).",
         examples=["30s"],
     ),
 ]
@@ -77,14 +76,18 @@ async def command_job(
         caller,
         kind,
         (namespace, name),
-        (body.action, body.parts),
+        (body.action, body.scope),
         operation=operation,
         is_repeated=is_repeated(request),
     )
     return await _respond(state, record, request, wait)
 
 
-@router.get("/namespaces/{namespace}/{kind:job_kind}/{name}/commands", summary="A job's commands")
+@router.get(
+    "/namespaces/{namespace}/{kind:job_kind}/{name}/commands",
+    response_model=CommandList,
+    summary="A job's commands",
+)
 async def list_commands(
     namespace: Namespace,
     kind: Kind,
@@ -93,7 +96,7 @@ async def list_commands(
     caller: Caller,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> CommandList:
+) -> Response:
     """List a job's commands, newest first; the history outlives the job."""
     await _may_get(state, caller, kind, namespace, name)
     return await _page(state, (kind.name, namespace, name), limit=limit, cursor=cursor)
@@ -101,12 +104,13 @@ async def list_commands(
 
 @router.get(
     "/namespaces/{namespace}/{kind:job_kind}/{name}/commands/{id_}",
+    response_model=CommandOut,
     summary="A command's outcome",
     responses=problem_responses(404),
 )
 async def get_command(
     namespace: Namespace, kind: Kind, name: Name, id_: CommandId, state: State, caller: Caller
-) -> CommandOut:
+) -> Response:
     """Return state and outcome of a command."""
     await _may_get(state, caller, kind, namespace, name)
     return await _one(state, (kind.name, namespace, name), id_)
@@ -144,10 +148,10 @@ async def command_queue(
     return await _respond(state, record, request, wait)
 
 
-@router.get("/queues/{name}/commands", summary="A queue's commands")
+@router.get("/queues/{name}/commands", response_model=CommandList, summary="A queue's commands")
 async def list_queue_commands(
     name: Name, state: State, caller: Caller, limit: Limit = 100, cursor: Cursor = None
-) -> CommandList:
+) -> Response:
     """List a queue's commands, newest first; the history outlives the queue."""
     await _may_get_queue(state, caller, name)
     return await _page(state, (QUEUES_KIND, "", name), limit=limit, cursor=cursor)
@@ -155,10 +159,11 @@ async def list_queue_commands(
 
 @router.get(
     "/queues/{name}/commands/{id_}",
+    response_model=CommandOut,
     summary="The outcome of a queue's command",
     responses=problem_responses(404),
 )
-async def get_queue_command(name: Name, id_: CommandId, state: State, caller: Caller) -> CommandOut:
+async def get_queue_command(name: Name, id_: CommandId, state: State, caller: Caller) -> Response:
     """Return state and outcome of a command."""
     await _may_get_queue(state, caller, name)
     return await _one(state, (QUEUES_KIND, "", name), id_)
@@ -200,7 +205,7 @@ async def _may_get_queue(state: AppState, caller: AuthenticatedCaller, name: str
 
 async def _page(
     state: AppState, of: tuple[str, str, str], *, limit: int, cursor: str | None
-) -> CommandList:
+) -> Response:
     query = "/".join(of)
     after = None
     if cursor is not None:
@@ -210,13 +215,15 @@ async def _page(
     next_cursor = None
     if len(found) > limit:
         next_cursor = encode_cursor(query, (records[-1].received_at, records[-1].id))
-    latest = (state.commands.outcomes.latest(record) for record in records)
-    return CommandList(items=[CommandOut.of(record) for record in latest], next_cursor=next_cursor)
+    latest = [state.commands.outcomes.latest(record) for record in records]
+    body = encode_page(latest, next_cursor=next_cursor)
+    return Response(body, media_type="application/json")
 
 
-async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> CommandOut:
+async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> Response:
     record = await state.store.get(id_)
     if record is None or (record.kind, record.namespace, record.job) != of:
         what = "queue" if of[0] == QUEUES_KIND else "job"
         raise ProblemError(404, f"{what} {of[2]!r} has no command {id_!r}")
-    return CommandOut.of(await state.commands.refresh(record))
+    body = encode_command(await state.commands.refresh(record))
+    return Response(body, media_type="application/json")

@@ -24,7 +24,9 @@ async def list_job_events(
     name: Name,
     state: State,
     caller: Caller,
-    limit: Annotated[int, Query(ge=1, le=1000, description="The newest so many events.")] = 200,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Maximum number of events: the newest ones.")
+    ] = 200,
 ) -> EventList:
     """List the events with the caller's rights, the newest last.
 

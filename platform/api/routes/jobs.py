@@ -56,6 +56,16 @@ def _parse_time(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
+def _parse_bool(value: object) -> object:
+    """Accept what the description of the API does; pydantic also accepts ``yes`` and ``1``."""
+    if value in ("true", "false"):
+        return value == "true"
+    if isinstance(value, bool):
+        return value
+    raise ValueError("must be true or false")
+
+
+Flag = Annotated[bool, BeforeValidator(_parse_bool)]
 Time = Annotated[AwareDatetime, BeforeValidator(_parse_time)]
 Sort = Literal["name", "-name", "created", "-created", "phase", "-phase", "queue", "-queue"]
 
@@ -275,7 +285,7 @@ async def create_job(
     request: Request,
     caller: Caller,
     operation: OperationId,
-    dry_run: Annotated[bool, Query(description="Validate only.")] = False,
+    dry_run: Annotated[Flag, Query(description="Validate only.")] = False,
 ) -> Response:
     """Create a job from a manifest, or a Volcano job from the short form.
 

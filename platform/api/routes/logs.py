@@ -11,7 +11,7 @@ from ..container_logs import LogOptions, open_log
 from ..dependencies import Caller, Kind, Name, Namespace, State
 from ..job_pods import JobPods, read_job
 from ..merged_logs import MergedLogs, MergeOptions
-from ..problems import ProblemError, problem_responses
+from ..problems import ProblemError, invalid_fields, problem_responses
 from ..text_stream import TextOutput, TextStream
 
 MAX_NUMBER = 2**31 - 1
@@ -35,7 +35,7 @@ router = APIRouter(prefix="/v1", tags=["pods"])
     "/namespaces/{namespace}/{kind:job_kind}/{name}/pods/{pod}/log",
     summary="The log of a pod",
     response_class=PlainTextResponse,
-    responses=_TEXT | problem_responses(400, 404),
+    responses=_TEXT | problem_responses(404, 409),
 )
 async def get_pod_log(  # Parameters of a route are the request's inputs.
     namespace: Namespace,
@@ -61,7 +61,7 @@ async def get_pod_log(  # Parameters of a route are the request's inputs.
 ) -> TextStream:
     """Return the log of a container, with the rights of the caller, as the API server sends it.
 
-    400 if the container has no log yet. With `follow` the log ends when the container does. A
+    409 if the container has no such log. With `follow` the log ends when the container does. A
     transfer that breaks is incomplete.
     """
     options = LogOptions(
@@ -76,8 +76,10 @@ async def get_pod_log(  # Parameters of a route are the request's inputs.
     job = await read_job(caller.client, kind, namespace, name)
     found = await JobPods(caller.client, kind, job).get(pod)
     if container and not found.log_containers(container):
-        text = f"pod {pod!r} has no container {container!r}"
-        raise ProblemError(422, text, errors=({"field": "container", "message": text},))
+        raise invalid_fields(("container", f"pod {pod!r} has no container {container!r}"))
+    choices = found.log_containers("")
+    if not container and len(choices) > 1:
+        raise invalid_fields(("container", f"name one of: {', '.join(choices)}"))
     user = caller.user.username
     state.log_streams.check(user)
 
@@ -97,7 +99,7 @@ async def _copy(
             async for chunk in chunks:
                 await output.write(chunk)
     except BadRequestError as error:
-        raise ProblemError(400, error.message) from None
+        raise ProblemError(409, error.message) from None
 
 
 @router.get(

@@ -1,18 +1,20 @@
 """Bodies of the routes of commands."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...model.validation import DNS1123_LABEL, DNS1123_SUBDOMAIN
 from ...store.commands import QUEUES_KIND, CommandRecord, CommandState
-from ..bulk_commands import MAX_TARGETS, TargetResult
-from ..command_orders import CommandAction, CommandTarget, Parts, QueueAction, target_of
-from ..command_waits import Progress
+from ..command_orders import (
+    MAX_TARGETS,
+    CommandAction,
+    CommandTarget,
+    QueueAction,
+    Scope,
+    command_fields,
+)
 from ..job_summaries import JobKindName, Phase
-from ..problems import describe
 from .problem import Problem
 
 MAX_INDEX_DIGITS = 10
@@ -21,7 +23,7 @@ JobName = Annotated[str, Field(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")
 
 
 class CommandIn(BaseModel):
-    """A command for a job, or for a part of it."""
+    """A command for a job, or for some of its pods."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -32,8 +34,8 @@ class CommandIn(BaseModel):
 
     action: CommandAction = Field(
         description="`suspend` and `abort` stop the pods and keep the job; `resume` starts it "
-        "again; `restart` runs it, or a part of it, from the start; `terminate` and `complete` end "
-        "it for good. Jobs of other kinds than Volcano's know `suspend` and `resume` alone."
+        "again; `restart` runs it, or some of its pods, from the start; `terminate` and `complete` "
+        "end it for good. Jobs of other kinds than Volcano's know `suspend` and `resume` alone."
     )
     task: str | None = Field(
         default=None,
@@ -55,9 +57,9 @@ class CommandIn(BaseModel):
     )
 
     @property
-    def parts(self) -> Parts:
-        """The part that is named."""
-        return Parts(task=self.task or "", pod=self.pod or "", partition=self.partition or "")
+    def scope(self) -> Scope:
+        """The scope that is named."""
+        return Scope(task=self.task or "", pod=self.pod or "", partition=self.partition or "")
 
 
 class QueueCommandIn(BaseModel):
@@ -126,7 +128,7 @@ class CommandOut(BaseModel):
     @classmethod
     def of(cls, record: CommandRecord) -> "CommandOut":
         """Convert a row of the store."""
-        return cls.model_validate(_fields(record))
+        return cls.model_validate(command_fields(record))
 
 
 class CommandList(BaseModel):
@@ -161,60 +163,3 @@ class BulkResults(BaseModel):
     """The results for all jobs that match, by namespace and name."""
 
     results: list[BulkResult]
-
-
-def _fields(record: CommandRecord) -> dict[str, object]:
-    is_queue = record.kind == QUEUES_KIND
-    return {
-        "id": record.id,
-        "kind": record.kind,
-        "namespace": record.namespace,
-        "job": "" if is_queue else record.job,
-        "queue": record.job if is_queue else "",
-        "action": record.action,
-        "target": _target(record),
-        "task": record.task,
-        "pod": record.pod,
-        "partition": record.partition,
-        "who": record.who,
-        "state": record.state,
-        "detail": record.detail,
-        "received_at": record.received_at,
-        "finished_at": record.finished_at,
-    }
-
-
-def _target(record: CommandRecord) -> CommandTarget:
-    return target_of(record.action)
-
-
-def encode_command(record: CommandRecord) -> bytes:
-    """Encode a row of the store as a :class:`CommandOut`."""
-    return msgspec.json.encode(_fields(record))
-
-
-def encode_result(progress: Progress) -> bytes:
-    """Encode the progress of a command as a :class:`CommandResult`."""
-    return msgspec.json.encode(
-        {
-            "command": _fields(progress.record),
-            "phase": progress.phase,
-            "reached": progress.reached,
-            "detail": progress.detail,
-        }
-    )
-
-
-def encode_results(results: Sequence[TargetResult]) -> bytes:
-    """Encode the results of a bulk command as :class:`BulkResults`."""
-    rows = [
-        {
-            "namespace": each.target.namespace,
-            "name": each.target.name,
-            "status": each.status,
-            "command": None if each.record is None else _fields(each.record),
-            "problem": None if each.problem is None else describe(each.problem),
-        }
-        for each in results
-    ]
-    return msgspec.json.encode({"results": rows})

@@ -100,7 +100,7 @@ IDENTITY = ("namespace", "name", "uid")
 
 PartialJob: type[BaseModel] = create_model(
     "PartialJob",
-    __doc__="The fields of a job that `fields` names; namespace, name and uid always.",
+    __doc__="The fields of a job that `fields` names; namespace, name and uid are always there.",
     **{
         name: (field.annotation, field if name in IDENTITY else _optional(field))
         for name, field in JobOut.model_fields.items()

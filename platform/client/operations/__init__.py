@@ -1,0 +1,1 @@
+"""What the REST API can do, as operations without I/O (:mod:`..effects`)."""
