@@ -169,7 +169,9 @@ class JobController:
         """Return what decides on the nodes of new pods; it needs the cluster's rules for them."""
         enabled, rules = self._settings.place_at_creation, None
         if enabled:
-            rules = PodRules(factory, namespace=self._settings.namespace)
+            rules = PodRules(
+                self._client, factory, clock=self._clock, namespace=self._settings.namespace
+            )
             self._sources += rules.sources()
         return PlannedCreation(
             enabled=enabled,

@@ -54,7 +54,7 @@ EXPECTED_LINES = {
         "pods deleted job=default/followed pods=2",
         "job phase job=default/followed phase=Completed",
     ],
-    "scheduler": ["gang admitted", "gang bound", "gang phase"],
+    "scheduler": ["gang admitted", "gang planned", "gang phase"],
     "agent": ["phase=Running"],
     "api": ["command accepted", "command finished"],
 }

@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from support.polling import wait_for
 
 from batholith.job_ctrl.placement import Unplaced
 from batholith.job_ctrl.pod_rules import PodRules
 from batholith.kube.client.client import Client
 from batholith.kube.informer.factory import NewInformers
+from batholith.machinery.clock import SystemClock
 from batholith.model.names import LIMITRANGES, MUTATING_CONFIGURATIONS
 from batholith.testing import ApiServer, RequestMatcher
 
@@ -21,10 +23,11 @@ Json = dict[str, Any]
 async def running(server: ApiServer) -> AsyncIterator[PodRules]:
     """The rules as read from *server*."""
     async with Client(server.credentials, user_agent="test") as client:
-        rules = PodRules(NewInformers(client))
+        rules = PodRules(client, NewInformers(client), clock=SystemClock())
         sources = rules.sources()
         tasks = [asyncio.create_task(source.run()) for source in sources]
         await asyncio.gather(*(source.wait_synced() for source in sources))
+        await wait_for(lambda: rules._policies.known)
         try:
             yield rules
         finally:

@@ -491,7 +491,8 @@ async def test_details_of_a_job_need_the_rights_to_read_them(
         await _grant(server, "jobs", [("batch.volcano.sh", "jobs", "get")])
 
         async def is_granted(expected: Mapping[str, int]) -> bool:
-            return await statuses() == dict.fromkeys(reads, 403) | expected
+            wanted = {**dict.fromkeys(reads, 403), **expected}
+            return bool(await statuses() == wanted)
 
         await wait_until_true(lambda: is_granted({"timeline": 200, "why": 200}))
         await _grant(server, "pods", [("", "pods", "get list")])

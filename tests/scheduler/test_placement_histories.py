@@ -3,6 +3,7 @@ off, late, and refused, with nodes and other pods that are added and deleted."""
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from support.placement_stateful import CONTROLLER, SCHEDULER, PlacementWorld
@@ -215,5 +216,45 @@ def test_a_job_is_placed_at_creation() -> None:
         world.check_invariants()
         assert world.created_with_node == 5
         assert not world.violations
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seen_after", [0.0, 28.0])
+def test_capacity_is_free_only_when_no_request_can_use_it_any_more(seen_after: float) -> None:
+    """The requests that a plan has caused may take effect ten seconds later, without their job."""
+    world = PlacementWorld()
+    world.put_node("n0", cpu=4)
+
+    async def run() -> None:
+        await world.start()
+        await world.pass_time(1)
+        world.submit("a", 4, 4, cpu=1, queue="default")
+        world.api.is_slow = True
+        while not world.plans:
+            world.api.hold_watches(PODS)
+            await world.run_iterations(1)
+        world.api.hold_watches(PODGROUPS)
+        await world.pass_time(seen_after)
+        world.api.release_watches()
+        while not world.api.late:
+            await world.pass_time(0.5)
+        world.api.is_slow = False
+        world.delete_job("a")
+        world.submit("b", 4, 4, cpu=1, queue="default")
+        await world.pass_time(9)
+        await world.api.carry_out_late()
+        await world.pass_time(1)
+        assert [pod["spec"]["nodeName"] for pod in world.pods_of("a")]
+        assert not any(pod["spec"].get("nodeName") for pod in world.pods_of("b"))
+        for pod in world.pods_of("a"):
+            world.api.force_delete(PODS, pod["metadata"]["name"])
+        await world.run_until_quiet()
+        assert all(pod["spec"]["nodeName"] == "n0" for pod in world.pods_of("b"))
+        assert len(world.pods_of("b")) == 4
+
+    try:
+        world.run(run())
+        assert world.violations == []
     finally:
         world.close()

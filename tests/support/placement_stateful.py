@@ -26,6 +26,8 @@ from batholith.model.names import (
     COMMANDS,
     GROUP_NAME,
     JOBS,
+    MUTATING_POLICIES,
+    MUTATING_POLICIES_BETA,
     NODES,
     PLAN,
     PODGROUPS,
@@ -49,6 +51,10 @@ LONGEST_WAIT = 70.0
 
 MAX_ROUNDS = 14
 
+_DISCOVERY_PATHS = tuple(
+    f"/apis/{kind.api_version}" for kind in (MUTATING_POLICIES, MUTATING_POLICIES_BETA)
+)
+
 
 class PlacementApi(SchedulerApi):
     """A server that may carry out the creation of planned pods late."""
@@ -61,6 +67,8 @@ class PlacementApi(SchedulerApi):
 
     async def serve(self, client: InMemoryClient, request: _Request) -> bytes:
         """Handle one request."""
+        if request.path in _DISCOVERY_PATHS:
+            return b'{"resources": []}'
         if not self.is_slow or "timeout" not in request.query:
             return await super().serve(client, request)
         assert request.query["timeout"] == f"{REQUEST_SECONDS:g}s"

@@ -344,11 +344,6 @@ class Informer(Generic[T]):
         return self._store.synced.is_set()
 
     @property
-    def missing(self) -> bool:
-        """Whether the server has reported last that the resource does not exist."""
-        return self._reflector.missing
-
-    @property
     def stale_seconds(self) -> float:
         """Seconds since the watch failed; 0 while the store is current."""
         return self._reflector.stale_seconds

@@ -149,8 +149,6 @@ class Reflector(Generic[T]):
         """Oldest version to watch from, if the server has stated it."""
         self._events_received = 0
         """Events and bookmarks of the current watch."""
-        self.missing = False
-        """Whether the server has reported last that the resource does not exist."""
         self.refused = asyncio.Event()
         """Set once the server has reported that the resource does not exist, or may not be read."""
         self._failures = FailureLog(self._timing)
@@ -233,7 +231,6 @@ class Reflector(Generic[T]):
     def _on_failure(self, error: Exception, started: float) -> float | None:
         """Return None to retry at once, else the minimum delay; discard an unusable version."""
         self.stats.failures += 1
-        self.missing = isinstance(error, NotFoundError)
         if isinstance(error, (ForbiddenError, NotFoundError)):
             self.refused.set()
         if isinstance(error, ConnectionLostError):

@@ -353,12 +353,12 @@ class StatusUpdater:
                 succeeded=desired.succeeded,
                 failed=desired.failed,
             )
+        if note is not None and annotations.get(names.PLAN) == note.text:
+            self._record_plan(new.metadata, note)
         if desired.phase != before.phase:
             phases = {"phase": desired.phase, "was": before.phase}
             log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
         state.written_at, state.stale_since = self._clock.monotonic(), None
-        if note is not None and annotations.get(names.PLAN) == note.text:
-            self._record_plan(new.metadata, note)
         self._record_events(state, before)
         return None
 
