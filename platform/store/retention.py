@@ -11,13 +11,17 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from .commands import COMMANDS, timestamp
-from .database import Database
+from .database import Database, StoreUnavailableError
 from .history_tables import GAPS, JOB_USAGE, JOBS, PHASES, USAGE
 from .pod_records import DAY, HOUR
 from .records import SECOND, to_micros
 
 DAILY_USAGE_AGE = timedelta(days=5 * 366)
 """Age at which usage by day is deleted; usage by hour has the age of the jobs."""
+
+
+MIN_BATCH = 10
+"""Minimum number of rows per transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +44,22 @@ class Retention:
     def __init__(self, database: Database, settings: RetentionSettings) -> None:
         self._database = database
         self._settings = settings
+        self._batch = settings.batch
 
     async def delete_batch(self, now: datetime) -> dict[str, int]:
-        """Delete at most one batch of each table; return the numbers of rows by table."""
+        """Delete at most one batch of each table; return the numbers of rows by table.
+
+        After a transaction that took too long the next ones are smaller.
+        """
+        try:
+            deleted = await self._delete_batch(now)
+        except StoreUnavailableError:
+            self._batch = max(MIN_BATCH, self._batch // 2)
+            raise
+        self._batch = min(self._settings.batch, self._batch * 2)
+        return deleted
+
+    async def _delete_batch(self, now: datetime) -> dict[str, int]:
         oldest = now - self._settings.max_age
         return {
             "history_jobs": await self._delete_jobs(to_micros(oldest)),
@@ -61,7 +78,7 @@ class Retention:
         # Jobs that were deleted at the same time as the limit stay.
         before = max(oldest, beyond if beyond is not None else 0)
         old = sa.select(JOBS.c.uid).where(JOBS.c.deleted_at < before)
-        query = old.order_by(JOBS.c.deleted_at).limit(settings.batch)
+        query = old.order_by(JOBS.c.deleted_at).limit(self._batch)
 
         def work(db: sa.Connection) -> int:
             uids = db.scalars(query).all()
@@ -80,9 +97,10 @@ class Retention:
         beyond = await self._database.read(lambda db: db.scalar(limit))
         before = max(oldest, beyond or "")
         query = sa.select(COMMANDS.c.id).where(finished < before).order_by(finished)
+        query = query.limit(self._batch)
 
         def work(db: sa.Connection) -> int:
-            ids = db.scalars(query.limit(settings.batch)).all()
+            ids = db.scalars(query).all()
             db.execute(sa.delete(COMMANDS).where(COMMANDS.c.id.in_(ids)))
             return len(ids)
 
@@ -91,7 +109,7 @@ class Retention:
     async def _delete_usage(self, now: datetime) -> int:
         ages = {HOUR: self._settings.max_age, DAY: max(self._settings.max_age, DAILY_USAGE_AGE)}
         limits = [(step, to_micros(now - age) // SECOND) for step, age in ages.items()]
-        work = _deletion_of_usage(limits, self._settings.batch)
+        work = _deletion_of_usage(limits, self._batch)
         gaps = sa.delete(GAPS).where(GAPS.c.ended_at < to_micros(now - ages[DAY]))
 
         def both(db: sa.Connection) -> int:
@@ -114,7 +132,7 @@ def _deletion_of_usage(
                 sa.select(USAGE.c.bucket).where(of_step).order_by(USAGE.c.bucket).limit(1)
             )
             if first is not None and first < before:
-                until = min(before, first + step * batch // 50)
+                until = min(before, first + step * max(1, batch // 50))
                 where = sa.and_(of_step, USAGE.c.bucket < until)
                 count += db.execute(sa.delete(USAGE).where(where)).rowcount
         return count
