@@ -272,7 +272,8 @@ def _commands(db: sa.Connection, job: Any) -> Sequence[CommandRecord]:
     )
     query = sa.select(COMMANDS).where(*where).order_by(COMMANDS.c.received_at.desc())
     rows = db.execute(query.limit(MAX_COMMANDS)).mappings()
-    return [msgspec.convert(dict(row), CommandRecord) for row in rows]
+    # Names of columns that SQL reserves are no exact strings, which `msgspec.convert` demands.
+    return [CommandRecord(**row) for row in rows]
 
 
 def _optional(micros: int | None) -> str | None:
