@@ -1,4 +1,4 @@
-"""The page of the SDK, executed on a cluster that was started as the page says."""
+"""The page of the SDK, executed on a cluster that was started as the page describes."""
 
 import asyncio
 import re
