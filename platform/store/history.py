@@ -272,6 +272,7 @@ def _commands(db: sa.Connection, job: Any) -> Sequence[CommandRecord]:
     )
     query = sa.select(COMMANDS).where(*where).order_by(COMMANDS.c.received_at.desc())
     rows = db.execute(query.limit(MAX_COMMANDS)).mappings()
+    # Names of columns that SQL reserves are no exact strings, which `msgspec.convert` demands.
     return [CommandRecord(**row) for row in rows]
 
 

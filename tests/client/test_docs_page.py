@@ -19,7 +19,7 @@ async def test_the_examples_of_the_page_run(
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks))
+    script.write_text("\n".join([*blocks, "client.close()\n"]))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     (tmp_path / "data").mkdir()

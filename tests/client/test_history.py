@@ -27,6 +27,8 @@ async def recorded(sdk: Sdk, name: str) -> Any:
 async def test_a_deleted_job_is_in_the_history(sdk: Sdk, rest: RestCluster, namespace: str) -> None:
     task = Job("train").task("t", image="busybox", command=["sleep", "1.2"], cpu=1)
     job = await sdk.call(lambda client: client.jobs.submit(task))
+    await sdk.call(lambda _: job.suspend(wait=60))
+    await sdk.call(lambda _: job.resume(wait=60))
     await rest.cluster.wait_for_phase(JOBS, "train", "Completed", namespace=namespace)
     await sdk.call(lambda _: job.delete())
     await rest.cluster.wait_deleted(JOBS, "train", namespace=namespace)
@@ -37,6 +39,7 @@ async def test_a_deleted_job_is_in_the_history(sdk: Sdk, rest: RestCluster, name
     details = await sdk.call(lambda client: client.history.get(job.uid))
     assert details.spec["tasks"][0]["name"] == "t"
     assert details.phases[-1].phase == "Completed"
+    assert [each.action for each in details.commands] == ["ResumeJob", "AbortJob"]
     assert details.resource_seconds["cpu"] > 0
     usage = await sdk.call(lambda client: client.history.usage("namespace", namespace=namespace))
     assert usage.totals()[namespace]["cpu"] > 0
