@@ -81,7 +81,12 @@ class CycleRunner:
         *time* is that of the next cycle.
         """
         self._prepare(time)
-        return self._cache.waiting.to_try(at_most)
+        total = self._cache.waiting.to_try(at_most)
+        for gang in self._cache.waiting.active.values():
+            if total > at_most:
+                break
+            total += self._cache.planned.members_to_add(gang)
+        return total
 
     def run_once(
         self,

@@ -191,6 +191,16 @@ def test_boolean_values_in_gos_syntax(argument: str, wanted: bool) -> None:
     assert work.inherit_owner_annotations is wanted
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_placement_at_creation_is_switched_in_both_components(value: bool) -> None:
+    argument = f"--place-at-creation={str(value).lower()}"
+    _, controllers, _ = ParsedCommand().controllers(argument)
+    assert controllers.place_at_creation is value
+    assert ParsedCommand().controllers()[1].place_at_creation is True
+    outcome = CliRunner().invoke(app, ["scheduler", argument, "--stranded-gang-timeout=0s"])
+    assert "--stranded-gang-timeout" in outcome.output  # the first flag is accepted
+
+
 def test_invalid_boolean_values_are_rejected() -> None:
     outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz=perhaps"])
     assert outcome.exit_code == 2

@@ -17,9 +17,15 @@ class MemberTasks(ChangeRecord):
     pod_classes: PodClasses
     _foreign_pods: ForeignPods
 
-    def add_member(self, gang: Gang, pod: Pod) -> Task:
-        """Add a member of *gang* that is to become *pod*; returns its task, which is pending."""
-        eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
+    def add_member(self, gang: Gang, pod: Pod, *, like: Task | None = None) -> Task:
+        """Add a member of *gang* that is to become *pod*; returns its task, which is pending.
+
+        *like* is that of another member with the same spec.
+        """
+        if like is None:
+            eq_class = self.pod_classes.register(pod, self._traits(pod, gang))
+        else:
+            eq_class = self.pod_classes.register_like(pod, like.eq_class)
         task = Task(pod, eq_class, planned=True)
         self._add_task(gang, task)
         return task

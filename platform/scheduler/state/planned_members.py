@@ -150,6 +150,10 @@ class PlannedMembers:
         """Return when :meth:`update` is to be called next, in Unix time."""
         return self._due[0][0] if self._due else None
 
+    def members_to_add(self, gang: Gang) -> int:
+        """Return how many members will be added once *gang* is admitted, at least about."""
+        return gang.min_member if self._enabled and gang.is_pending else 0
+
     def note(self, gang: Gang) -> PlanNote | None:
         """Return what the annotation of the PodGroup of *gang* is to contain; ``None`` for what it
         contains."""
@@ -413,10 +417,12 @@ class PlannedMembers:
             gang, podgroup.metadata.uid, members, hash_of(members_text(podgroup)), self._now
         )
         present = {task.name for task in gang.tasks.values()}
+        first: dict[str, Task] = {}
         for key, pod in pods:
             name = pod.metadata.name
             if name not in present:
-                known.unseen[name] = self._cache.add_member(gang, pod)
+                task = self._cache.add_member(gang, pod, like=first.get(key[0]))
+                known.unseen[name] = first[key[0]] = task
                 known.indexes[name] = key
         self._gangs[gang.key] = self._planning[gang.key] = known
 

@@ -62,6 +62,13 @@ class PodClasses:
             self._reclassify(self.topology.matching_pods(selector))
         return self.get(pod, traits)
 
+    def register_like(self, pod: Pod, eq_class: EquivalenceClass) -> EquivalenceClass:
+        """Do the same for a pod whose spec and traits are those of a registered pod of *eq_class*,
+        which has neither terms nor PVCs."""
+        known = known_pod(pod)
+        self.topology.add_pod(pod.metadata.uid, known)
+        return self._current(eq_class, known)
+
     def unregister(self, uid: str) -> None:
         """Undo :meth:`register`."""
         known = self.topology.pod(uid)
