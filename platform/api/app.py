@@ -114,8 +114,8 @@ def create_app(state: AppState, *, access_log: bool = False) -> FastAPI:
     app.add_middleware(IdempotencyMiddleware, service=state.idempotency)
     app.add_middleware(RouteMiddleware)
     app.add_middleware(BodyLimitMiddleware)
-    app.add_middleware(AuthenticationMiddleware, callers=state.callers)
     app.add_middleware(OperationMiddleware, table=OperationTable(document()))
+    app.add_middleware(AuthenticationMiddleware, callers=state.callers)
     if state.security.cors_allowed_origins:
         origins = OriginPatterns(state.security.cors_allowed_origins)
         app.add_middleware(CorsMiddleware, origins=origins)

@@ -169,6 +169,10 @@ class Timeline(Record, frozen=True):
     phases: list[TimelinePhase] = []
     pods: dict[str, int] = {}
     """Number of pods by phase, now or at the end."""
+    recorded: bool = False
+    """Whether it is from the history; else from the status of the job."""
+    incomplete_reason: str = ""
+    """Why the history is incomplete; empty if it is not."""
 
 
 class PodGroupCondition(Record, frozen=True):
