@@ -16,7 +16,14 @@ from batholith.kube.informer.informer import Informer
 from batholith.model.base import ApiStruct
 from batholith.model.job import Job, JobPhase
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import JOB_VERSION, JOBS, PODS, QUEUES, SIMULATE_PREFIX
+from batholith.model.names import (
+    JOB_VERSION,
+    JOBS,
+    PLACE_AT_CREATION,
+    PODS,
+    QUEUES,
+    SIMULATE_PREFIX,
+)
 
 Json = dict[str, Any]
 
@@ -41,14 +48,17 @@ class ExpectedJob:
     retries: int = 0
     versions: Sequence[str] = ("0",)
     """Job versions in which all of its pods are created."""
+    starts_complete: bool = False
+    """Whether no pod may end the job before all exist: they are not created with their node."""
 
     @property
     def body(self) -> Json:
         """What a user applies, with the defaults that admission fills in."""
+        annotations = {PLACE_AT_CREATION: "false"} if self.starts_complete else {}
         content = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
-            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "metadata": {"name": self.name, "namespace": NAMESPACE, "annotations": annotations},
             "spec": {"schedulerName": "volcano", "tasks": list(self.tasks), **self.spec},
         }
         return set_defaults(content, scheduler_name="volcano")
@@ -130,6 +140,7 @@ def restarting_job(name: str, pods: int) -> ExpectedJob:
         failed=1,
         retries=2,
         versions=("0", "1"),
+        starts_complete=True,
     )
 
 
@@ -143,6 +154,7 @@ def task_completed_job(name: str, pods: int) -> ExpectedJob:
         phase=JobPhase.COMPLETED,
         succeeded=1,
         failed=0,
+        starts_complete=True,
     )
 
 
@@ -156,6 +168,7 @@ def exit_code_job(name: str, pods: int) -> ExpectedJob:
         phase=JobPhase.TERMINATED,
         succeeded=0,
         failed=1,
+        starts_complete=True,
     )
 
 
