@@ -82,7 +82,9 @@ class JobHarness:
         await self.client.create(JOBS, body, namespace="default")
 
     async def command(self, action: str, *, name: str = "j") -> None:
-        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": name, "uid": "any"}
+        job = self.jobs.get(f"default/{name}")
+        uid = job.metadata.uid if job is not None else "any"
+        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": name, "uid": uid}
         meta = {"generateName": f"{name}-"}
         body = {"metadata": meta, "action": action, "target": target}
         await self.client.create(COMMANDS, body, namespace="default")
