@@ -296,6 +296,7 @@ class Outcomes:
         Their Commands were deleted while no replica was watching, or while the API server or the
         database was unavailable.
         """
+        await self._store.wait_migrated()
         last_error = ""
         while True:
             self._sweep_due.clear()

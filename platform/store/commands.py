@@ -161,6 +161,10 @@ class CommandStore:
         self._issued = GroupedWrites(database, _mark_issued)
         self._outcomes = GroupedWrites(database, _finish)
 
+    async def wait_migrated(self) -> None:
+        """Wait until the schema is current."""
+        await self._database.wait_migrated()
+
     async def ping(self) -> bool:
         """Return whether the database can be read within two seconds."""
         try:

@@ -90,10 +90,10 @@ def _current_revision(db: sa.Connection) -> str:
 
 def _run_alembic(db: sa.Connection, revision: str) -> None:
     # Loaded only for this: most starts find a current schema.
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # before the import, which logs plugins
     from alembic import command
     from alembic.config import Config
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "alembic"))
     config.set_main_option("path_separator", "os")
