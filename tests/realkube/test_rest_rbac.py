@@ -32,6 +32,7 @@ from batholith.kube.client.config import Credentials
 from batholith.kube.client.identity import Identity
 from batholith.model import crds
 from batholith.model.names import (
+    COMMANDS,
     CRONJOBS,
     JOB_NAME,
     JOB_NAMESPACE,
@@ -502,3 +503,32 @@ async def test_details_of_a_job_need_the_rights_to_read_them(
         await _grant(server, "events", [("", "events", "list"), ("", "pods/log", "get")])
         expected = dict.fromkeys(reads, 200) | {"pods/train-t-0/log": 404}  # there is no such node
         await wait_until_true(lambda: is_granted(expected))
+
+
+async def test_a_command_that_is_deleted_while_no_replica_runs_is_looked_up(
+    kube: RealKube, tmp_path: Path
+) -> None:
+    """With the rights of the account to get Commands and jobs, which nothing else uses."""
+    async with rest(kube, tmp_path) as api:
+        before = len(api.server.kube.audit())
+        _, command = await api.call(EDITOR, "POST", f"{JOB_PATH}/commands", {"action": "suspend"})
+        commands = (await api.server.get(COMMANDS.path("default")))["items"]
+        names = [each["metadata"]["name"] for each in commands]
+        [name] = [name for name in names if command["id"][:8] in name]
+    async with server_view(kube) as server:
+        assert (await server.request("DELETE", COMMANDS.path("default", name))).status == 200
+    async with rest(kube, tmp_path) as api:
+
+        async def is_settled() -> bool:
+            at = f"{JOB_PATH}/commands/{command['id']}"
+            return (await api.call(EDITOR, "GET", at))[1]["state"] in ("Ignored", "Unknown")
+
+        await wait_until_true(is_settled)
+        await _all_written_down(api)
+        account = service_account("api")
+        used = {
+            (line["objectRef"]["resource"], line["responseStatus"]["code"])
+            for line in api.server.kube.audit()[before:]
+            if line["user"]["username"] == account and line["verb"] == "get" and "objectRef" in line
+        }
+    assert {("commands", 404), ("jobs", 200)} <= used
