@@ -75,7 +75,7 @@ class Attempt:
     owner: str
     operation: uuid.UUID
     is_repeated: bool
-    """An earlier attempt may have done everything or something."""
+    """An earlier attempt may have executed all or some of the request."""
     plan: bytes | None = None
     is_final: bool = True
     """Whether the response is stored, so that the request is not executed again."""
@@ -99,7 +99,7 @@ def attempt_of(scope: Scope) -> Attempt | None:
 
 
 def is_repeated(request: Request) -> bool:
-    """Return whether an earlier attempt may have done everything or a scope of *request*."""
+    """Return whether an earlier attempt may have executed all or some of *request*."""
     attempt = attempt_of(request.scope)
     return attempt is not None and attempt.is_repeated
 

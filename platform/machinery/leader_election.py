@@ -47,6 +47,12 @@ JITTER_FACTOR = 1.2
 RELEASE_TIMEOUT = 1.5
 """Seconds for the release of the Lease; after that it is left to expire."""
 
+SHARED_RETRIES = 10
+"""Retries of one renewal of a shared Lease after conflicts."""
+
+SHARED_RETRY_DELAY = 0.1
+"""Maximum seconds before such a retry; random, so that the same ones do not meet again."""
+
 HEALTH_TIMEOUT = 20.0
 """Seconds beyond the lease duration after which a leader that does not renew is unhealthy."""
 
@@ -86,8 +92,9 @@ class LeaderElectionConfig:
     """Interval between attempts to acquire or renew."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the Lease, set when it is created."""
-    release: bool = True
-    """Whether to release the Lease at the end; not if others of this identity go on."""
+    shared: bool = False
+    """Several processes hold the Lease under one identity: it is not released, and a conflict with
+    another one's renewal is retried at once."""
 
     def __post_init__(self) -> None:
         """Check that a leader stops before a candidate can acquire the lease.
@@ -232,7 +239,7 @@ class LeaderElector:
             self._start_leading()
             await self._renew()
         except asyncio.CancelledError:
-            if self.elected.is_set() and self._config.release:
+            if self.elected.is_set() and not self._config.shared:
                 await self._release()
             raise
         finally:
@@ -342,11 +349,20 @@ class LeaderElector:
                 self._metrics.slow_path.labels(self._config.name).inc()
             else:
                 return True
-        lease = await self._read()
-        if not self._is_available(lease):
-            return False
-        await self._write(lease)
-        return True
+        retries = SHARED_RETRIES if self._config.shared else 0
+        while True:
+            lease = await self._read()
+            if not self._is_available(lease):
+                return False
+            try:
+                await self._write(lease)
+            except ConflictError:
+                if not retries:
+                    raise
+                retries -= 1
+                await self._clock.sleep(self._random() * SHARED_RETRY_DELAY)
+            else:
+                return True
 
     async def _read(self) -> Lease | None:
         try:

@@ -172,7 +172,7 @@ class ShardLeases:
         self._wake = asyncio.Event()
         election = config.election
         self._group = self._elector(
-            replace(election, identity=f"{_IDENTITY_PREFIX}{config.shards}", release=False),
+            replace(election, identity=f"{_IDENTITY_PREFIX}{config.shards}", shared=True),
             on_renewal=self._check_group,
         )
         labels = {GROUP_LABEL: election.name}

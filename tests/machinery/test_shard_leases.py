@@ -178,6 +178,19 @@ async def test_the_shards_of_a_dead_replica_are_taken_over_once_its_leases_expir
     assert a.lost  # it would have exited
 
 
+async def test_renewals_of_the_common_lease_that_conflict_are_retried(group: Group) -> None:
+    """Each of the replicas finds the Lease modified by another one whenever it renews it."""
+    await group.start("a")
+    await group.start("b")
+    await group.wait_balanced()
+    fault = group.server.faults.error(
+        RequestMatcher("update", LEASES, count=80, where=lambda r: r.path.endswith(NAME)), 409
+    )
+    await wait_for(lambda: not fault.pending)
+    for replica in group.replicas:
+        replica.leases._group.check_fence()
+
+
 async def test_random_joins_stops_and_deaths(group: Group) -> None:
     rng = random.Random(7)
     for number in range(12):

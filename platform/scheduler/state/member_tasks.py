@@ -1,5 +1,6 @@
 """Tasks of members without a pod, and nodes that are charged for pods that may be created."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from .change_record import ChangeRecord
@@ -11,7 +12,7 @@ from .pod_classes import PodClasses
 from .pod_traits import PodTraits
 
 
-class MemberTasks(ChangeRecord):
+class MemberTasks(ChangeRecord, ABC):
     """What planned members need of the scheduler cache."""
 
     pod_classes: PodClasses
@@ -58,21 +59,22 @@ class MemberTasks(ChangeRecord):
 
     # -- of the whole cache --------------------------------------------------------------------
 
+    @abstractmethod
     def set_task_statuses(self, gang: Gang, tasks: Sequence[Task], status: TaskStatus) -> None:
         """Set the status of *tasks*."""
-        raise NotImplementedError
+        ...
 
-    def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
-        raise NotImplementedError
+    @abstractmethod
+    def _traits(self, pod: Pod, gang: Gang) -> PodTraits: ...
 
-    def _add_task(self, gang: Gang, task: Task) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _add_task(self, gang: Gang, task: Task) -> None: ...
 
-    def _remove_pod(self, uid: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _remove_pod(self, uid: str) -> None: ...
 
-    def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int: ...
 
-    def _mark_allocation_changed(self, gang: Gang) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _mark_allocation_changed(self, gang: Gang) -> None: ...
