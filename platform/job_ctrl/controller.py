@@ -413,6 +413,7 @@ class JobController:
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
             ttl_waits_for_history=self._settings.ttl_waits_for_history,
+            defer_first_status=self._change_rate.quiet_in() > 0,
             last_errors=dict(info.last_errors),
         )
 

@@ -6,8 +6,11 @@ effects is significant: a phase is written before anything is deleted, and a Com
 after it was executed.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
+
+import msgspec
 
 from ..model import times
 from ..model.controlled_resources import executed_commands, operation_results
@@ -53,10 +56,32 @@ def decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:
         # The garbage collector deletes everything else.
         return [DeleteCommand()] if command else []
     if not view.job.status.state.phase:
-        return [
-            SetStatus(status.initial_status(view), immediate=True),
-            *_warn_ineffective_policies(view),
-        ]
+        return _start(view, command)
+    return _step(view, command)
+
+
+def _start(view: JobView, command: CommandRef | None) -> list[Effect]:
+    """Initialize the job's status; if it may be deferred, also begin with the job itself.
+
+    Deferred, the phase Pending is mostly never written: the job runs before. Only what the spec
+    determines is deferred, so that a controller that starts again decides the same: nothing but
+    the status names the objects of plugins and volumes once they are not in the spec.
+    """
+    initial = status.initial_status(view)
+    warnings = list(_warn_ineffective_policies(view))
+    if not view.defer_first_status or command is not None or view.job.spec.volumes:
+        return [SetStatus(initial, immediate=True), *warnings]
+    if initial.controlled_resources or view.job.spec.suspend:
+        return [SetStatus(initial, immediate=True), *warnings]
+    initialized = msgspec.structs.replace(view.job, status=initial)
+    steps = _step(dataclasses.replace(view, job=initialized), None)
+    if not any(isinstance(step, SetStatus) for step in steps):
+        steps.append(SetStatus(initial, immediate=False))
+    return [*warnings, *steps]
+
+
+def _step(view: JobView, command: CommandRef | None) -> list[Effect]:
+    """Return the next step for a job with a phase."""
     if command is not None and _was_executed(view, command):
         return [DeleteCommand()]  # executed before a crash, or its deletion failed
     if view.phase is JobPhase.RESTARTING and (failed := _fail_if_retries_exhausted(view)):

@@ -32,6 +32,8 @@ class JobView:
     """The PersistentVolumeClaims of the job's volumes are not synced, likewise."""
     ttl_waits_for_history: bool = False
     """An expired job is deleted once the recorder of the history has annotated it."""
+    defer_first_status: bool = False
+    """The load is high: the phase Pending of a new job is not written if it runs soon."""
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """Errors of the last attempts, by reason."""
 

@@ -31,6 +31,10 @@ class JobSettings:
     max_status_delay: float = 30.0
     """Maximum of that delay under load, when the next transition mostly writes the counts."""
 
+    max_first_status_delay: float = 5.0
+    """Maximum seconds, under load, for which the phase Pending of a new job is not written: within
+    them most jobs that fit are Running, which is then their first status."""
+
     ttl_waits_for_history: bool = False
     """Whether an expired job is deleted only after the recorder of the history has annotated it, or
     ten minutes later."""

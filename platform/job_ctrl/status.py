@@ -46,13 +46,16 @@ _BLOCKING_REASONS = frozenset(
 
 
 def initial_status(view: JobView) -> JobStatus:
-    """Return the first status of a new job."""
+    """Return the first status of a new job, Pending since its creation."""
     status = msgspec.structs.replace(
         view.job.status,
         min_available=view.job.spec.min_available,
         controlled_resources=view.job.status.controlled_resources | _plugin_keys(view.job),
     )
-    return _enter_phase(status, JobState(phase=JobPhase.PENDING), view.now)
+    # If this status is not written, the next decision must find the same time.
+    created = view.job.metadata.creation_timestamp
+    since = min(times.parse(created), view.now) if created else view.now
+    return _enter_phase(status, JobState(phase=JobPhase.PENDING), since)
 
 
 def apply_transition(

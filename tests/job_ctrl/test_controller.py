@@ -206,27 +206,50 @@ async def test_a_job_that_runs_through_costs_few_writes(harness: ControllerHarne
     assert set(harness.pod_creations().values()) == {1}
 
 
-@pytest.mark.parametrize("crowd", [False, True])
-async def test_in_a_crowd_numbers_go_along_with_the_next_phase(
-    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, crowd: bool
+@pytest.mark.parametrize("busy", [False, True])
+async def test_under_load_status_is_written_with_the_next_phase(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
-    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0)
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
+    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0, max_first_status_delay=1000.0)
     async with harness.controller(settings=settings):
         harness.submit()
         await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
         harness.admit()
         await harness.wait_pods(2)
-        if crowd:
-            await asyncio.sleep(0.1)  # a controller that does not wait would write them by now
-            assert "pending" not in harness.status
+        if busy:
+            await asyncio.sleep(0.1)  # a controller that does not wait would write it by now
+            assert harness.status == {}
         else:
             await harness.wait_until(lambda: harness.status.get("pending") == 2)
         harness.report_pods("Running")
         await harness.wait_phase("Running")
-        await harness.wait_until(lambda: crowd or harness.status.get("running") == 2)
+        await harness.wait_until(lambda: busy or harness.status.get("running") == 2)
     writes = harness.api.count("PATCH", path="/jobs/j/status")
-    assert writes == 2 if crowd else writes >= 3
+    assert writes == 1 if busy else writes >= 3
+    assert [one["status"] for one in harness.status["conditions"]] == ["Pending", "Running"]
+
+
+async def test_under_load_a_job_that_does_not_run_becomes_pending(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
+    settings = JobSettings(max_first_status_delay=0.1)
+    async with harness.controller(settings=settings):
+        harness.submit()
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        assert harness.status == {}
+        await harness.wait_phase("Pending")
+
+
+@pytest.mark.parametrize("spec", [{"plugins": {"svc": []}}, {"volumes": [{"mountPath": "/v"}]}])
+async def test_under_load_objects_of_plugins_and_volumes_are_marked_before_their_creation(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
+    async with harness.controller(settings=JobSettings(max_first_status_delay=1000.0)):
+        harness.submit(**spec)
+        await harness.wait_phase("Pending")
 
 
 async def test_commands_are_executed_in_order_and_then_deleted(harness: ControllerHarness) -> None:

@@ -12,7 +12,7 @@ from support.examples import examples
 from support.job_simulator import JobSimulator
 from support.jobs import NOW, job, job_view, pod_info, task
 
-from batholith.job_ctrl import podgroups
+from batholith.job_ctrl import podgroups, status
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -69,6 +69,39 @@ def test_new_job_is_pending_before_anything_is_created() -> None:
     assert effect.immediate
     assert effect.status.state.phase == "Pending"
     assert [one.status for one in effect.status.conditions] == ["Pending"]
+
+
+def test_under_load_a_new_job_gets_its_podgroup_before_its_status() -> None:
+    seen = job_view(job(), podgroup=None, defer_first_status=True)
+    created, written = decide(seen)
+    assert created == CreatePodGroup(seen.podgroup_spec)
+    assert isinstance(written, SetStatus)
+    assert not written.immediate
+    assert written.status == status.initial_status(seen)
+
+
+@pytest.mark.parametrize(
+    ("new", "command"),
+    [
+        (job(suspend=True), None),
+        (job(plugins={"svc": []}), None),
+        (job(), CommandRef(name="c", uid="u", action="AbortJob")),
+    ],
+)
+def test_under_load_the_status_is_written_first_if_more_depends_on_it(
+    new: Job, command: CommandRef | None
+) -> None:
+    (effect,) = decide(job_view(new, podgroup=None, defer_first_status=True), command)
+    assert isinstance(effect, SetStatus)
+    assert effect.immediate
+    assert effect.status.state.phase == "Pending"
+
+
+def test_a_job_is_pending_since_its_creation() -> None:
+    created = times.format(NOW - timedelta(minutes=5))
+    meta = msgspec.structs.replace(job().metadata, creation_timestamp=created)
+    new = msgspec.structs.replace(job(), metadata=meta)
+    assert status.initial_status(job_view(new)).state.last_transition_time == created
 
 
 def test_a_pending_job_gets_a_podgroup_and_no_pods() -> None:

@@ -65,8 +65,10 @@ class JobMachine(RuleBasedStateMachine):
         number=st.sampled_from([1, 1, 2, 3]),
         first=st.lists(specs(), min_size=1, max_size=3),
         runs=st.sampled_from([True, True, False]),
+        busy=st.booleans(),
     )
-    def begin(self, number: int, first: list[Object], runs: bool) -> None:
+    def begin(self, number: int, first: list[Object], runs: bool, busy: bool) -> None:
+        self.world.transitions.defers_first_status = busy
         self.keys = KEYS[:number]
         for key, spec in zip(self.keys, first, strict=False):
             self.world.submit(spec, key)

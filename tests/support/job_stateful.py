@@ -6,6 +6,7 @@ Objects are called ``namespace/name``, or by their name alone where they are in 
 Time is virtual and everything runs in one loop, so that each history is deterministic.
 """
 
+import dataclasses
 from typing import Any
 
 from support.inmemory_api import InMemoryClient, key_of
@@ -16,6 +17,7 @@ from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.plugin_objects import PLUGIN_KINDS
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
+from batholith.machinery.change_rate import ChangeRate
 from batholith.model.names import (
     COMMANDS,
     JOBS,
@@ -29,6 +31,8 @@ Object = dict[str, Any]
 
 PLUGINS = Registry.load()
 SETTINGS = JobSettings(workers=2, pvc_recheck_interval=20.0)
+DEFERRED_SECONDS = 2.0
+"""Maximum delay of status writes under load: less than the idle time that counts as quiet."""
 DEFAULT_NAMESPACE = "d/j"
 """The job where there is only one."""
 SETTLE_TIMEOUT = 130.0
@@ -50,8 +54,16 @@ class JobWorld(ControllerWorld[JobController]):
     def make_controller(self, client: InMemoryClient) -> JobController:
         """A new job controller."""
         self.transitions.on_controller_start()
+        settings = SETTINGS
+        if self.transitions.defers_first_status:
+            settings = dataclasses.replace(
+                SETTINGS,
+                change_rate=ChangeRate(self.clock, busy_threshold=1e-9),
+                max_status_delay=DEFERRED_SECONDS,
+                max_first_status_delay=DEFERRED_SECONDS,
+            )
         return JobController(
-            client, settings=SETTINGS, clock=self.clock, recorder=self.recorder, plugins=PLUGINS
+            client, settings=settings, clock=self.clock, recorder=self.recorder, plugins=PLUGINS
         )
 
     # What there is.
