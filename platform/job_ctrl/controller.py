@@ -223,7 +223,10 @@ class JobController:
             log.info("job created", extra={"job": key, "queue": new.spec.queue})
         written = self._job_info(key).last_written_job
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
-            self._workqueue.add(key)  # not the echo of this controller's own write
+            # Not the echo of this controller's own write. Jobs that were begun precede new ones, so
+            # that of a burst the first run soon, instead of all at its end.
+            is_new = old is None and not new.status.state.phase
+            self._workqueue.add(key, low_priority=is_new)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         before, pod = _pod_info(old), _pod_info(new)

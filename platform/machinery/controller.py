@@ -118,10 +118,10 @@ class ShardedQueue:
         """Return the shard of *key*."""
         return self.shards[self.owned.worker_of(key, len(self.shards))]
 
-    def add(self, key: str) -> None:
+    def add(self, key: str, *, low_priority: bool = False) -> None:
         """Add *key*; merged with an earlier add that no worker has picked up yet."""
         if self.owned.owns(key):
-            self.shard(key).add(key)
+            self.shard(key).add(key, low_priority=low_priority)
 
     def add_after(self, key: str, seconds: float) -> None:
         """Add *key* after *seconds*; an earlier scheduled time wins."""

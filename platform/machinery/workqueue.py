@@ -2,6 +2,7 @@
 
 A key is *dirty* while it needs processing and in *processing* between ``get`` and ``done``. A key
 added while in processing is queued again after its ``done``, once however often it was added.
+Keys of low priority wait behind the others, but each eighth key is one of them.
 :mod:`.delay_heap` adds keys later, :mod:`.controller` combines queues as shards.
 """
 
@@ -12,14 +13,19 @@ from collections.abc import AsyncIterator
 from .clock import Clock
 from .workqueue_stats import WorkQueueStats
 
+_LOW_PRIORITY_INTERVAL = 8
+"""One key of low priority follows at most this number less one of others."""
+
 
 class WorkQueue:
-    """FIFO work queue of keys. For one event loop."""
+    """FIFO work queue of keys, with two priorities. For one event loop."""
 
     def __init__(self, clock: Clock, stats: WorkQueueStats) -> None:
         self._now = clock.monotonic
         self._stats = stats
         self._queue: deque[str] = deque()
+        self._low_priority: deque[str] = deque()
+        self._gets_until_low_priority = _LOW_PRIORITY_INTERVAL
         # Values: time of the add, or of the get.
         self._dirty: dict[str, float] = {}
         self._processing: dict[str, float] = {}
@@ -27,20 +33,24 @@ class WorkQueue:
         self._drainers: list[asyncio.Future[None]] = []
         self.shutting_down = False
 
-    def add(self, key: str) -> None:
-        """Mark *key* dirty. Ignored when shutting down."""
+    def add(self, key: str, *, low_priority: bool = False) -> None:
+        """Mark *key* dirty. Ignored when shutting down.
+
+        The priority of the first add counts; a key in processing is queued with the normal one.
+        """
         if self.shutting_down or key in self._dirty:
             return
         self._dirty[key] = self._now()
         self._stats.adds += 1
         if key not in self._processing:
-            self._enqueue(key)
+            self._enqueue(key, self._low_priority if low_priority else self._queue)
 
     def get_nowait(self) -> str | None:
         """Return the next key, now in processing; ``None`` if nothing is queued."""
-        if not self._queue:
+        queue = self._next_queue()
+        if not queue:
             return None
-        key = self._queue.popleft()
+        key = queue.popleft()
         now = self._now()
         self._stats.queue_duration.observe(now - self._dirty.pop(key))
         self._processing[key] = now
@@ -56,7 +66,7 @@ class WorkQueue:
             try:
                 await waiter
             except asyncio.CancelledError:
-                if not waiter.cancelled() and self._queue:
+                if not waiter.cancelled() and len(self):
                     self._wake_waiter()  # pass the wake-up on
                 raise
         return key
@@ -72,7 +82,7 @@ class WorkQueue:
         seconds = self._now() - started
         self._stats.work_duration.observe(seconds)
         if key in self._dirty:
-            self._enqueue(key)
+            self._enqueue(key, self._queue)
         elif self._drainers and self.idle:
             self._release_drainers()
         return seconds
@@ -103,7 +113,7 @@ class WorkQueue:
 
     def __len__(self) -> int:
         """Number of queued keys; for information only."""
-        return len(self._queue)
+        return len(self._queue) + len(self._low_priority)
 
     def ages(self) -> list[float]:
         """Return for each key in processing for how many seconds."""
@@ -117,8 +127,8 @@ class WorkQueue:
 
     def validate(self) -> None:
         """Raise AssertionError unless the three collections agree."""
-        queued = set(self._queue)
-        assert len(queued) == len(self._queue), "duplicate key in queue"  # noqa: S101
+        queued = {*self._queue, *self._low_priority}
+        assert len(queued) == len(self), "duplicate key in queue"  # noqa: S101
         assert queued == self._dirty.keys() - self._processing.keys(), "queued is not dirty"  # noqa: S101
 
     def __aiter__(self) -> AsyncIterator[str]:
@@ -131,8 +141,18 @@ class WorkQueue:
             raise StopAsyncIteration
         return key
 
-    def _enqueue(self, key: str) -> None:
-        self._queue.append(key)
+    def _next_queue(self) -> deque[str]:
+        """Return the queue of the next key; an empty one if there is none."""
+        if not self._low_priority:
+            return self._queue
+        self._gets_until_low_priority -= 1
+        if self._queue and self._gets_until_low_priority > 0:
+            return self._queue
+        self._gets_until_low_priority = _LOW_PRIORITY_INTERVAL
+        return self._low_priority
+
+    def _enqueue(self, key: str, queue: deque[str]) -> None:
+        queue.append(key)
         if self._waiters:
             self._wake_waiter()
 

@@ -126,8 +126,9 @@ class SchedulerSettings:
     max_bindings_in_flight: int = 64
     """Concurrent bindings, and concurrent removals of gates."""
 
-    max_status_writes_in_flight: int = 16
-    """Concurrent status writes."""
+    max_status_writes_in_flight: int = 64
+    """Concurrent status writes, among them the admission of gangs: fewer than those of the job
+    controller would make all jobs of a burst wait for each other."""
 
     stranded_gang_timeout: float = DEFAULT_TIMEOUT
     """Seconds after which the bound members of a gang that was never complete are evicted."""

@@ -13,7 +13,7 @@ from batholith.machinery.testing import FakeClock, run_ready_tasks
 from batholith.machinery.workqueue import WorkQueue
 from batholith.machinery.workqueue_stats import WorkQueueStats
 
-KEYS = st.sampled_from(["a", "b", "c", "d"])
+KEYS = st.sampled_from([*"abcdefghijkl"])
 
 
 def make_queue() -> WorkQueue:
@@ -28,25 +28,38 @@ class WorkQueueMachine(RuleBasedStateMachine):
         self.stats = WorkQueueStats()
         self.queue = WorkQueue(FakeClock(), self.stats)
         self.order: list[str] = []
+        self.low_priority: list[str] = []
+        self.overtaken = 0
+        """Keys returned since one of low priority could have been."""
         self.processing: dict[str, bool] = {}
         self.get_count = 0
         self.done_count = 0
         self.closed = False
 
-    @rule(key=KEYS)
-    def add(self, key: str) -> None:
-        self.queue.add(key)
+    @rule(key=KEYS, low_priority=st.booleans())
+    def add(self, key: str, low_priority: bool) -> None:
+        self.queue.add(key, low_priority=low_priority)
         if self.closed:
             return
         if key in self.processing:
             self.processing[key] = True
-        elif key not in self.order:
-            self.order.append(key)
+        elif key not in self.order + self.low_priority:
+            (self.low_priority if low_priority else self.order).append(key)
+
+    def _take(self, key: str | None) -> None:
+        """Check that *key* is the next one: of low priority if no other is queued, or after seven
+        others."""
+        if self.low_priority and (not self.order or self.overtaken == 7):
+            assert key == self.low_priority.pop(0)
+            self.overtaken = 0
+        else:
+            assert key == (self.order.pop(0) if self.order else None)
+            self.overtaken += bool(self.low_priority)
 
     @rule()
     def get(self) -> None:
         key = self.queue.get_nowait()
-        assert key == (self.order.pop(0) if self.order else None)
+        self._take(key)
         if key is not None:
             assert key not in self.processing
             self.processing[key] = False
@@ -70,22 +83,22 @@ class WorkQueueMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.queue.validate()
         again = sum(self.processing.values())
-        assert len(self.queue) == len(self.order)
-        assert self.queue.depth == len(self.order) + again
+        queued = len(self.order) + len(self.low_priority)
+        assert len(self.queue) == queued
+        assert self.queue.depth == queued + again
         assert self.stats.adds - self.get_count == self.queue.depth
         assert self.stats.queue_duration.count == self.get_count
         assert self.stats.work_duration.count == self.done_count
-        assert self.queue.idle == (not self.order and not self.processing)
+        assert self.queue.idle == (not queued and not self.processing)
 
     def teardown(self) -> None:
         if not hasattr(self, "queue"):
             return
         for key in list(self.processing):
             self.done(key)
-        delivered = []
         while (queued := self.queue.get_nowait()) is not None:
-            delivered.append(queued)
-        assert delivered == self.order  # INV-WQ-7: what was accepted is delivered
+            self._take(queued)
+        assert self.order + self.low_priority == []  # INV-WQ-7: what was accepted is delivered
 
 
 TestWorkQueueMachine = WorkQueueMachine.TestCase
