@@ -565,21 +565,26 @@ class SchedulerCache(MemberTasks):
 
     def _update_queue_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
-        before = self._queue_shares.pop(gang.key, None)
+        before, after = self._queue_shares.get(gang.key), None
+        if gang.podgroup is not None or gang.tasks:
+            priority, gang.priority = gang.priority, self._priority_classes.priority_of(gang)
+            queue = self.queue_of(gang)
+            after = QueueShare.of(gang, queue.name)
+            if after == before and gang.priority == priority:
+                return
+            self.task_table.update_gang(gang, queue.name)
         if before is not None:
             former = self.queue_named(before.queue_name)
             before.add_to(former, -1)
-            former.gangs.discard(gang.key)
-        is_deleted = gang.podgroup is None and not gang.tasks
-        queue = self.queue_of(gang)
-        if not is_deleted:
-            gang.priority = self._priority_classes.priority_of(gang)
-            share = self._queue_shares[gang.key] = QueueShare.of(gang, queue.name)
-            share.add_to(queue)
+            if after is None or after.queue_name != before.queue_name:
+                former.gangs.discard(gang.key)
+        if after is None:
+            self._queue_shares.pop(gang.key, None)
+        else:
+            self._queue_shares[gang.key] = after
+            after.add_to(queue)
             queue.gangs.add(gang.key)
-            self.task_table.update_gang(gang, queue.name)
-        share = QueueShare("") if is_deleted else self._queue_shares[gang.key]
-        self._record_changes(before or QueueShare(""), share)
+        self._record_changes(before or QueueShare(""), after or QueueShare(""))
 
     def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""
