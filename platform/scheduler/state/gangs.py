@@ -46,25 +46,28 @@ class TaskStatus(IntEnum):
     @property
     def on_node(self) -> bool:
         """Whether a task with this status uses resources of its node."""
-        return self in _ON_NODE_STATUSES
+        return _ON_NODE[self]
 
 
-_ON_NODE_STATUSES = frozenset(
-    {
-        TaskStatus.BINDING,
-        TaskStatus.BOUND,
-        TaskStatus.RUNNING,
-        TaskStatus.RELEASING,
-        TaskStatus.UNKNOWN,
-        TaskStatus.ALLOCATED,
-    }
-)
-# Attributes of an enumeration are looked up slowly.
-_PENDING, _BINDING, _BOUND, _RUNNING, _RELEASING, _SUCCEEDED, _FAILED, _, _ALLOCATED, _PIPELINED = (
-    TaskStatus
-)
-_COUNTED_STATUSES = frozenset((_BINDING, _BOUND, _RUNNING, _ALLOCATED, _PIPELINED))
-"""Statuses in which the request counts as allocated in gang and queue."""
+# Members of an enumeration are looked up and hashed slowly.
+(
+    _PENDING,
+    _BINDING,
+    _BOUND,
+    _RUNNING,
+    _RELEASING,
+    _SUCCEEDED,
+    _FAILED,
+    _UNKNOWN,
+    _ALLOCATED,
+    _PIPELINED,
+) = TaskStatus
+_ON_NODE = [
+    status in (_BINDING, _BOUND, _RUNNING, _RELEASING, _UNKNOWN, _ALLOCATED)
+    for status in TaskStatus
+]
+_COUNTED = [status in (_BINDING, _BOUND, _RUNNING, _ALLOCATED, _PIPELINED) for status in TaskStatus]
+"""By status: whether the request counts as allocated in gang and queue."""
 
 
 class TaskCounts:
@@ -409,6 +412,16 @@ class Gang:
         task.gang = None
         self.version += 1
 
+    def replace_task(self, old: Task, new: Task) -> None:
+        """Replace *old*, a member, by its pod *new*, which has the same class, role and node."""
+        del self.tasks[old.uid]
+        self.tasks[new.uid] = new
+        new.gang, old.gang = self, None
+        for counts in (self.counts.by_status, self.counts_by_role[new.role].by_status):
+            counts[old.status] -= 1
+            counts[new.status] += 1
+        self.version += 1
+
     def update_task_status(self, task: Task, status: TaskStatus) -> None:
         """Set the status of *task*."""
         self.update_task_statuses((task,), status)
@@ -433,7 +446,7 @@ class Gang:
         if _PENDING in (before, status) and before is not status:
             for task in tasks:
                 self._add_pending_to_counts(task, 1 if status is _PENDING else -1)
-        is_counted, was_counted = status in _COUNTED_STATUSES, before in _COUNTED_STATUSES
+        is_counted, was_counted = _COUNTED[status], _COUNTED[before]
         sign = (is_counted or status is _PENDING) - (was_counted or before is _PENDING)
         if sign:
             add_amounts(self.requested, eq_class.request, sign * count)
@@ -489,7 +502,7 @@ class Gang:
         role.by_status[status] += sign
         if status is _RELEASING and task.node:
             self.releasing += sign
-        if status in _COUNTED_STATUSES:
+        if _COUNTED[status]:
             add_amounts(self.allocated, request, sign)
             add_amounts(self.requested, request, sign)
         elif status is _PENDING:
@@ -567,15 +580,15 @@ def task_status(pod: Pod) -> TaskStatus:
     if phase in _FINISHED_STATUSES:
         return _FINISHED_STATUSES[phase]
     if pod.metadata.deletion_timestamp:
-        return TaskStatus.RELEASING
+        return _RELEASING
     if phase == "Running":
-        return TaskStatus.RUNNING
+        return _RUNNING
     if phase in ("Pending", ""):
-        return TaskStatus.BOUND if pod.spec.node_name else TaskStatus.PENDING
-    return TaskStatus.UNKNOWN
+        return _BOUND if pod.spec.node_name else _PENDING
+    return _UNKNOWN
 
 
-_FINISHED_STATUSES = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
+_FINISHED_STATUSES = {"Succeeded": _SUCCEEDED, "Failed": _FAILED}
 
 
 def _task_priority(pod: Pod) -> int:
