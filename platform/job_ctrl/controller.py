@@ -16,6 +16,7 @@ from ..kube.informer.reflector import InformerOptions
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
+from ..machinery.delay_heap import DelayHeap
 from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
@@ -93,6 +94,7 @@ class JobController:
             metrics=settings.work_metrics,
             owned=shard,
         )
+        self._rechecks = DelayHeap(self._clock, self._recheck)
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
         self._metrics = settings.metrics or JobMetrics(settings.registry)
         self._change_rate = settings.change_rate or ChangeRate(self._clock)
@@ -198,7 +200,10 @@ class JobController:
 
     async def _run_workers(self) -> None:
         settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
-        await run_workers(self._workqueue, self._reconcile, settings=settings)
+        try:
+            await run_workers(self._workqueue, self._reconcile, settings=settings)
+        finally:
+            self._rechecks.close()
 
     def _on_synced(self) -> None:
         commands, self._initial_commands = self._initial_commands or [], None
@@ -229,17 +234,29 @@ class JobController:
             self._workqueue.add(key, low_priority=is_new)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        before, pod = _pod_info(old), _pod_info(new)
-        if old is not None and before is not None and (pod is None or pod.owner != before.owner):
-            self._pod_deleted(_owner_key(old.metadata), before)  # deleted or orphaned
-        if new is not None and pod is not None:
-            key = _owner_key(new.metadata)
-            first = self._expectations.observe(key, pod.name) == pod.uid
-            tracker = self._job_info(key).pod_tracker
-            if tracker.update(pod, now=self._event_time(pod), first_observed=first):
-                if pod.rejection and not (before is not None and before.rejection):
-                    self._metrics.pod_rejected(pod.rejection)
-                self._enqueue(key)
+        key = _owner_key(new.metadata) if new is not None else ""
+        pod = self._parse(key, new) if new is not None else None
+        if old is not None and (new is None or pod is None or not _has_same_job(old, new)):
+            before = parse_pod(old)
+            if before is not None and (pod is None or pod.owner != before.owner):
+                self._pod_deleted(_owner_key(old.metadata), before)  # deleted or orphaned
+        if new is None or pod is None:
+            return
+        first = self._expectations.observe(key, pod.name) == pod.uid
+        tracker = self._job_info(key).pod_tracker
+        known = tracker.get(pod.uid)
+        if tracker.update(pod, now=self._event_time(pod), first_observed=first):
+            if pod.rejection and not (known is not None and known.rejection):
+                self._metrics.pod_rejected(pod.rejection)
+            self._enqueue(key)
+
+    def _parse(self, key: str, pod: Pod) -> PodInfo | None:
+        """Parse *pod* of job *key*, unless the tracker has this version, which was just created."""
+        info = self._job_infos.get(key)
+        known = info.pod_tracker.get(pod.metadata.uid) if info is not None else None
+        if known is not None and known.resource_version == pod.metadata.resource_version:
+            return known
+        return parse_pod(pod)
 
     def _pod_deleted(self, key: str, pod: PodInfo) -> None:
         if self._expectations.created(key).get(pod.name) == pod.uid:
@@ -295,6 +312,8 @@ class JobController:
             info.pod_tracker.clear_event(JobEvent.JOB_UNKNOWN)
         self._clean_up(key)
         written = info.last_written_podgroup
+        if old is not None and new is not None and _decisive_parts(old) == _decisive_parts(new):
+            return
         if new is None or written is None or written.metadata != new.metadata:
             self._workqueue.add(key)  # not the echo of this controller's own write
 
@@ -340,7 +359,8 @@ class JobController:
     async def _reconcile(self, key: str) -> float | None:
         """Sync the job until nothing remains to be done; return the seconds until the next sync."""
         for _ in range(_MAX_STEPS):
-            command = await self._next_command(key)
+            self._workqueue.include_changes(key)
+            command = self._next_command(key)
             job = self._latest(key)
             if job is None:
                 await self._job_not_found(key, command)
@@ -358,9 +378,19 @@ class JobController:
                 info.counts_stale_since = None
             if not context.requeue:
                 if info.last_written_podgroup is not None or key in self._expectations:
-                    context.request_requeue(_UNOBSERVED_RECHECK)
+                    self._rechecks.add(key, _UNOBSERVED_RECHECK)
                 return context.requeue_after
         return 0.0
+
+    def _recheck(self, key: str) -> None:
+        """Sync a job again if the informers still have not reported all that was written for it."""
+        info = self._job_infos.get(key)
+        written = info.last_written_podgroup if info is not None else None
+        observed = self._podgroups.get(written.metadata.key) if written is not None else None
+        if key in self._expectations or (
+            written is not None and (observed is None or is_newer(written, observed))
+        ):
+            self._workqueue.add(key)
 
     def _sync_context(
         self, key: str, job: Job, info: JobInfo, command: CommandRef | None
@@ -462,7 +492,7 @@ class JobController:
             plugins=self._plugins.for_job(job),
         )
 
-    async def _next_command(self, key: str) -> CommandRef | None:
+    def _next_command(self, key: str) -> CommandRef | None:
         """Return the oldest Command for the job; drop items whose Command was deleted."""
         namespace = key.partition("/")[0]
         while True:
@@ -512,8 +542,29 @@ class JobController:
         return {"jobs": len(self._job_infos), "queued": self._workqueue.depth()}
 
 
-def _pod_info(pod: Pod | None) -> PodInfo | None:
-    return parse_pod(pod) if pod is not None else None
+def _has_same_job(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod belong to the same job, or are equally none of a job."""
+    before, after = one.metadata, other.metadata
+    return (before.owner_references, before.annotations) == (
+        after.owner_references,
+        after.annotations,
+    )
+
+
+_UNADMITTED_PHASES = frozenset({PodGroupPhase.PENDING, PodGroupPhase.UNKNOWN})
+"""Phases that differ for a job; it starts in all others, and continues."""
+
+
+def _decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
+    """Return what decisions about the job depend on."""
+    meta, phase = podgroup.metadata, podgroup.status.phase or PodGroupPhase.PENDING
+    return (
+        meta.uid,
+        meta.deletion_timestamp,
+        podgroup.spec,
+        phase if phase in _UNADMITTED_PHASES else "",
+        podgroups.unschedulable_condition(podgroup),
+    )
 
 
 def _own_key(job: Job) -> str:

@@ -19,7 +19,7 @@ its pod changes.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import TypeVar
 
 from ..model.job import Job, JobEvent
@@ -33,7 +33,7 @@ _REJECTION_BACKOFF, _MAX_REJECTION_BACKOFF = 10.0, 360.0
 """Seconds after which a pod is replaced whose predecessor was rejected, too: doubled each time."""
 
 
-class PodState(Enum):
+class PodState(StrEnum):
     """States of a pod; see the module docstring."""
 
     ACTIVE = "active"
@@ -48,6 +48,7 @@ class PodTracker:
 
     def __init__(self) -> None:
         self._job_uid = ""
+        self._has_policies = False
         self._replicas: dict[str, int] = {}
         self._pods: dict[str, PodInfo] = {}
         self._uid_by_index: dict[tuple[str, int], str] = {}
@@ -71,6 +72,7 @@ class PodTracker:
 
     def set_job(self, job: Job) -> None:
         """Set uid, tasks and replicas. Visits all pods only if one of them has changed."""
+        self._has_policies = any((job.spec.policies, *(task.policies for task in job.spec.tasks)))
         replicas = {task.name: task.replicas for task in job.spec.tasks}
         if (job.metadata.uid, replicas) == (self._job_uid, self._replicas):
             return
@@ -86,11 +88,11 @@ class PodTracker:
         """Add or update a pod; return whether anything relevant has changed.
 
         *first_observed*: the pod was added with :meth:`add_created`, and the informer reports it
-        for the first time.
+        for the first time. For a job without policies that is no change.
         """
         self._resolve_unconfirmed_deletion(pod, now)
         old = self._pods.get(pod.uid)
-        if old == pod and not first_observed:
+        if old == pod and not (first_observed and self._has_policies):
             self._pods[pod.uid] = self._pods_by_state[self._state(pod)][pod.uid] = pod
             return False
         self._derive_events(None if first_observed else old, pod, now)

@@ -123,6 +123,10 @@ class ShardedQueue:
         if self.owned.owns(key):
             self.shard(key).add(key, low_priority=low_priority)
 
+    def include_changes(self, key: str) -> None:
+        """Forget adds of *key* while it is processed; for a reconciler that reads all state now."""
+        self.shard(key).include_changes(key)
+
     def add_after(self, key: str, seconds: float) -> None:
         """Add *key* after *seconds*; an earlier scheduled time wins."""
         if self.shutting_down or not self.owned.owns(key):

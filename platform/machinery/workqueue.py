@@ -87,6 +87,11 @@ class WorkQueue:
             self._release_drainers()
         return seconds
 
+    def include_changes(self, key: str) -> None:
+        """Forget adds of *key* in processing: it is processed with all changes up to now."""
+        if key in self._processing:
+            self._dirty.pop(key, None)
+
     def shut_down(self) -> None:
         """Ignore further adds; queued keys are still returned. Also ends a drain early."""
         self._close()

@@ -164,12 +164,23 @@ def test_created_pod_counts_until_its_expectation_expires() -> None:
 
 def test_first_observation_of_a_created_pod_causes_its_events() -> None:
     tracker = PodTracker()
-    tracker.set_job(job(task("t", 2)))
+    policies = [{"event": "PodPending", "action": "AbortJob", "timeout": "1m"}]
+    tracker.set_job(job(task("t", 2, policies=policies)))
     pending = pod_info(phase=PodPhase.PENDING)
     tracker.add_created(pending)
     assert events_of(tracker) == []
     assert tracker.update(pending, first_observed=True)
     assert events_of(tracker) == [(JobEvent.POD_PENDING, "j-t-0")]
+
+
+def test_first_observation_of_a_created_pod_is_no_change_without_policies() -> None:
+    tracker = PodTracker()
+    tracker.set_job(job(task("t", 2)))
+    pending = pod_info(phase=PodPhase.PENDING)
+    tracker.add_created(pending)
+    assert not tracker.update(pending, first_observed=True)
+    assert events_of(tracker) == []
+    assert tracker.update(pod_info(phase=PodPhase.RUNNING))
 
 
 def pod(**changes: object) -> Pod:

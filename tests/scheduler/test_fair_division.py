@@ -84,6 +84,11 @@ def test_weights_and_amounts_may_be_large() -> None:
         assert ours[1] == exact[1]
 
 
+def test_sums_that_exceed_64_bits_are_more_than_there_is() -> None:
+    queues: list[Queue] = [(1, [2**59, 0], [0, 0], [UNLIMITED] * 2)] * 16
+    assert [row[0] for row in _divided(queues, [2**59, 0])] == [2**55] * 16
+
+
 @settings(deadline=None)
 @given(
     st.lists(

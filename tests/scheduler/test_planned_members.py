@@ -5,7 +5,7 @@ import pytest
 from support.planned_gangs import START, PlanningWorld, created_pod, planned_gang, role
 from support.scheduler import node, pod, podgroup, queue
 
-from batholith.model.names import MEMBERS, PLAN
+from batholith.model.names import MEMBERS, PLAN, TASK_SPEC
 from batholith.model.placement import (
     GRACE_SECONDS,
     PLAN_SECONDS,
@@ -13,7 +13,14 @@ from batholith.model.placement import (
     decode_plan,
     hash_of,
 )
-from batholith.scheduler.state.core_types import Pod, Taint
+from batholith.scheduler.state.core_types import (
+    PersistentVolumeClaimVolumeSource,
+    Pod,
+    Taint,
+    Toleration,
+    Volume,
+)
+from batholith.scheduler.state.gangs import TaskStatus
 from batholith.scheduler.state.reservations import Purpose
 
 
@@ -51,6 +58,65 @@ def test_pods_replace_their_members(world: PlanningWorld) -> None:
     assert world.plan("j") is None  # removed with the new phase
     gang = world.cluster.gangs["ns/j-uid-j"]
     assert not any(task.planned for task in gang.tasks.values())
+
+
+def test_a_pod_takes_the_place_of_its_member_on_the_node(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 3), role("u", 2)))
+    world.settle()
+    matrix, gang = world.cluster.node_matrix, world.cluster.gangs["ns/j-uid-j"]
+    position, version = matrix.usage_changes.position, gang.version
+    world.create_planned("j")
+    assert matrix.usage_changes.position == position  # nothing left a node and came again
+    assert gang.version > version
+    assert not any(task.planned for task in gang.tasks.values())
+    for role_name, count in {"t": 3, "u": 2}.items():
+        assert gang.role_counts(role_name)[TaskStatus.BOUND] == count
+    assert gang.counts[TaskStatus.BOUND] == gang.counts.valid == 5
+    world.cluster.task_table.validate([gang])
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["request", "role", "toleration", "priority", "terminating", "finished", "PVC"],
+)
+def test_a_pod_that_is_not_as_described_replaces_its_member(
+    world: PlanningWorld, change: str
+) -> None:
+    world.add(planned_gang("j", role("t", 2)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    requests = {"cpu": 2} if change == "request" else {}
+    created = created_pod("j", "t", 0, node=plan.nodes["t", 0], **requests)
+    meta, spec, status = created.metadata, created.spec, created.status
+    replace = msgspec.structs.replace
+    match change:
+        case "role":
+            meta = replace(meta, annotations=meta.annotations | {TASK_SPEC: "u"})
+        case "toleration":
+            spec = replace(spec, tolerations=(Toleration(key="k", operator="Exists"),))
+        case "priority":
+            spec = replace(spec, priority=7)
+        case "terminating":
+            meta = replace(meta, deletion_timestamp="2026-01-01T00:00:00Z")
+        case "finished":
+            status = replace(status, phase="Succeeded")
+        case "PVC":
+            claim = PersistentVolumeClaimVolumeSource(claim_name="c")
+            spec = replace(spec, volumes=(Volume(name="v", persistent_volume_claim=claim),))
+    world.upsert(replace(created, metadata=meta, spec=spec, status=status))
+    gang = world.cluster.gangs["ns/j-uid-j"]
+    world.cluster.task_table.validate([gang])
+    world.cluster.node_matrix.validate()
+    (task,) = (each for each in gang.tasks.values() if not each.planned)
+    assert task.role == ("u" if change == "role" else "t")
+    assert task.priority == (7 if change == "priority" else 1)
+    assert bool(task.pvcs) == (change == "PVC")
+    used = {"request": 3000, "finished": 1000}.get(change, 2000)
+    assert 8000 - world.idle("n1") - world.idle("n2") == used
+    world.remove(world.pod_objects[created.metadata.uid])
+    world.cluster.task_table.validate([gang])
+    assert all(each.planned for each in gang.tasks.values())
 
 
 def test_a_gang_that_does_not_fit_is_admitted_without_a_plan(world: PlanningWorld) -> None:

@@ -33,6 +33,10 @@ def divide(
     largest = np.maximum(total, guarantee.sum(axis=0))
     requested = np.minimum(requested, largest + 1)
     most = np.minimum(capability, requested)
+    wanted: Matrix = np.maximum(most, guarantee)
+    is_exact = len(weights) * int(largest.max(initial=0) + 1) <= _MAX_PRODUCT
+    if is_exact and (wanted.sum(axis=0) <= total).all():
+        return wanted  # the division would end with that, as there is enough for all
     scale = np.clip(_MAX_AMOUNT // (largest + 1), 1, _MAX_SCALE)
     subunits = _divide_subunits(
         weights, requested * scale, guarantee * scale, most * scale, total * scale

@@ -34,6 +34,7 @@ from .gangs import (
     positive_difference,
     sum_amounts,
     task_role,
+    task_status,
 )
 from .member_tasks import MemberTasks
 from .node_matrix import ChangeLog
@@ -48,8 +49,9 @@ from .resource_quotas import NamespaceQuotas
 from .resources import Amounts
 from .role_counts import RoleCounts
 from .task_table import TaskTable
-from .task_updates import is_stale_update, keep_evicting
+from .task_updates import is_stale_update, is_status_update, keep_evicting
 from .victim_columns import add_victim_columns
+from .victim_traits import VictimTraits, restarted_traits
 from .waiting import (
     PODGROUP,
     QUEUES,
@@ -142,11 +144,13 @@ class SchedulerCache(MemberTasks):
         """Add, update or delete a pod. An assumed placement is kept until the pod has its node."""
         uid = (new or old or Pod()).metadata.uid
         known = self._tasks.get(uid)
+        is_adopted = False
         if new is not None and known is None:
-            self.planned.observe_pod(self._gang_of(new), new)
+            is_adopted = self.planned.observe_pod(self._gang_of(new), new)
         elif new is None and known is not None:
             self.planned.observe_deleted(*known)
-        self._update_pod(old, new)
+        if not is_adopted:
+            self._update_pod(old, new)
         if new is not None and new.status.nominated_node_name and known is None:
             self.reservations.add_nominated(uid, new.status.nominated_node_name)
         if self.reservations:
@@ -161,7 +165,7 @@ class SchedulerCache(MemberTasks):
             return
         uid = new.metadata.uid
         known = self._tasks.get(uid)
-        if known and (is_stale_update(known[1], new) or self._update_in_place(*known, new)):
+        if known and (is_stale_update(known[1], new) or self._update_in_place(*known, old, new)):
             return
         gang = self._gang_of(new)
         if gang is None and not known and self._foreign_pods.update(new):
@@ -266,6 +270,28 @@ class SchedulerCache(MemberTasks):
         gang = self.gangs.get(key)
         if gang is not None:
             self.mark_changed(gang)
+
+    def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
+        """Let *pod* take the place of its *member* on a node; returns whether it can.
+
+        It can if it has arrived there as it was described.
+        """
+        eq_class = self.pod_classes.get(pod, self._traits(pod, gang))
+        if member.node != pod.spec.node_name or eq_class is not member.eq_class:
+            return False
+        task = self._new_task(pod, eq_class)
+        if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or task.role != member.role:
+            return False
+        self.pod_classes.unregister(member.uid)
+        self.pod_classes.register(pod, eq_class.traits)
+        task.node_index = member.node_index
+        gang.replace_task(member, task)
+        self.task_table.replace(member, task)
+        del self._tasks[member.uid]
+        self._tasks[task.uid] = (gang, task)
+        self._check_arrival(task.node_index)
+        self.mark_changed(gang)
+        return True
 
     # -- effects of a cycle --------------------------------------------------------------------
 
@@ -430,11 +456,14 @@ class SchedulerCache(MemberTasks):
             gang = self.gangs[key] = Gang(key, single=single)
         return gang
 
-    def _update_in_place(self, gang: Gang, task: Task, pod: Pod) -> bool:
+    def _update_in_place(self, gang: Gang, task: Task, old: Pod | None, pod: Pod) -> bool:
         """Apply an update that changes neither resources nor constraints, as most updates do.
 
         Returns whether *pod* is such an update.
         """
+        if task.node_index >= 0 and old is not None and is_status_update(old, pod):
+            traits = restarted_traits(task.traits, pod)
+            return self._update_on_node(gang, task, task_status(pod), traits)
         if self._gang_of(pod) is not gang:
             return False
         eq_class = self.pod_classes.get(pod, self._traits(pod, gang))
@@ -448,13 +477,21 @@ class SchedulerCache(MemberTasks):
             task.reported_condition = updated.reported_condition
             task.nominated_node = updated.nominated_node
             return True
-        if task.node != updated.node or not updated.status.on_node:
+        if task.node != updated.node:
             return False
-        task.pod_status = updated.status
-        if task.traits != updated.traits:
-            task.traits = updated.traits
+        return self._update_on_node(gang, task, updated.status, updated.traits)
+
+    def _update_on_node(
+        self, gang: Gang, task: Task, status: TaskStatus, traits: VictimTraits
+    ) -> bool:
+        """Set status and traits of a task by its pod, if that still uses its node."""
+        if not status.on_node:
+            return False
+        task.pod_status = status
+        if task.traits != traits:
+            task.traits = traits
             self.task_table.update_columns(task)
-        status = TaskStatus.RELEASING if task.evicting else updated.status
+        status = TaskStatus.RELEASING if task.evicting else status
         if status is not task.status:
             self._update_status(gang, task, status)
             self._mark_allocation_changed(gang)
@@ -545,11 +582,16 @@ class SchedulerCache(MemberTasks):
         self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
-        elif self.node_matrix.is_overcommitted(node_index):
+        else:
+            self._check_arrival(node_index)
+        return node_index
+
+    def _check_arrival(self, node_index: int) -> None:
+        """Note whether a node with a pod that has arrived is overcommitted."""
+        if self.node_matrix.is_overcommitted(node_index):
             self.planned.node_filled(node_index)
             if self._has_run:
                 self.overcommitted_nodes.add(node_index)
-        return node_index
 
     def _remove_from_node(
         self, node_index: int, eq_class: EquivalenceClass, *, releasing: bool
@@ -565,21 +607,26 @@ class SchedulerCache(MemberTasks):
 
     def _update_queue_sums(self, gang: Gang) -> None:
         """Replace the contribution of *gang* to the sums of its queue."""
-        before = self._queue_shares.pop(gang.key, None)
+        before, after = self._queue_shares.get(gang.key), None
+        if gang.podgroup is not None or gang.tasks:
+            priority, gang.priority = gang.priority, self._priority_classes.priority_of(gang)
+            queue = self.queue_of(gang)
+            after = QueueShare.of(gang, queue.name)
+            if after == before and gang.priority == priority:
+                return
+            self.task_table.update_gang(gang, queue.name)
         if before is not None:
             former = self.queue_named(before.queue_name)
             before.add_to(former, -1)
-            former.gangs.discard(gang.key)
-        is_deleted = gang.podgroup is None and not gang.tasks
-        queue = self.queue_of(gang)
-        if not is_deleted:
-            gang.priority = self._priority_classes.priority_of(gang)
-            share = self._queue_shares[gang.key] = QueueShare.of(gang, queue.name)
-            share.add_to(queue)
+            if after is None or after.queue_name != before.queue_name:
+                former.gangs.discard(gang.key)
+        if after is None:
+            self._queue_shares.pop(gang.key, None)
+        else:
+            self._queue_shares[gang.key] = after
+            after.add_to(queue)
             queue.gangs.add(gang.key)
-            self.task_table.update_gang(gang, queue.name)
-        share = QueueShare("") if is_deleted else self._queue_shares[gang.key]
-        self._record_changes(before or QueueShare(""), share)
+        self._record_changes(before or QueueShare(""), after or QueueShare(""))
 
     def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...model import names
 from ...model.pod import is_rejection
-from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
+from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
 from .diagnosis import Diagnosis
@@ -46,28 +46,28 @@ class TaskStatus(IntEnum):
     @property
     def on_node(self) -> bool:
         """Whether a task with this status uses resources of its node."""
-        return self in _ON_NODE_STATUSES
+        return _ON_NODE[self]
 
 
-_ON_NODE_STATUSES = frozenset(
-    {
-        TaskStatus.BINDING,
-        TaskStatus.BOUND,
-        TaskStatus.RUNNING,
-        TaskStatus.RELEASING,
-        TaskStatus.UNKNOWN,
-        TaskStatus.ALLOCATED,
-    }
-)
-_ALLOCATED_STATUSES = (
-    TaskStatus.BINDING,
-    TaskStatus.BOUND,
-    TaskStatus.RUNNING,
-    TaskStatus.ALLOCATED,
-)
-_COUNTED_STATUSES = frozenset((*_ALLOCATED_STATUSES, TaskStatus.PIPELINED))
-"""Statuses in which the request counts as allocated in gang and queue."""
-_STARTING_STATUSES = (TaskStatus.BINDING, TaskStatus.BOUND)
+# Members of an enumeration are looked up and hashed slowly.
+(
+    _PENDING,
+    _BINDING,
+    _BOUND,
+    _RUNNING,
+    _RELEASING,
+    _SUCCEEDED,
+    _FAILED,
+    _UNKNOWN,
+    _ALLOCATED,
+    _PIPELINED,
+) = TaskStatus
+_ON_NODE = [
+    status in (_BINDING, _BOUND, _RUNNING, _RELEASING, _UNKNOWN, _ALLOCATED)
+    for status in TaskStatus
+]
+_COUNTED = [status in (_BINDING, _BOUND, _RUNNING, _ALLOCATED, _PIPELINED) for status in TaskStatus]
+"""By status: whether the request counts as allocated in gang and queue."""
 
 
 class TaskCounts:
@@ -85,32 +85,33 @@ class TaskCounts:
     @property
     def allocated(self) -> int:
         """Tasks that are allocated on a node and not finished."""
-        return sum(self.by_status[status] for status in _ALLOCATED_STATUSES)
+        counts = self.by_status
+        return counts[_BINDING] + counts[_BOUND] + counts[_RUNNING] + counts[_ALLOCATED]
 
     @property
     def ready(self) -> int:
         """Tasks that count for the minimum of the gang: allocated or succeeded."""
-        return self.allocated + self.by_status[TaskStatus.SUCCEEDED]
+        return self.allocated + self.by_status[_SUCCEEDED]
 
     @property
     def waiting(self) -> int:
         """Tasks that are allocated on resources that are about to be free."""
-        return self.by_status[TaskStatus.PIPELINED]
+        return self.by_status[_PIPELINED]
 
     @property
     def valid(self) -> int:
         """Tasks that are ready, waiting or pending."""
-        return self.ready + self.waiting + self.by_status[TaskStatus.PENDING]
+        return self.ready + self.waiting + self.by_status[_PENDING]
 
     @property
     def completed(self) -> int:
         """Tasks that succeeded or failed."""
-        return self.by_status[TaskStatus.SUCCEEDED] + self.by_status[TaskStatus.FAILED]
+        return self.by_status[_SUCCEEDED] + self.by_status[_FAILED]
 
     @property
     def starting(self) -> int:
         """Tasks that are allocated and not running yet."""
-        return sum(self.by_status[status] for status in _STARTING_STATUSES)
+        return self.by_status[_BINDING] + self.by_status[_BOUND]
 
 
 class Task:
@@ -250,12 +251,27 @@ class QueueInfo:
 class Gang:
     """Tasks that are scheduled together."""
 
+    wait_group: Any = None
+    """The group in which it is parked, if it was rejected (``state.waiting``)."""
+    wait_order: tuple[object, ...] = ()
+    """Its order in the group."""
+    parked_version = -1
+    """Version of this gang when it was parked."""
+
     def __init__(self, key: str, *, single: bool = False) -> None:
         """Create a gang without tasks; a *single* one is a pod without a PodGroup."""
         self.key = key
         self.single = single
         self.namespace, _, self.name = key.rpartition("/")
         self.podgroup: PodGroup | None = None
+        self.min_member = 1 if single else 0
+        """Number of tasks that must be scheduled together."""
+        self.role_minima: dict[str, int] = {}
+        """Number of tasks of each role that must be scheduled together.
+
+        Minima that sum to more than that of the gang are ignored: the job controller writes them
+        for elastic jobs.
+        """
         self.phase = ""
         self.last_status = PodGroupStatus()
         """The PodGroup status that was last reported."""
@@ -294,12 +310,6 @@ class Gang:
         """Grows with every event that may change the result of an attempt."""
         self.planned_uid = ""
         """Uid of the PodGroup whose members were planned, or could not be."""
-        self.wait_group: Any = None
-        """The group in which it is parked, if it was rejected (``state.waiting``)."""
-        self.wait_order: tuple[object, ...] = ()
-        """Its order in the group."""
-        self.parked_version = -1
-        """Version of this gang when it was parked."""
 
     # -- requirements --------------------------------------------------------------------------
 
@@ -307,23 +317,6 @@ class Gang:
     def queue_name(self) -> str:
         """Queue of the PodGroup; empty for a single pod."""
         return self.podgroup.spec.queue if self.podgroup else ""
-
-    @property
-    def min_member(self) -> int:
-        """Number of tasks that must be scheduled together."""
-        if self.single:
-            return 1
-        return self.podgroup.spec.min_member if self.podgroup else 0
-
-    @property
-    def role_minima(self) -> dict[str, int]:
-        """Number of tasks of each role that must be scheduled together.
-
-        Minima that sum to more than that of the gang are ignored: the job controller writes them
-        for elastic jobs.
-        """
-        minima = self.podgroup.spec.min_task_member if self.podgroup else {}
-        return minima if self.min_member >= sum(minima.values()) else {}
 
     @property
     def created(self) -> str:
@@ -335,14 +328,16 @@ class Gang:
     @property
     def is_pending(self) -> bool:
         """Whether it is not admitted to its queue yet."""
-        return not self.single and self.phase in ("", PodGroupPhase.PENDING)
+        return self.phase in _NOT_ADMITTED and not self.single
 
     def is_ready(self) -> bool:
         """Return whether enough tasks are ready, in total and of each role."""
-        is_missing_role = any(
-            self.role_counts(role).ready < minimum for role, minimum in self.role_minima.items()
-        )
-        return self.counts.ready >= self.min_member and not is_missing_role
+        if self.counts.ready < self.min_member:
+            return False
+        for role, minimum in self.role_minima.items():
+            if self.role_counts(role).ready < minimum:
+                return False
+        return True
 
     def is_pipelined(self) -> bool:
         """Return whether it is ready once the resources that its tasks wait for are free.
@@ -371,7 +366,7 @@ class Gang:
         """Return whether all missing members are being deleted, or rejected by the kubelet, and no
         task is pending."""
         accounted = self.counts.allocated + self.counts.completed + self.releasing
-        has_pending = self.counts[TaskStatus.PENDING] > 0
+        has_pending = self.counts[_PENDING] > 0
         is_losing = self.releasing + self.rejected > 0
         return is_losing and not has_pending and accounted >= self.min_member
 
@@ -407,7 +402,7 @@ class Gang:
         task.gang = self
         self._add_to_counts(task, 1)
         self.rejected += task.rejected
-        self.version += task.status is TaskStatus.PENDING
+        self.version += task.status is _PENDING
 
     def remove_task(self, task: Task) -> None:
         """Remove *task*."""
@@ -415,6 +410,16 @@ class Gang:
         self._add_to_counts(task, -1)
         self.rejected -= task.rejected
         task.gang = None
+        self.version += 1
+
+    def replace_task(self, old: Task, new: Task) -> None:
+        """Replace *old*, a member, by its pod *new*, which has the same class, role and node."""
+        del self.tasks[old.uid]
+        self.tasks[new.uid] = new
+        new.gang, old.gang = self, None
+        for counts in (self.counts.by_status, self.counts_by_role[new.role].by_status):
+            counts[old.status] -= 1
+            counts[new.status] += 1
         self.version += 1
 
     def update_task_status(self, task: Task, status: TaskStatus) -> None:
@@ -438,13 +443,11 @@ class Gang:
             by_status[before] -= 1
             by_status[status] += 1
         self._update_releasing(tasks, (status is _RELEASING) - (before is _RELEASING))
-        if TaskStatus.PENDING in (before, status) and before is not status:
+        if _PENDING in (before, status) and before is not status:
             for task in tasks:
-                self._add_pending_to_counts(task, 1 if status is TaskStatus.PENDING else -1)
-        is_counted, was_counted = status in _COUNTED_STATUSES, before in _COUNTED_STATUSES
-        sign = (is_counted or status is TaskStatus.PENDING) - (
-            was_counted or before is TaskStatus.PENDING
-        )
+                self._add_pending_to_counts(task, 1 if status is _PENDING else -1)
+        is_counted, was_counted = _COUNTED[status], _COUNTED[before]
+        sign = (is_counted or status is _PENDING) - (was_counted or before is _PENDING)
         if sign:
             add_amounts(self.requested, eq_class.request, sign * count)
         if is_counted == was_counted:
@@ -475,12 +478,20 @@ class Gang:
             self.last_status = podgroup.status if podgroup else PodGroupStatus()
             self.diagnosis = None
         self.podgroup = podgroup
-        self.min_resources = amounts(podgroup.spec.min_resources) if podgroup else {}
         changed = not known or (
             before is not None and podgroup is not None and before.spec != podgroup.spec
         )
-        self.version += changed
+        if changed:
+            self._set_requirements(podgroup.spec if podgroup else PodGroupSpec())
+            self.version += 1
         return changed and before is not None
+
+    def _set_requirements(self, spec: PodGroupSpec) -> None:
+        self.min_resources = amounts(spec.min_resources)
+        if not self.single:
+            self.min_member = spec.min_member
+        minima = spec.min_task_member
+        self.role_minima = minima if self.min_member >= sum(minima.values()) else {}
 
     def _add_to_counts(self, task: Task, sign: int) -> None:
         status, request = task.status, task.eq_class.request
@@ -491,10 +502,10 @@ class Gang:
         role.by_status[status] += sign
         if status is _RELEASING and task.node:
             self.releasing += sign
-        if status in _COUNTED_STATUSES:
+        if _COUNTED[status]:
             add_amounts(self.allocated, request, sign)
             add_amounts(self.requested, request, sign)
-        elif status is TaskStatus.PENDING:
+        elif status is _PENDING:
             add_amounts(self.requested, request, sign)
             self._add_pending_to_counts(task, sign)
 
@@ -516,7 +527,7 @@ class Gang:
 
 
 _NO_TASKS = TaskCounts()
-_RELEASING = TaskStatus.RELEASING
+_NOT_ADMITTED = frozenset(("", PodGroupPhase.PENDING))
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 
@@ -569,15 +580,15 @@ def task_status(pod: Pod) -> TaskStatus:
     if phase in _FINISHED_STATUSES:
         return _FINISHED_STATUSES[phase]
     if pod.metadata.deletion_timestamp:
-        return TaskStatus.RELEASING
+        return _RELEASING
     if phase == "Running":
-        return TaskStatus.RUNNING
+        return _RUNNING
     if phase in ("Pending", ""):
-        return TaskStatus.BOUND if pod.spec.node_name else TaskStatus.PENDING
-    return TaskStatus.UNKNOWN
+        return _BOUND if pod.spec.node_name else _PENDING
+    return _UNKNOWN
 
 
-_FINISHED_STATUSES = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
+_FINISHED_STATUSES = {"Succeeded": _SUCCEEDED, "Failed": _FAILED}
 
 
 def _task_priority(pod: Pod) -> int:

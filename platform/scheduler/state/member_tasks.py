@@ -38,6 +38,11 @@ class MemberTasks(ChangeRecord, ABC):
         self.set_task_statuses(gang, (task,), TaskStatus.BINDING)
         self._mark_allocation_changed(gang)
 
+    @abstractmethod
+    def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
+        """Let *pod* take the place of its *member* on a node; returns whether it can."""
+        ...
+
     def remove_member(self, task: Task) -> None:
         """Remove a member that has become a pod, or will not."""
         if task.gang is not None:

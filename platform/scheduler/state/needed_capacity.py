@@ -95,9 +95,12 @@ class NeededCapacity:
         if usage is None or nodes is None:
             columns = np.arange(available.shape[1])
         else:
-            columns = np.unique(np.array([*usage, *nodes], np.int64))
+            columns = np.array(sorted({*usage, *nodes}), np.int64)
         before, after = self._seen[:, columns], available[:, columns]
-        before[:, np.isin(columns, np.arange(available.shape[1]) if nodes is None else nodes)] = -1
+        if nodes is None:
+            before[:] = -1
+        elif nodes:
+            before[:, np.isin(columns, nodes)] = -1
         grown: BoolVector = np.any(after > before, axis=0)
         self._seen[:, columns] = after
         if not self._classes:

@@ -257,10 +257,13 @@ class PlannedMembers:
             known.unseen[task.name] = task
         heapq.heappush(self._due, (known.until + GRACE_SECONDS, gang.key))
 
-    def observe_pod(self, gang: Gang | None, pod: Pod) -> None:
-        """Note that *pod*, maybe of *gang*, has arrived; to be called before it is added."""
+    def observe_pod(self, gang: Gang | None, pod: Pod) -> bool:
+        """Note that *pod*, maybe of *gang*, has arrived; to be called before it is added.
+
+        Returns whether it has taken the place of its member, so that it is not to be added.
+        """
         if gang is None:
-            return
+            return False
         name = pod.metadata.name
         if self._possible_by_owner:
             for uid in list(self._possible_by_owner.get((gang.key, name), ())):
@@ -268,15 +271,18 @@ class PlannedMembers:
         known = self._gangs.get(gang.key)
         task = known.unseen.pop(name, None) if known is not None else None
         if known is None or task is None:
-            return
+            return False
         is_placed = task.status is TaskStatus.BINDING
         node_index, was_lost = task.node_index, name in known.lost
         known.lost.discard(name)
-        self._cache.remove_member(task)
+        is_adopted = is_placed and self._cache.adopt_member(gang, task, pod)
+        if not is_adopted:
+            self._cache.remove_member(task)
         known.has_progress = True
         self._progressed[gang.key] = known
         if is_placed and not was_lost and not pod.spec.node_name:
             self._unplaced.setdefault(gang.key, (gang, {}))[1][pod.metadata.uid] = node_index
+        return is_adopted
 
     def observe_deleted(self, gang: Gang, task: Task) -> None:
         """Note that the pod of *task* is deleted; to be called before the task is removed."""

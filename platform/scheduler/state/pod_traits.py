@@ -19,6 +19,7 @@ TOPOLOGY_ANNOTATIONS = (
 )
 """Annotations of a PodGroup whose tasks belong together or apart."""
 
+_TOPOLOGY = frozenset(TOPOLOGY_ANNOTATIONS)
 _TRUE = ("true", "True", "TRUE", "t", "T", "1")
 
 
@@ -93,9 +94,7 @@ class QueueAffinities:
 
 def has_topology(podgroup: PodGroup | None) -> bool:
     """Return whether tasks of a PodGroup belong together or apart."""
-    return podgroup is not None and any(
-        name in podgroup.metadata.annotations for name in TOPOLOGY_ANNOTATIONS
-    )
+    return podgroup is not None and not _TOPOLOGY.isdisjoint(podgroup.metadata.annotations)
 
 
 def is_preemptable_gang(podgroup: PodGroup | None) -> bool:

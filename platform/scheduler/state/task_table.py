@@ -162,6 +162,15 @@ class TaskTable:
         self._free_slots.append(slot)
         task.slot = -1
 
+    def replace(self, old: Task, new: Task) -> None:
+        """Replace *old* by *new*, which has the same gang, class and node."""
+        self._leave(old)
+        slot, new.slot, old.slot = old.slot, old.slot, -1
+        self.tasks[slot] = new
+        self.priority[slot] = new.priority
+        self.update_columns(new)
+        self.update((new,))
+
     def update(self, tasks: Sequence[Task]) -> None:
         """Copy status and node of *tasks*, which have the same status."""
         if not tasks:

@@ -10,6 +10,17 @@ def keep_evicting(task: Task) -> None:
         task.evicting, task.status = True, TaskStatus.RELEASING
 
 
+def is_status_update(old: Pod, new: Pod) -> bool:
+    """Return whether two versions of a pod differ in status and version only."""
+    before, after = old.metadata, new.metadata
+    return (
+        old.spec == new.spec
+        and before.labels == after.labels
+        and before.annotations == after.annotations
+        and before.deletion_timestamp == after.deletion_timestamp
+    )
+
+
 def is_stale_update(task: Task, pod: Pod) -> bool:
     """Return whether *pod* is a version from before the placement of *task*."""
     unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp

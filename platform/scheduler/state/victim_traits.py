@@ -58,6 +58,11 @@ def victim_traits(pod: Pod) -> VictimTraits:
     )
 
 
+def restarted_traits(traits: VictimTraits, pod: Pod) -> VictimTraits:
+    """Return the traits of *pod*, of which only the status has changed since it had *traits*."""
+    return traits if traits.started == _started(pod) else victim_traits(pod)
+
+
 def _started(pod: Pod) -> int:
     if not pod.spec.node_name:
         return 0
