@@ -31,7 +31,7 @@ class JobSettings:
     max_status_delay: float = 30.0
     """Maximum of that delay under load, when the next transition mostly writes the counts."""
 
-    max_first_status_delay: float = 5.0
+    max_first_status_delay: float = 10.0
     """Maximum seconds, under load, for which the phase Pending of a new job is not written: within
     them most jobs that fit are Running, which is then their first status."""
 

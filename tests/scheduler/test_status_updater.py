@@ -55,6 +55,56 @@ async def test_phases_are_written_at_once_and_counts_later_in_a_busy_cluster(
         await asyncio.wait([writing])
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_under_load_running_is_written_with_the_count_of_the_minimum(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0, running_max=1000.0)
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        updater = StatusUpdater(
+            client, recorder=None, clock=SystemClock(), write_intervals=intervals
+        )
+        api.put(PODGROUPS, "g", spec={"minMember": 2})
+        podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+        writing = asyncio.create_task(updater.run())
+
+        def phase() -> str:
+            found: str = api.objects(PODGROUPS)["d/g"].get("status", {}).get("phase", "")
+            return found
+
+        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Inqueue")))
+        await wait_for(lambda: phase() == "Inqueue")
+        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running", running=1)))
+        if busy:
+            await asyncio.sleep(0.1)  # a write without delay would be done by now
+            assert phase() == "Inqueue"
+            updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running", running=2)))
+        await wait_for(lambda: phase() == "Running")
+        assert api.objects(PODGROUPS)["d/g"]["status"]["running"] == (2 if busy else 1)
+        assert api.count("PATCH") == 2
+        writing.cancel()
+        await asyncio.wait([writing])
+
+
+async def test_under_load_running_is_written_within_its_maximum_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
+    intervals = WriteIntervals(podgroup_max=1000.0, running_max=0.1)
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
+        updater = StatusUpdater(
+            client, recorder=None, clock=SystemClock(), write_intervals=intervals
+        )
+        api.put(PODGROUPS, "g", spec={"minMember": 2}, status={"phase": "Inqueue"})
+        podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+        writing = asyncio.create_task(updater.run())
+        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running", running=1)))
+        await wait_for(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
+        writing.cancel()
+        await asyncio.wait([writing])
+
+
 async def test_scheduled_condition_is_written_with_the_next_phase() -> None:
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
