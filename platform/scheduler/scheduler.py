@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=HasMeta)
 
-_BATCH_DELAY = 0.02
+_BATCH_DELAY = 0.05
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
 
