@@ -443,6 +443,7 @@ class Scheduler:
             time=time,
             busy=busy,
             interrupted=lambda: self._clock.monotonic() - now > self._settings.max_cycle_seconds,
+            prepared=True,
         )
         if self._cycle_runner.tasks_to_try(time=time, at_most=at_most) > at_most:
             return await asyncio.to_thread(run)

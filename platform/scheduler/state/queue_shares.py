@@ -20,6 +20,10 @@ class QueueShare:
     settled: Amounts = field(default_factory=dict)
     """What was allocated at the last refresh."""
 
+    def demand(self) -> tuple[Amounts, ...]:
+        """Return all that counts against a limit of the queue."""
+        return self.settled, self.reserved, self.elastic, self.ungated
+
     def admitted(self) -> Amounts:
         """Return what is allocated or still needed."""
         return sum_amounts((self.settled, self.reserved))
