@@ -95,16 +95,18 @@ class CycleRunner:
         time: float | None = None,
         busy: bool = False,
         interrupted: Callable[[], bool] | None = None,
+        prepared: bool = False,
     ) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
         *now* is a reading of a monotonic clock, *time* the Unix time, by default that of the last
         cycle or *now*. *busy* is true if the cluster changes at a high rate, so that members of
         a new gang may arrive slowly. If *interrupted* returns true, the rest is left to the next
-        cycle.
+        cycle. *prepared* is whether :meth:`tasks_to_try` was called for this cycle.
         """
         with self._cache.cycle():
-            self._prepare(max(now, self._cache.cycle_time) if time is None else time)
+            if not prepared:
+                self._prepare(max(now, self._cache.cycle_time) if time is None else time)
             session = self._run_actions(now, interrupted)
             changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:

@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=HasMeta)
 
-_BATCH_DELAY = 0.02
+_BATCH_DELAY = 0.05
 """Seconds for which events are collected before a cycle while the change rate is high, so that one
 cycle handles several."""
 
@@ -444,6 +444,7 @@ class Scheduler:
             time=time,
             busy=busy,
             interrupted=lambda: self._clock.monotonic() - now > self._settings.max_cycle_seconds,
+            prepared=True,
         )
         if self._cycle_runner.tasks_to_try(time=time, at_most=at_most) > at_most:
             return await asyncio.to_thread(run)

@@ -1,7 +1,7 @@
 """Whether the minimum of a gang is bound, or was once. Pure functions."""
 
 from ...model.podgroup import PodGroupPhase
-from ..state.gangs import Gang, TaskCounts, TaskStatus
+from ..state.gangs import Gang, TaskStatus
 
 SCHEDULED = "Scheduled"
 """Condition of PodGroups: written once all bindings of the minimum are confirmed, never removed."""
@@ -13,8 +13,10 @@ STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.CO
 def is_complete(gang: Gang) -> bool:
     """Return whether the minimum is bound, in total and of each role; bindings in progress do not
     count."""
-    return _bound(gang.counts) >= gang.min_member and all(
-        _bound(gang.role_counts(role)) >= minimum for role, minimum in gang.role_minima.items()
+    if gang.counts.bound < gang.min_member:
+        return False
+    return all(
+        gang.role_counts(role).bound >= minimum for role, minimum in gang.role_minima.items()
     )
 
 
@@ -29,8 +31,3 @@ def was_complete(gang: Gang) -> bool:
 def has_bound_tasks(gang: Gang) -> bool:
     """Return whether tasks are bound; bindings in progress do not count."""
     return bool(gang.counts[TaskStatus.BOUND] or gang.counts[TaskStatus.RUNNING])
-
-
-def _bound(counts: TaskCounts) -> int:
-    confirmed = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
-    return sum(counts[status] for status in confirmed)

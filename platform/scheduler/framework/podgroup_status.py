@@ -36,7 +36,6 @@ CONDITION_INTERVAL = 1.0
 """Seconds between two reports that include the conditions of a gang's pods."""
 
 _MISSING_MEMBER_REASONS = (NOT_ENOUGH_TASKS, NOT_ENOUGH_PODS_OF_TASK, SCHEDULING_GATED)
-_PLACED_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def next_phase(gang: Gang) -> str:
     # A gang that never was complete has not started: policies of its job do not react to it.
     if counts[TaskStatus.RUNNING] and has_missing and (is_started or was_complete(gang)):
         return PodGroupPhase.UNKNOWN
-    count = sum(counts[status] for status in _PLACED_STATUSES) - gang.rejected
+    count = counts.bound + counts[TaskStatus.FAILED] - gang.rejected
     count += counts[TaskStatus.BINDING] if is_started else 0
     least = max(gang.min_member, 1)
     if count >= least:
@@ -286,9 +285,9 @@ def condition_key(condition: PodGroupCondition) -> tuple[str, str, str, str]:
 
 def is_equal_status(left: PodGroupStatus, right: PodGroupStatus) -> bool:
     """Return whether two statuses are equal but for times."""
-    return _without_times(left) == _without_times(right)
-
-
-def _without_times(status: PodGroupStatus) -> tuple[object, ...]:
-    conditions = [condition_key(each) for each in status.conditions]
-    return status.phase, conditions, status.running, status.succeeded, status.failed
+    counts = left.running, left.succeeded, left.failed
+    return (
+        left.phase == right.phase
+        and counts == (right.running, right.succeeded, right.failed)
+        and list(map(condition_key, left.conditions)) == list(map(condition_key, right.conditions))
+    )

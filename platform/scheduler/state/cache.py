@@ -282,8 +282,10 @@ class SchedulerCache(MemberTasks):
         task = self._new_task(pod, eq_class)
         if task.status not in (TaskStatus.BOUND, TaskStatus.RUNNING) or task.role != member.role:
             return False
+        if task.pvcs:
+            return False  # they are to be followed
         self.pod_classes.unregister(member.uid)
-        self.pod_classes.register(pod, eq_class.traits)
+        self.pod_classes.register_like(pod, eq_class)
         task.node_index = member.node_index
         gang.replace_task(member, task)
         self.task_table.replace(member, task)
@@ -630,15 +632,16 @@ class SchedulerCache(MemberTasks):
 
     def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
         """Record and publish how the sums of queues have changed."""
-        if before == after:
-            return
         names_of_queues = {before.queue_name, after.queue_name} - {""}
         for name in names_of_queues:
             self.queue_changes.add(name)
         if (before.queue_name, before.settled) != (after.queue_name, after.settled):
             self._changed_queues.update(names_of_queues)
-        add_amounts(self.reserved, before.reserved, -1)
-        add_amounts(self.reserved, after.reserved)
+        if before.reserved != after.reserved:
+            add_amounts(self.reserved, before.reserved, -1)
+            add_amounts(self.reserved, after.reserved)
+        if before.demand() == after.demand() and before.queue_name == after.queue_name:
+            return
         if positive_difference(before.admitted(), after.admitted()):
             self.waiting.publish(RESERVED)
         if before.queue_name and before.is_reduced_to(after):

@@ -109,6 +109,12 @@ class TaskCounts:
         return self.by_status[_SUCCEEDED] + self.by_status[_FAILED]
 
     @property
+    def bound(self) -> int:
+        """Tasks whose binding is confirmed and that are not lost: bound, running or succeeded."""
+        counts = self.by_status
+        return counts[_BOUND] + counts[_RUNNING] + counts[_SUCCEEDED]
+
+    @property
     def starting(self) -> int:
         """Tasks that are allocated and not running yet."""
         return self.by_status[_BINDING] + self.by_status[_BOUND]

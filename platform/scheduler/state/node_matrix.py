@@ -268,7 +268,7 @@ class NodeMatrix:
 
     def is_overcommitted(self, node_index: int) -> bool:
         """Return whether the pods of a node request more than it has."""
-        return bool(self.alive[node_index]) and bool((self.idle[:, node_index] < 0).any())
+        return bool(self.alive[node_index]) and bool(self.idle[:, node_index].min() < 0)
 
     def available(self, node_indexes: IntVector | None = None) -> Matrix:
         """Return what is idle and not promised to waiting pods; not to be changed."""

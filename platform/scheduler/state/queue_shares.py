@@ -20,6 +20,10 @@ class QueueShare:
     settled: Amounts = field(default_factory=dict)
     """What was allocated at the last refresh."""
 
+    def demand(self) -> tuple[Amounts, ...]:
+        """Return all that counts against a limit of the queue."""
+        return self.settled, self.reserved, self.elastic, self.ungated
+
     def admitted(self) -> Amounts:
         """Return what is allocated or still needed."""
         return sum_amounts((self.settled, self.reserved))
@@ -48,11 +52,16 @@ class QueueShare:
 
     def add_to(self, queue: QueueInfo, sign: int = 1) -> None:
         """Add this to the sums of *queue*, or subtract it with *sign* -1."""
-        add_amounts(queue.allocated, self.allocated, sign)
-        add_amounts(queue.requested, self.requested, sign)
-        add_amounts(queue.reserved, self.reserved, sign)
-        add_amounts(queue.elastic, self.elastic, sign)
-        add_amounts(queue.ungated, self.ungated, sign)
+        if self.allocated:
+            add_amounts(queue.allocated, self.allocated, sign)
+        if self.requested:
+            add_amounts(queue.requested, self.requested, sign)
+        if self.reserved:
+            add_amounts(queue.reserved, self.reserved, sign)
+        if self.elastic:
+            add_amounts(queue.elastic, self.elastic, sign)
+        if self.ungated:
+            add_amounts(queue.ungated, self.ungated, sign)
 
     def is_reduced_to(self, after: "QueueShare") -> bool:
         """Return whether the queue has more capacity once *after* replaces this."""

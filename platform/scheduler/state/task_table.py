@@ -21,6 +21,9 @@ FREE = -1
 """Status of a free slot."""
 
 _INITIAL_SLOTS = 64
+_MIN_BATCH = 16
+"""Number of tasks from which assigning lists to arrays is faster than assigning one by one."""
+
 _NO_TASKS: dict[str, Task] = {}
 
 
@@ -176,10 +179,15 @@ class TaskTable:
         if not tasks:
             return
         status = tasks[0].status
-        slots = [task.slot for task in tasks]
-        self.status[slots] = status
         on_node = status.on_node
-        self.node[slots] = [task.node_index if on_node else -1 for task in tasks]
+        if len(tasks) < _MIN_BATCH:
+            for task in tasks:
+                self.status[task.slot] = status
+                self.node[task.slot] = task.node_index if on_node else -1
+        else:
+            slots = [task.slot for task in tasks]
+            self.status[slots] = status
+            self.node[slots] = [task.node_index if on_node else -1 for task in tasks]
         for task in tasks:
             if task.table_node >= 0 and not (on_node and task.table_node == task.node_index):
                 self._leave(task)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...model import durations, times
 from .core_types import Pod
@@ -74,6 +75,7 @@ def _started(pod: Pod) -> int:
     return _unix_time(pod.status.start_time or pod.metadata.creation_timestamp or "")
 
 
+@lru_cache(maxsize=4096)
 def _unix_time(text: str) -> int:
     try:
         return int(times.parse(text).timestamp())

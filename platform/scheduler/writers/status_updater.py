@@ -139,6 +139,8 @@ class _QueueState:
     version: str
     uid: str
     written_at: float = float("-inf")
+    is_scheduled: bool = False
+    """Whether a write is due already."""
 
 
 class _WrittenObject(ApiStruct, frozen=True):
@@ -237,7 +239,8 @@ class StatusUpdater:
             self._schedule_queue(meta.name, state)
 
     def _schedule_queue(self, name: str, state: _QueueState) -> None:
-        if _desired(state) != state.observed:
+        if not state.is_scheduled and _desired(state) != state.observed:
+            state.is_scheduled = True
             self._schedule(_QUEUE_PREFIX + name, state.written_at, self._write_intervals.queue)
 
     def forget_pod(self, uid: str) -> None:
@@ -449,7 +452,10 @@ class StatusUpdater:
 
     async def _write_queue(self, name: str) -> None:
         state = self._queues.get(name)
-        if state is None or _desired(state) == state.observed:
+        if state is None:
+            return
+        state.is_scheduled = False
+        if _desired(state) == state.observed:
             return
         desired = _desired(state)
         allocated = dict.fromkeys(state.observed, None) | desired
