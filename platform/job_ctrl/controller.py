@@ -400,7 +400,8 @@ class JobController:
         self._executor.confirm_transition(key, job, info)
         if info.first_sync:
             restore(job, info.pod_tracker, now=self._clock.monotonic())
-        self._remove_unobserved(key, info.pod_tracker)
+        if key in self._expectations:
+            self._remove_unobserved(key, info.pod_tracker)
         desired_state = self._desired_state(job, info)
         if desired_state is not info.desired_state:
             info.desired_state = desired_state
@@ -428,9 +429,8 @@ class JobController:
         info, podgroup = context.job_info, self._podgroup(context.job, context.job_info)
         meta = podgroup.metadata if podgroup is not None else ObjectMeta()
         now = self._clock.monotonic()
-        info.pod_tracker.refresh(
-            context.job.status.version, now=now, inputs=policy_inputs(context.job)
-        )
+        if info.pod_tracker.has_events:
+            info.pod_tracker.activate_events(now, inputs=policy_inputs(context.job))
         return JobView(
             job=context.job,
             pod_tracker=info.pod_tracker,

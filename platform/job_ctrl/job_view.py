@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
@@ -12,9 +13,12 @@ from .pod_info import PodCounts, PodInfo, PodReader
 from .restarts import CommandRef, RestartTarget, target_from_status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobView:
-    """One job and its objects, from the informers and from the controller's own last writes."""
+    """One job and its objects, from the informers and from the controller's own last writes.
+
+    Properties that a decision reads often are computed once.
+    """
 
     job: Job
     pod_tracker: PodReader
@@ -37,15 +41,12 @@ class JobView:
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """Errors of the last attempts, by reason."""
 
-    @property
+    @cached_property
     def phase(self) -> JobPhase:
         """Phase of the job; an unknown or empty one counts as Pending."""
-        try:
-            return JobPhase(self.job.status.state.phase)
-        except ValueError:
-            return JobPhase.PENDING
+        return _PHASES.get(self.job.status.state.phase, JobPhase.PENDING)
 
-    @property
+    @cached_property
     def total_replicas(self) -> int:
         """Number of desired pods."""
         return sum(task.replicas for task in self.job.spec.tasks)
@@ -65,7 +66,7 @@ class JobView:
         count, tasks = self.pod_tracker.index_count, self.job.spec.tasks
         return any(count(task.name) < task.replicas for task in tasks)
 
-    @property
+    @cached_property
     def unsatisfiable_reason(self) -> str:
         """Why ``minAvailable`` pods can never run again; empty if they can."""
         pods, minimum = self.pod_counts, self.job.spec.min_available
@@ -76,7 +77,7 @@ class JobView:
             f"only {left} of {self.total_replicas} pods can still run, and the gang needs {minimum}"
         )
 
-    @property
+    @cached_property
     def restart_target(self) -> RestartTarget:
         """What the current restart replaces; meaningless in phases other than Restarting."""
         return target_from_status(self.job.status)
@@ -100,10 +101,12 @@ class JobView:
             pods = (*self.pod_tracker.active(), *self.pod_tracker.finished())
             yield from (pod for pod in pods if pod.version == version and target.matches(pod))
 
-    @property
+    @cached_property
     def pod_counts(self) -> PodCounts:
         """Counts of the job's pods."""
         return self.pod_tracker.counts(self.job.status.version, keep_finished=self.keeps_finished)
 
+
+_PHASES = {phase.value: phase for phase in JobPhase}
 
 __all__ = ["CommandRef", "JobView"]

@@ -113,7 +113,7 @@ class PodCounts:
 
     def in_phase(self, phase: PodPhase) -> int:
         """Return the number of pods in *phase*."""
-        return sum(phases.get(phase, 0) for phases in self.tasks.values())
+        return sum([phases.get(phase, 0) for phases in self.tasks.values()])
 
     @property
     def finished(self) -> int:

@@ -65,8 +65,6 @@ class PodTracker:
         self._ready: Counter[tuple[int, str]] = Counter()
         self._restarts: Counter[tuple[int, str]] = Counter()
         self._events: DeferredItems[tuple[str, JobEvent], LifecycleEvent] = DeferredItems()
-        # Filled by refresh_counts(), because each decision reads the counts several times.
-        self._counts_cache: dict[tuple[int, bool], PodCounts] = {}
 
     # Changes that the informers report.
 
@@ -196,13 +194,9 @@ class PodTracker:
             if self._events.get(event.key) == event:
                 self._events.defer(event.key, until=until, inputs=inputs)
 
-    def refresh(self, version: int, *, now: float, inputs: object) -> None:
-        """Prepare the reads of a decision: activate due events, cache the counts of *version*."""
+    def activate_events(self, now: float, *, inputs: object) -> None:
+        """Activate the deferred events that are due at *now*, so that a decision finds them."""
         self._events.activate_due(now, inputs=inputs)
-        for keep_finished in (True, False):
-            if (version, keep_finished) not in self._counts_cache:
-                counts = self._count(version, keep_finished)
-                self._counts_cache[version, keep_finished] = counts
 
     # Reads; see PodReader.
 
@@ -211,10 +205,6 @@ class PodTracker:
 
         All other pods will be deleted, so they count as terminating.
         """
-        cached = self._counts_cache.get((version, keep_finished))
-        return self._count(version, keep_finished) if cached is None else cached
-
-    def _count(self, version: int, keep_finished: bool) -> PodCounts:
         tasks: defaultdict[str, dict[str, int]] = defaultdict(dict)
         terminating = len(self._pods_by_state[PodState.TERMINATING]) + len(
             self._pods_by_state[PodState.EXCESS]
@@ -354,7 +344,6 @@ class PodTracker:
         return PodState.FINISHED if pod.phase in FINISHED else PodState.ACTIVE
 
     def _add_pod(self, pod: PodInfo) -> None:
-        self._counts_cache.clear()
         state = self._state(pod)
         self._pods_by_state[state][pod.uid] = pod
         self._uid_by_index[pod.task, pod.index] = pod.uid
@@ -365,7 +354,6 @@ class PodTracker:
             self._add_ready_and_restarts(pod, 1)
 
     def _remove_pod(self, pod: PodInfo) -> None:
-        self._counts_cache.clear()
         state = self._state(pod)
         del self._pods_by_state[state][pod.uid]
         self._uid_by_index.pop((pod.task, pod.index), None)
