@@ -21,7 +21,7 @@ from support.rbac import (
     used_permissions,
 )
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
-from support.replicas import Replica
+from support.replicas import FAST_ELECTION, ElectionTiming, Replica
 from support.shard_audit import (
     current_holders,
     imbalance,
@@ -36,8 +36,8 @@ from batholith.model.names import LEASES
 pytestmark = pytest.mark.timeout(3000)  # for a loaded machine
 
 SHARDS = 8
-SUSPENDED = 10.0
-"""Seconds; longer than a Lease."""
+BUSY = ElectionTiming(lease=12, renew=9, retry=1.5)
+"""For minutes with few seconds of processor time per replica."""
 
 
 def running(s: ChaosCluster) -> list[Replica]:
@@ -63,21 +63,21 @@ async def wait_balanced(s: ChaosCluster) -> None:
     await eventually(is_balanced, lambda: "fair shares of the shards", seconds=200)
 
 
-async def suspend(replica: Replica) -> None:
+async def suspend(replica: Replica, lease: float) -> None:
     """Stop it for longer than its Leases are valid; it exits when it is resumed."""
     replica.suspend()
-    await asyncio.sleep(SUSPENDED)
+    await asyncio.sleep(lease + 2)
     replica.resume()
     assert await replica.wait_exit() == 1
     assert "lost lease" in replica.log_text()
 
 
-async def kill(replica: Replica) -> None:
+async def kill(replica: Replica, _: float) -> None:
     replica.kill()
     assert await replica.wait_exit() == -9
 
 
-async def terminate(replica: Replica) -> None:
+async def terminate(replica: Replica, _: float) -> None:
     replica.terminate()
     assert await replica.wait_exit() == 0
 
@@ -86,21 +86,30 @@ FAULTS = (kill, suspend, terminate)
 
 
 @pytest.mark.parametrize(
-    ("jobs", "steps"), [(40, 3), pytest.param(2000, 40, marks=pytest.mark.soak)]
+    ("jobs", "steps", "election"),
+    [(40, 3, FAST_ELECTION), pytest.param(2000, 40, BUSY, marks=pytest.mark.soak)],
+    ids=["40 jobs", "2000 jobs"],
 )
-async def test_replicas_with_shards_under_chaos(tmp_path: Path, jobs: int, steps: int) -> None:
+async def test_replicas_with_shards_under_chaos(
+    tmp_path: Path, jobs: int, steps: int, election: ElectionTiming
+) -> None:
     rng = random.Random(jobs)
     load = expected_jobs(jobs)
     ended: list[Replica] = []
     async with (
-        chaos_cluster(tmp_path, workload=load, controller_flags=[f"--shards={SHARDS}"]) as s,
+        chaos_cluster(
+            tmp_path,
+            election=election,
+            workload=load,
+            controller_flags=[f"--shards={SHARDS}"],
+        ) as s,
         s.running_replicas(),
     ):
         for step in range(steps):
             await s.job_load.wait_finished((step + 1) * jobs // (steps + 1) // 2)
             replica = rng.choice(await wait_holders(s))
             ended.append(replica)
-            await FAULTS[step % len(FAULTS)](replica)
+            await FAULTS[step % len(FAULTS)](replica, election.lease)
         await s.check_jobs()
         await wait_balanced(s)
         requests = s.audit_log.requests()
