@@ -46,13 +46,15 @@ def running(s: ChaosCluster) -> list[Replica]:
 
 async def wait_holders(s: ChaosCluster) -> list[Replica]:
     """Wait for running replicas that hold shards; return them."""
+    found: list[Replica] = []
 
-    def holders() -> list[Replica]:
+    def has_holders() -> bool:
         users = current_holders(s.audit_log.requests(), SHARDS)
-        return [each for each in running(s) if each.user in users]
+        found[:] = [each for each in running(s) if each.user in users]
+        return bool(found)
 
-    await eventually(holders, lambda: "a replica that holds shards", seconds=200)
-    return holders()
+    await eventually(has_holders, lambda: "a replica that holds shards", seconds=200)
+    return found
 
 
 async def wait_balanced(s: ChaosCluster) -> None:
