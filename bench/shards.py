@@ -1,4 +1,6 @@
-"""Measure controllers whose replicas share shards: ``python -m bench.shards [--pods N]``.
+"""Measure controllers whose replicas share shards.
+
+``python -m bench.shards [--pods N] [--replicas N ...]``
 
 On a real kube-apiserver: one, two and four replicas with twelve shards and the same jobs. CPU
 and memory of each replica, and what all of them write. One replica without shards is the reference.
@@ -7,6 +9,7 @@ and memory of each replica, and what all of them write. One replica without shar
 import argparse
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import uvloop
@@ -102,12 +105,12 @@ def _cells(values: list[float], form: str) -> str:
     return ", ".join(format(value, form) for value in values)
 
 
-async def run(pods: int) -> None:
+async def run(pods: int, replica_counts: Sequence[int]) -> None:
     """Print a table in Markdown."""
     print("| jobs x pods | replicas | all running | CPU s of each | MiB of each | writes |")
     print("| --- | --- | ---: | --- | --- | ---: |")
     for jobs, size in ((max(1, pods // 500), min(pods, 500)), (pods, 1)):
-        for replicas in REPLICAS:
+        for replicas in replica_counts:
             result = await measure(replicas, jobs, size)
             shown = str(replicas) if replicas else "1, no shards"
             cells = [
@@ -125,7 +128,9 @@ def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.shards")
     parser.add_argument("--pods", type=int, default=3000)
-    uvloop.run(run(parser.parse_args().pods))
+    parser.add_argument("--replicas", type=int, nargs="+", default=REPLICAS, metavar="N")
+    arguments = parser.parse_args()
+    uvloop.run(run(arguments.pods, arguments.replicas))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .controller_builder import Builder, ControllerInputs, SharedMetrics
+from .controller_builder import Builder, ControllerInputs, SharedMetrics, import_controllers
 from .flag_groups import FlagError
 from .leader_election import LeaderElectionRunnable, election_client
 from .manager import ComponentExitedError, new_client
@@ -66,6 +66,7 @@ async def run_with_shards(
         new_client(cluster, "controllers", metrics=telemetry.client_metrics) as client,
     ):
         recorder = EventRecorder(client, component="vc-controller-manager")
+        import_controllers(inputs.enabled)
         shards = _Shards(inputs, client, recorder, config.shards)
         leases = ShardLeases(
             electing,

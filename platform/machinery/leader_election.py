@@ -47,11 +47,8 @@ JITTER_FACTOR = 1.2
 RELEASE_TIMEOUT = 1.5
 """Seconds for the release of the Lease; after that it is left to expire."""
 
-SHARED_RETRIES = 10
-"""Retries of one renewal of a shared Lease after conflicts."""
-
 SHARED_RETRY_DELAY = 0.1
-"""Maximum seconds before such a retry; random, so that the same ones do not meet again."""
+"""Maximum seconds before a retry after a conflict on a shared Lease."""
 
 HEALTH_TIMEOUT = 20.0
 """Seconds beyond the lease duration after which a leader that does not renew is unhealthy."""
@@ -93,8 +90,8 @@ class LeaderElectionConfig:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the Lease, set when it is created."""
     shared: bool = False
-    """Several processes hold the Lease under one identity: it is not released, and a conflict with
-    another one's renewal is retried at once."""
+    """Several processes hold the Lease under one identity: none releases it, and a renewal by one
+    of them is one for all that observe it."""
 
     def __post_init__(self) -> None:
         """Check that a leader stops before a candidate can acquire the lease.
@@ -185,6 +182,10 @@ class LeaderElector:
         )
         self._observed: Lease | None = None
         self._observed_at = -math.inf
+        self._observed_since = -math.inf
+        """When the request began that returned `_observed`."""
+        self._read_again = False
+        """Whether a renewal by another process was observed late, so that the next read is due."""
         self._renewed_at = -math.inf
         self._valid_until = -math.inf
         """Monotonic time until which this process is the leader; in the past while it is not."""
@@ -283,7 +284,8 @@ class LeaderElector:
 
     async def _renew(self) -> NoReturn:
         while True:
-            await self._wait(min(self._config.retry_period, self._remaining()))
+            delay = 0.0 if self._read_again else self._config.retry_period
+            await self._wait(min(delay, self._remaining()))
             if self._remaining() > 0:
                 try:
                     async with self._deadline(self._remaining()):
@@ -341,6 +343,8 @@ class LeaderElector:
         return held
 
     async def _acquire_or_renew(self) -> bool:
+        if self._config.shared:
+            return await self._acquire_or_renew_shared()
         if self.elected.is_set() and self._observed is not None:
             try:
                 await self._write(self._observed)
@@ -349,27 +353,53 @@ class LeaderElector:
                 self._metrics.slow_path.labels(self._config.name).inc()
             else:
                 return True
-        retries = SHARED_RETRIES if self._config.shared else 0
+        lease = await self._read()
+        if not self._is_available(lease):
+            return False
+        await self._write(lease)
+        return True
+
+    async def _acquire_or_renew_shared(self) -> bool:
+        """Read the Lease, and write it only if no other process has renewed it since the last read.
+
+        Otherwise processes would block each other: the update of a slow one would always conflict.
+        """
+        self._read_again = False
         while True:
+            previous, since = self._observed, self._observed_since
             lease = await self._read()
             if not self._is_available(lease):
                 return False
+            remaining = since + self._config.renew_deadline - self._clock.monotonic()
+            if remaining > 0 and self._is_renewed(previous, lease):
+                self._extend(since)
+                self._read_again = remaining < self._config.renew_deadline / 2
+                return True
             try:
                 await self._write(lease)
-            except ConflictError:
-                if not retries:
-                    raise
-                retries -= 1
+            except (ConflictError, AlreadyExistsError):
                 await self._clock.sleep(self._random() * SHARED_RETRY_DELAY)
             else:
                 return True
 
+    def _is_renewed(self, previous: Lease | None, lease: Lease | None) -> bool:
+        """Return whether *lease* was renewed after *previous* was read."""
+        return (
+            previous is not None
+            and lease is not None
+            and previous.metadata.uid == lease.metadata.uid
+            and previous.record.holder_identity == self._config.identity
+            and lease.record.holder_identity == self._config.identity
+            and previous.record.renew_time != lease.record.renew_time
+        )
+
     async def _read(self) -> Lease | None:
+        started = self._clock.monotonic()
         try:
             lease = await self._with_timeout(self._lock.get())
         except NotFoundError:
             return None
-        self._observe_record(lease)
+        self._observe_record(lease, started)
         return lease
 
     def _is_available(self, lease: Lease | None) -> bool:
@@ -395,11 +425,15 @@ class LeaderElector:
             written = await self._with_timeout(self._lock.create(record))
         else:
             written = await self._with_timeout(self._lock.update(lease, record))
-        self._observe_record(written)
+        self._observe_record(written, started)
+        self._extend(started)
+
+    def _extend(self, renewed_at: float) -> None:
+        """Extend the validity of the Lease, which was renewed at *renewed_at* or later."""
         if self.elected.is_set() and self._remaining() <= 0:
             self._lose("the renewal exceeded the renew deadline")
-        self._renewed_at = started
-        self._valid_until = started + self._config.renew_deadline
+        self._renewed_at = renewed_at
+        self._valid_until = renewed_at + self._config.renew_deadline
 
     def _new_record(self) -> LeaderElectionRecord:
         settings, now = self._config, self._clock.now()
@@ -415,12 +449,12 @@ class LeaderElector:
             transitions=0 if previous is None else previous.transitions + 1,
         )
 
-    def _observe_record(self, lease: Lease) -> None:
-        """Store *lease*, and the local time when its record changed."""
+    def _observe_record(self, lease: Lease, since: float = -math.inf) -> None:
+        """Store *lease*, read by a request that began at *since*, and when its record changed."""
         previous = self._observed
         if previous is None or lease.record != previous.record:
             self._observed_at = self._clock.monotonic()
-        self._observed = lease
+        self._observed, self._observed_since = lease, since
         if previous is not None and lease.record != previous.record and self._on_renewal:
             self._on_renewal(lease.record)
         if lease.record.holder_identity != self.holder:

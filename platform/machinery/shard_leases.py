@@ -28,6 +28,7 @@ from ..kube.client.client import Client
 from ..kube.client.lease import LeaderElectionRecord, WatchedLease
 from ..kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ..kube.informer.informer import Informer
+from ..model import times
 from ..model.names import LEASES
 from .clock import Clock
 from .leader_election import (
@@ -121,6 +122,8 @@ class _Observed:
 
     lease: WatchedLease
     changed_at: float
+    is_stale: bool
+    """Whether it had expired by the clocks of both sides when first observed, unchanged since."""
 
 
 @dataclass(slots=True)
@@ -297,14 +300,25 @@ class ShardLeases:
         else:
             known = self._state.leases.get(name)
             changed = known is None or known.lease.spec != new.spec
-            now = self._clock.monotonic()
-            changed_at = now if known is None or changed else known.changed_at
-            self._state.leases[name] = _Observed(new, changed_at)
+            if known is None or changed:
+                is_stale = known is None and self._has_expired(new)
+                known = _Observed(new, self._clock.monotonic(), is_stale)
+            self._state.leases[name] = replace(known, lease=new)
             for elector in self._shards:
                 if elector.lease_name == name:
                     elector.observe(new.lease)
         if old is None or new is None or old.spec.holder_identity != new.spec.holder_identity:
             self._wake.set()
+
+    def _has_expired(self, lease: WatchedLease) -> bool:
+        """Return whether a Lease has expired if the clocks of its holder and this replica agree."""
+        record = lease.lease.record
+        try:
+            renewed = times.parse(record.renew_time)
+        except times.TimeError:
+            return False
+        age = (self._clock.now() - renewed).total_seconds()
+        return age > (record.lease_duration or self._config.election.lease_duration)
 
     def _is_live(self, observed: _Observed) -> bool:
         record = observed.lease.lease.record
@@ -314,12 +328,16 @@ class ShardLeases:
         )
 
     def _members(self) -> set[str]:
-        """Return the identities of the live replicas, this one included."""
+        """Return the identities of the live replicas, this one included.
+
+        Those that died before this one started are none of them: their Leases are stale. If that
+        is wrong because clocks differ, it lasts until the next renewal.
+        """
         prefix = f"{self._config.election.name}-member-"
         found = {
             observed.lease.spec.holder_identity or ""
             for name, observed in self._state.leases.items()
-            if name.startswith(prefix) and self._is_live(observed)
+            if name.startswith(prefix) and not observed.is_stale and self._is_live(observed)
         }
         return found | {self._config.election.identity}
 

@@ -124,6 +124,59 @@ async def test_standby_waits_and_observes_the_holder(world: LeaseSimulation) -> 
     assert world.leaders == [leader]
 
 
+async def test_a_slow_process_keeps_a_lease_that_faster_ones_renew(world: LeaseSimulation) -> None:
+    """Each of its updates conflicts; the renewals that it reads are as good as its own."""
+    slow = world.add(group="group")
+    await world.clock.advance(1)
+    slow.network.request_delay = slow.network.response_delay = 1.1
+    for _ in range(3):
+        world.add(group="group", random=random.Random(1).random)
+        await world.clock.advance(0.7)
+    await world.clock.advance(120)
+    assert world.leaders == world.candidates
+
+
+async def test_processes_that_share_a_lease_write_it_about_once_per_retry_period(
+    world: LeaseSimulation,
+) -> None:
+    for number in range(8):
+        world.add(group="group")
+        await world.clock.advance(0.03 * number)
+    await world.clock.advance(10)
+    before = len(world.server.lease_history)
+    requests = sum(len(each.client.requests) for each in world.candidates)
+    await world.clock.advance(100)
+    assert 20 <= len(world.server.lease_history) - before <= 60
+    spent = sum(len(each.client.requests) for each in world.candidates) - requests
+    assert spent <= 8 * 50 + 2 * 60
+    assert world.leaders == world.candidates
+
+
+async def test_a_process_that_shares_a_lease_loses_it_without_a_connection(
+    world: LeaseSimulation,
+) -> None:
+    cut_off, other = world.add(group="group"), world.add(group="group")
+    await world.clock.advance(5)
+    cut_off.network.delivers_requests = False
+    await world.clock.advance(12.1)
+    assert "no renewal for 10 s" in await has_lost(cut_off)
+    assert world.leaders == [other]
+
+
+async def test_the_lease_of_a_dead_group_is_acquired_once_it_has_expired(
+    world: LeaseSimulation,
+) -> None:
+    group = [world.add(group="group") for _ in range(2)]
+    await world.clock.advance(5)
+    single = world.add()
+    await world.clock.advance(20)
+    assert world.leaders == group
+    for each in group:
+        each.kill()
+    await world.clock.advance(15 + RETRY + 2)
+    assert world.leaders == [single]
+
+
 async def test_identities_are_unique() -> None:
     """A leader restarted on its host must wait like any other candidate."""
     assert LeaderElectionConfig(name="x").identity != LeaderElectionConfig(name="x").identity
@@ -457,10 +510,16 @@ class ElectionMachine(RuleBasedStateMachine):
         return living[which % len(living)] if living else None
 
     @precondition(lambda self: sum(not each.ended for each in self.world.candidates) < 4)
-    @rule(rate=RATES, start=st.floats(0, 1e5), seed=st.integers(0, 99))
-    def add_candidate(self, rate: float, start: float, seed: int) -> None:
+    @rule(
+        rate=RATES,
+        start=st.floats(0, 1e5),
+        seed=st.integers(0, 99),
+        group=st.sampled_from(["", "group"]),
+    )
+    def add_candidate(self, rate: float, start: float, seed: int, group: str) -> None:
         async def add() -> None:
-            self.world.add(rate=rate, start=start, random=random.Random(seed).random)
+            jitter = random.Random(seed).random
+            self.world.add(rate=rate, start=start, random=jitter, group=group)
 
         self._run(add)
 

@@ -5,6 +5,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +19,13 @@ from batholith.machinery.leader_election import (
     LeaderElectionConfigError,
     LeaderElector,
 )
-from batholith.machinery.shard_leases import HeldShard, ShardConfig, ShardCountError, ShardLeases
+from batholith.machinery.shard_leases import (
+    GROUP_LABEL,
+    HeldShard,
+    ShardConfig,
+    ShardCountError,
+    ShardLeases,
+)
 from batholith.model.names import LEASES, NAMESPACES
 from batholith.testing import ApiServer, RequestMatcher
 
@@ -50,6 +57,7 @@ class Replica:
     """Seconds that work on a shard takes to end."""
     violations: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    clock: SystemClock = field(default_factory=SystemClock)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -57,7 +65,7 @@ class Replica:
             self.client,
             ShardConfig(shards=self.shards, election=election(self.identity)),
             self._work,
-            clock=SystemClock(),
+            clock=self.clock,
             on_lost=self.lost.append,
         )
         self.task = asyncio.create_task(self.leases.run(ready=self.ready))
@@ -98,10 +106,11 @@ class Group:
     replicas: list[Replica] = field(default_factory=list)
     everyone: list[Replica] = field(default_factory=list)
 
-    async def start(self, identity: str, *, shards: int = 8, finish_delay: float = 0.0) -> Replica:
+    async def start(self, identity: str, **options: Any) -> Replica:
+        """Start a replica with *options* of :class:`Replica`."""
         client = self.server.client(identity)
         await client.__aenter__()
-        replica = Replica(identity, client, self.working, shards=shards, finish_delay=finish_delay)
+        replica = Replica(identity, client, self.working, **options)
         self.replicas.append(replica)
         self.everyone.append(replica)
         return replica
@@ -178,13 +187,46 @@ async def test_the_shards_of_a_dead_replica_are_taken_over_once_its_leases_expir
     assert a.lost  # it would have exited
 
 
+async def test_replicas_that_died_before_a_new_one_started_get_no_part(group: Group) -> None:
+    """Their Leases remain for a while."""
+    config = ShardConfig(shards=8, election=election("a"))
+    for dead in ("a", "c"):
+        name = ShardConfig(shards=8, election=election(dead)).member_lease
+        group.server.put(
+            LEASES,
+            name,
+            namespace=NAMESPACE,
+            metadata={"labels": {GROUP_LABEL: config.election.name}},
+            spec={
+                "holderIdentity": dead,
+                "leaseDurationSeconds": 60,
+                "renewTime": "2026-01-01T00:00:00.000000Z",
+            },
+        )
+    await group.start("b")
+    await group.wait_balanced()
+    assert {"a", "c"} <= {lease["spec"]["holderIdentity"] for lease in group.leases()}
+
+
+async def test_a_replica_whose_clock_is_late_gets_its_part_once_it_renews(group: Group) -> None:
+    class LateClock(SystemClock):
+        def now(self) -> datetime:
+            return super().now() - timedelta(days=1)
+
+    await group.start("a")
+    await group.wait_balanced()
+    await group.start("late", clock=LateClock())
+    await group.start("c")
+    await group.wait_balanced()
+
+
 async def test_renewals_of_the_common_lease_that_conflict_are_retried(group: Group) -> None:
-    """Each of the replicas finds the Lease modified by another one whenever it renews it."""
+    """Another client changes the Lease, for instance its labels."""
     await group.start("a")
     await group.start("b")
     await group.wait_balanced()
     fault = group.server.faults.error(
-        RequestMatcher("update", LEASES, count=80, where=lambda r: r.path.endswith(NAME)), 409
+        RequestMatcher("update", LEASES, count=20, where=lambda r: r.path.endswith(NAME)), 409
     )
     await wait_for(lambda: not fault.pending)
     for replica in group.replicas:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.chaos_cluster import ChaosCluster, chaos_cluster
+from support.chaos_cluster import REPLICAS, ChaosCluster, chaos_cluster
 from support.job_load import eventually, expected_jobs
 from support.kubectl import Kubectl, needs_kubectl
 from support.manifests import MANIFESTS, NAMESPACE, Objects, kustomized
@@ -21,8 +21,13 @@ from support.rbac import (
     used_permissions,
 )
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
-from support.replicas import Replica
-from support.shard_audit import imbalance, leaderships, writes_for_other_shards
+from support.replicas import FAST_ELECTION, ElectionTiming, Replica
+from support.shard_audit import (
+    current_holders,
+    imbalance,
+    leaderships,
+    writes_for_other_shards,
+)
 
 from batholith.machinery.shard_leases import GROUP_LABEL
 from batholith.model import crds
@@ -31,37 +36,50 @@ from batholith.model.names import LEASES
 pytestmark = pytest.mark.timeout(3000)  # for a loaded machine
 
 SHARDS = 8
-SUSPENDED = 10.0
-"""Seconds; longer than a Lease."""
+BUSY = ElectionTiming(lease=12, renew=9, retry=1.5)
+"""For minutes with few seconds of processor time per replica."""
 
 
 def running(s: ChaosCluster) -> list[Replica]:
     return [each for each in s.replicas_started["controllers"] if each.is_running]
 
 
+async def wait_holders(s: ChaosCluster) -> list[Replica]:
+    """Wait for running replicas that hold shards; return them."""
+    found: list[Replica] = []
+
+    def has_holders() -> bool:
+        users = current_holders(s.audit_log.requests(), SHARDS)
+        found[:] = [each for each in running(s) if each.user in users]
+        return bool(found)
+
+    await eventually(has_holders, lambda: "a replica that holds shards", seconds=200)
+    return found
+
+
 async def wait_balanced(s: ChaosCluster) -> None:
     def is_balanced() -> bool:
         users = [replica.user for replica in running(s)]
-        return imbalance(s.audit_log.requests(), SHARDS, users) <= 1
+        return len(users) == REPLICAS and imbalance(s.audit_log.requests(), SHARDS, users) <= 1
 
     await eventually(is_balanced, lambda: "fair shares of the shards", seconds=200)
 
 
-async def suspend(replica: Replica) -> None:
+async def suspend(replica: Replica, lease: float) -> None:
     """Stop it for longer than its Leases are valid; it exits when it is resumed."""
     replica.suspend()
-    await asyncio.sleep(SUSPENDED)
+    await asyncio.sleep(lease + 2)
     replica.resume()
     assert await replica.wait_exit() == 1
     assert "lost lease" in replica.log_text()
 
 
-async def kill(replica: Replica) -> None:
+async def kill(replica: Replica, _: float) -> None:
     replica.kill()
     assert await replica.wait_exit() == -9
 
 
-async def terminate(replica: Replica) -> None:
+async def terminate(replica: Replica, _: float) -> None:
     replica.terminate()
     assert await replica.wait_exit() == 0
 
@@ -70,18 +88,30 @@ FAULTS = (kill, suspend, terminate)
 
 
 @pytest.mark.parametrize(
-    ("jobs", "steps"), [(40, 3), pytest.param(2000, 40, marks=pytest.mark.soak)]
+    ("jobs", "steps", "election"),
+    [(40, 3, FAST_ELECTION), pytest.param(2000, 40, BUSY, marks=pytest.mark.soak)],
+    ids=["40 jobs", "2000 jobs"],
 )
-async def test_replicas_with_shards_under_chaos(tmp_path: Path, jobs: int, steps: int) -> None:
+async def test_replicas_with_shards_under_chaos(
+    tmp_path: Path, jobs: int, steps: int, election: ElectionTiming
+) -> None:
     rng = random.Random(jobs)
     load = expected_jobs(jobs)
+    ended: list[Replica] = []
     async with (
-        chaos_cluster(tmp_path, workload=load, controller_flags=[f"--shards={SHARDS}"]) as s,
+        chaos_cluster(
+            tmp_path,
+            election=election,
+            workload=load,
+            controller_flags=[f"--shards={SHARDS}"],
+        ) as s,
         s.running_replicas(),
     ):
         for step in range(steps):
             await s.job_load.wait_finished((step + 1) * jobs // (steps + 1) // 2)
-            await FAULTS[step % len(FAULTS)](rng.choice(running(s)))
+            replica = rng.choice(await wait_holders(s))
+            ended.append(replica)
+            await FAULTS[step % len(FAULTS)](replica, election.lease)
         await s.check_jobs()
         await wait_balanced(s)
         requests = s.audit_log.requests()
@@ -89,6 +119,8 @@ async def test_replicas_with_shards_under_chaos(tmp_path: Path, jobs: int, steps
         strays = writes_for_other_shards(requests, SHARDS, users)
         assert strays == [], strays
         assert all(len(held) > 1 for held in leaderships(requests, SHARDS))
+        lost = [r for r in s.replicas_started["controllers"] if not (r.is_running or r in ended)]
+        assert lost == [], {replica.user: replica.log_text()[-1000:] for replica in lost}
 
 
 async def test_replicas_with_shards_use_all_rights_of_their_component(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ JOBS = 200
 REPLICAS = 3
 NEVER, RESTART_DELAY = 1e6, 1.0
 """Seconds: for which a replica may live, and after which one that ended is followed by another."""
-MAX_REPLICA_RESTARTS = 40
+MAX_REPLICA_RESTARTS = 100
 """Max replicas of a component in one test, each with its own user."""
 
 
@@ -107,7 +107,10 @@ class ChaosCluster:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()  # raises
 
     def leader(self, component: str) -> Replica | None:
         """Return the replica that holds the component's Lease, if any; it may have exited."""

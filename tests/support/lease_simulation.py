@@ -299,14 +299,18 @@ class LeaseSimulation:
         start: float = 0.0,
         random: Callable[[], float] = lambda: 0.5,
         recorder: Any = None,
+        group: str = "",
         **settings: float,
     ) -> SimulatedCandidate:
-        name = f"host_{len(self.candidates)}"
+        """*group* is the identity of candidates that share the Lease."""
+        name = group or f"host_{len(self.candidates)}"
         clock, wire = SkewedClock(self.clock, rate=rate, start=start), NetworkConditions()
         client, metrics = LeaseClient(self.server, clock, wire), LeaderElectionMetrics()
         elector = LeaderElector(
             cast(Client, client),
-            LeaderElectionConfig(name=NAME, identity=name, **cast(Any, settings)),
+            LeaderElectionConfig(
+                name=NAME, identity=name, shared=bool(group), **cast(Any, settings)
+            ),
             clock=clock,
             recorder=recorder,
             metrics=metrics,
@@ -324,7 +328,8 @@ class LeaseSimulation:
     def check_invariants(self) -> None:
         """INV-LE-1 and INV-LE-4, and that loss is reported: they hold at every moment."""
         leaders = self.leaders
-        assert len(leaders) <= 1, f"two leaders: {[each.name for each in leaders]}"
+        names = {each.name for each in leaders}
+        assert len(names) <= 1, f"two leaders: {names}"
         for leader in leaders:
             there = self.server.lease
             known = there is None or there["spec"]["holderIdentity"] == leader.name

@@ -32,7 +32,14 @@ def leaderships(
     requests: Sequence[audit.AuditedRequest], shards: int
 ) -> list[list[audit.Leadership]]:
     """Return who held each shard, in order of time."""
-    return [audit.leaderships(requests, f"{LEASE}-shard-{shard}") for shard in range(shards)]
+    leases = [one for one in requests if one.resource == "leases"]
+    return [audit.leaderships(leases, f"{LEASE}-shard-{shard}") for shard in range(shards)]
+
+
+def current_holders(requests: Sequence[audit.AuditedRequest], shards: int) -> set[str]:
+    """Return the users that hold a shard, as far as the Leases show; one may have ended."""
+    held = leaderships(requests, shards)
+    return {each[-1].user for each in held if each and each[-1].ended == audit.LEASE_MARGIN}
 
 
 def writes_for_other_shards(
