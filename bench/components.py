@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -36,6 +37,7 @@ SIMULATED, CPUS = 100, 128
 """Nodes, and the CPUs of each."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _READY_WITHIN = 300.0
+_POLL_INTERVAL = 0.5
 
 
 class _Node(View, frozen=True):
@@ -119,16 +121,24 @@ class Platform:
         )
         return component
 
-    async def start_components(self, client: Client, *names: str) -> None:
-        """Start components, wait until all are ready, and remove the taint of the agent's nodes."""
+    async def start_components(
+        self, client: Client, *names: str, options: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Start components, wait until all are ready, and remove the taint of the agent's nodes.
+
+        *options* are further ones of the components.
+        """
         simulated = ("--simulate", str(SIMULATED), "--cpus", str(CPUS))
         alone = ("--leader-elect=false",)
-        options = {
+        needed = {
             "agent": ("--data-dir", str(self._directory / "agent"), *simulated),
             "controllers": alone,
             "scheduler": alone,
         }
-        started = [self.start(name, *options.get(name, ())) for name in names]
+        started = [
+            self.start(name, *needed.get(name, ()), *(options or {}).get(name, ()))
+            for name in names
+        ]
         for component in started:
             await component.wait_ready()
         for node in (await client.list(NODES, view=_Node)).items:
@@ -153,6 +163,22 @@ class Platform:
     def audit(self) -> list[Json]:
         """The audit log."""
         return self.kube.audit()
+
+    async def wait_settled(self, *users: str, seconds: float) -> None:
+        """Wait until none of *users* has written anything for some *seconds*, except Events.
+
+        Writes that are delayed under load happen during this.
+        """
+        with (self.kube.directory / "audit.log").open("rb") as log:
+            rest, last_write = log.read().rpartition(b"\n")[2], time.perf_counter()
+            while (left := last_write + seconds - time.perf_counter()) > 0:
+                await asyncio.sleep(min(left, _POLL_INTERVAL))
+                *lines, rest = (rest + log.read()).split(b"\n")
+                written = RequestCounts()
+                for line in lines:
+                    written.add(json.loads(line))
+                if written.writes_of(*users, events=False):
+                    last_write = time.perf_counter()
 
 
 def _children() -> Iterator[tuple[str, int]]:
@@ -188,7 +214,7 @@ class AuditedRequest:
 
     @property
     def is_write(self) -> bool:
-        """Report whether it is a write other than Events and periodic ones."""
+        """Report whether it is a write other than periodic ones."""
         return self.verb in WRITES and self.resource not in PERIODIC_WRITES
 
 
@@ -250,10 +276,11 @@ class RequestCounts:
                 counts[f"{asked.verb} {asked.resource} ({code})"] += number
         return counts
 
-    def writes_of(self, *users: str) -> Counter[str]:
-        """Writes of *users* that took effect, by verb and resource."""
+    def writes_of(self, *users: str, events: bool = True) -> Counter[str]:
+        """Writes of *users* that took effect, by verb and resource; on request without Events."""
         counts: Counter[str] = Counter()
         for asked, number in self.accepted.items():
-            if asked.user in users and asked.is_write:
+            counted = asked.is_write and (events or asked.resource != "events")
+            if asked.user in users and counted:
                 counts[f"{asked.verb} {asked.resource}"] += number
         return counts

@@ -1,8 +1,8 @@
 """Measure Batholith on a real kube-apiserver: ``python -m bench.realkube [NAME ...] [--pods N]``.
 
-Names: ``shapes`` (the bare client among them), ``ratios`` (each shape right after the bare client,
-repeatedly), ``start``, ``storm``; none means all. Rows are in Markdown, for bench/README.md.
-Nothing is asserted: machines differ, so compare ratios and counts.
+Names: ``shapes`` (the bare client among them), ``modes`` (each mode of each shape right after the
+bare client, repeatedly), ``start``, ``storm``; none means all. Rows are in Markdown, for
+bench/README.md. Nothing is asserted: machines differ, so compare ratios and counts.
 """
 
 import argparse
@@ -10,9 +10,17 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -36,9 +44,14 @@ from bench.load import NAMESPACE, in_parallel, job, pod_spec, submit
 TIMEOUT = 1200.0
 """Timeout of a run in seconds."""
 ROUNDS = 3
-"""Rounds in which a shape is measured against the bare client."""
+"""Rounds in which the modes of a shape are measured against the bare client."""
+SETTLE_SECONDS = 12.0
+"""Seconds without writes after which none is delayed any more."""
+WRITERS = ("controllers", "scheduler")
+"""The users whose writes count: the agent's are those of a kubelet."""
 SHAPES = ((20, 500), (500, 20), (10000, 1), (1, 10000))
 """Jobs, and pods of each."""
+UNPLACED = ("--place-at-creation=false",)
 COLUMNS = ("kube-apiserver", "etcd", *COMPONENTS, "bench")
 
 
@@ -110,6 +123,12 @@ class Shape:
     jobs: int
     pods: int
 
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """Parse ``JOBSxPODS``."""
+        jobs, pods = map(int, text.split("x"))
+        return cls(jobs=jobs, pods=pods)
+
     @property
     def total(self) -> int:
         """All pods."""
@@ -117,6 +136,46 @@ class Shape:
 
     def __str__(self) -> str:
         return f"{self.jobs}x{self.pods}" if self.jobs else f"bare client, {self.pods}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """How jobs of a shape are run."""
+
+    title: str
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Options of components in addition to the usual ones."""
+
+    one_pod_only: bool = False
+    """Whether it differs from the others in jobs of one pod only."""
+
+    def is_for(self, shape: Shape) -> bool:
+        """Return whether *shape* is to be measured in this mode."""
+        return shape.pods == 1 or not self.one_pod_only
+
+
+MODES: Mapping[str, Mode] = {
+    "normal": Mode(title="normal", options={"controllers": UNPLACED, "scheduler": UNPLACED}),
+    "at-creation": Mode(title="placement at creation"),
+    "gangs": Mode(
+        title="PodGroups of gangs only",
+        options={"controllers": ("--podgroups=gangs",)},
+        one_pod_only=True,
+    ),
+}
+"""By name on the command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What of a benchmark is to be run."""
+
+    pods: int
+    """Pods of each run."""
+    rounds: int = ROUNDS
+    shapes: Sequence[Shape] = ()
+    """Instead of the usual shapes with *pods* pods."""
+    modes: Sequence[Mode] = tuple(MODES.values())
 
 
 @contextmanager
@@ -196,20 +255,46 @@ async def bare(client: Client, pods: int) -> None:
 class RunResult:
     """Results of one run of a shape."""
 
+    shape: Shape
     times: dict[str, float]
     """Seconds from the first submission to each milestone."""
     cpu_seconds: Counter[str]
-    """CPU seconds of each process until then."""
+    """CPU seconds of each process until all ran."""
     requests: RequestCounts
+    """Until all ran."""
+    delayed: RequestCounts
+    """Requests from then on, until all writes have settled."""
+
+    @property
+    def costs(self) -> tuple[float, float, float]:
+        """Seconds until all ran, CPU seconds of all processes, and of the API server."""
+        cpu = self.cpu_seconds
+        return self.times["running"], cpu.total(), cpu["kube-apiserver"]
+
+    @property
+    def costs_per_pod(self) -> tuple[float, ...]:
+        """CPU ms of controllers and scheduler, and their writes until all ran, and then."""
+        spent = [1000 * self.cpu_seconds[name] for name in WRITERS]
+        writes = [
+            requests.writes_of(*WRITERS, events=False).total()
+            for requests in (self.requests, self.delayed)
+        ]
+        return tuple(each / self.shape.total for each in (*spent, *writes))
 
 
-async def measure(shape: Shape) -> RunResult:
-    """Run one shape on a separate server."""
+async def measure(
+    shape: Shape, mode: Mode | None = None, *, settle_seconds: float = 0.0
+) -> RunResult:
+    """Run one shape on a separate server; the components are those of *mode*.
+
+    Requests are counted until nothing has been written for *settle_seconds*.
+    """
     with platform() as target:
         async with submitter(target) as client:
             await install_prerequisites(client)
             components = COMPONENTS if shape.jobs else ("agent",)
-            await target.start_components(client, *components)
+            options = mode.options if mode is not None else {}
+            await target.start_components(client, *components, options=options)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
                 since, before, start = stamp(), target.cpu(), time.perf_counter()
@@ -222,10 +307,14 @@ async def measure(shape: Shape) -> RunResult:
                     await seen.done.wait()
                 spent = Counter({name: now - before[name] for name, now in target.cpu().items()})
                 until = stamp()
+                await target.wait_settled(*WRITERS, seconds=settle_seconds)
+        log = target.audit()
         return RunResult(
+            shape=shape,
             times={name: at - start for name, at in seen.times.items()},
             cpu_seconds=spent,
-            requests=RequestCounts.between(target.audit(), since, until),
+            requests=RequestCounts.between(log, since, until),
+            delayed=RequestCounts.between(log, until, "~"),
         )
 
 
@@ -239,8 +328,7 @@ def _row(shape: Shape, result: RunResult) -> str:
 
 def print_requests(shape: Shape, requests: RequestCounts) -> None:
     """Print the writes of each user, and compare them with the aim."""
-    ours = requests.writes_of("controllers", "scheduler")
-    counted = sum(number for what, number in ours.items() if not what.endswith(" events"))
+    counted = requests.writes_of(*WRITERS, events=False).total()
     aim = 2.05 * shape.total + 6 * shape.jobs
     if shape.jobs:
         extra = (counted - 2 * shape.total) / shape.jobs
@@ -258,51 +346,100 @@ def print_requests(shape: Shape, requests: RequestCounts) -> None:
         print(f"  * refused: {', '.join(refused)}")
 
 
-async def shapes(pods: int) -> None:
+async def shapes(selection: Selection) -> None:
     """Jobs of several shapes, and the bare client, until all pods run."""
     print(f"| shape | created | bound | running | pods/s | CPU s: {' / '.join(COLUMNS)} |")
     print("| --- | ---: | ---: | ---: | ---: | --- |")
-    for jobs, size in ((0, pods), *SHAPES):
-        shape = _scaled(jobs, size, pods)
+    for shape in (Shape(jobs=0, pods=selection.pods), *_shapes_of(selection)):
         result = await measure(shape)
         print(_row(shape, result), flush=True)
         print_requests(shape, result.requests)
 
 
-async def ratios(pods: int) -> None:
-    """Each shape right after the bare client, several times: its cost as a multiple of that."""
-    print("| shape | time until all ran | CPU of all processes | of the API server |")
-    print("| --- | --- | --- | --- |")
-    for jobs, size in SHAPES:
-        shape, rounds = _scaled(jobs, size, pods), []
-        for _ in range(ROUNDS):
-            least = await measure(Shape(jobs=0, pods=shape.total))
-            ours = await measure(shape)
-            rounds.append(
-                [one / other for one, other in zip(_cost(ours), _cost(least), strict=True)]
-            )
-        cells = (
-            f"{median(each):.2f} ({min(each):.2f}-{max(each):.2f})"
-            for each in zip(*rounds, strict=True)
-        )
-        print(f"| {shape} | {' | '.join(cells)} |", flush=True)
+async def modes(selection: Selection) -> None:
+    """Each mode of each shape right after the bare client, as multiples of its cost."""
+    columns = (
+        "shape",
+        "mode",
+        "time until all ran",
+        "CPU of all processes",
+        "of the API server",
+        *(f"CPU ms per pod: {name}" for name in WRITERS),
+        "writes per pod until all ran",
+        "and then",
+    )
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
+    notes = []
+    for shape in _shapes_of(selection):
+        selected = [mode for mode in selection.modes if mode.is_for(shape)]
+        for title, results in (await _compare(shape, selected, selection.rounds)).items():
+            print(_mode_row(title, results), flush=True)
+            notes += _writes_of(f"{shape}, {title}", results[-1].ours)
+    print("\nWrites in the last round:\n")
+    print(*notes, sep="\n")
 
 
-def _cost(result: RunResult) -> tuple[float, float, float]:
-    """Seconds until all ran, CPU seconds of all processes, and of the API server."""
-    return result.times["running"], result.cpu_seconds.total(), result.cpu_seconds["kube-apiserver"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Results of the bare client and of ours right after it."""
+
+    bare: RunResult
+    ours: RunResult
+
+    def ratios(self) -> list[float]:
+        """Our costs as multiples of those of the bare client."""
+        return [one / least for one, least in zip(self.ours.costs, self.bare.costs, strict=True)]
+
+
+async def _compare(shape: Shape, modes: Sequence[Mode], rounds: int) -> dict[str, list[Comparison]]:
+    """Return the results of each round, by title of the mode."""
+    results: dict[str, list[Comparison]] = {mode.title: [] for mode in modes}
+    for _ in range(rounds):
+        least = await measure(Shape(jobs=0, pods=shape.total))
+        for mode in modes:
+            ours = await measure(shape, mode, settle_seconds=SETTLE_SECONDS)
+            results[mode.title].append(Comparison(bare=least, ours=ours))
+    return results
+
+
+def _mode_row(title: str, results: list[Comparison]) -> str:
+    rounds = ([*each.ratios(), *each.ours.costs_per_pod] for each in results)
+    cells = [str(results[0].ours.shape), title]
+    cells += [_spread(each) for each in zip(*rounds, strict=True)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+def _writes_of(title: str, result: RunResult) -> list[str]:
+    """Return lists of what was written until all ran, and then."""
+    intervals = {"until all ran": result.requests, "then": result.delayed}
+    return [
+        f"* {title}, {user} {interval}: "
+        + ", ".join(f"{number} {what}" for what, number in writes.most_common())
+        for interval, requests in intervals.items()
+        for user in WRITERS
+        if (writes := requests.writes_of(user, events=False))
+    ]
+
+
+def _shapes_of(selection: Selection) -> Sequence[Shape]:
+    return selection.shapes or [_scaled(*each, selection.pods) for each in SHAPES]
 
 
 def _scaled(jobs: int, size: int, pods: int) -> Shape:
     """Return the shape for *pods* pods instead of 10,000: fewer jobs first, then smaller ones."""
-    if not jobs:
-        return Shape(jobs=0, pods=pods)
     fewer = max(round(jobs * pods / 10000), 1)
     return Shape(jobs=fewer, pods=max(pods // fewer, 1))
 
 
-async def start(pods: int) -> None:
+async def start(selection: Selection) -> None:
     """Start of controllers and scheduler in a full cluster."""
+    pods = selection.pods
     with platform() as target:
         async with submitter(target) as client:
             await install_prerequisites(client)
@@ -320,8 +457,9 @@ async def start(pods: int) -> None:
             print(f"| {name}, {pods} pods | {' | '.join(cells)} | {writes} |", flush=True)
 
 
-async def storm(pods: int) -> None:
+async def storm(selection: Selection) -> None:
     """Kill and restart of the API server while all components watch."""
+    pods = selection.pods
     with platform() as target:
         async with submitter(target) as client:
             await install_prerequisites(client)
@@ -350,13 +488,13 @@ async def storm(pods: int) -> None:
             print(f"| {pods} | {' | '.join([*cells, *map(str, requests.reads_of(user))])} |")
 
 
-BENCHES: dict[str, Callable[[int], Coroutine[None, None, None]]] = {
+BENCHES: dict[str, Callable[[Selection], Coroutine[None, None, None]]] = {
     "shapes": shapes,
-    "ratios": ratios,
+    "modes": modes,
     "start": start,
     "storm": storm,
 }
-PODS_OF = {"shapes": 10000, "ratios": 5000, "start": 50000, "storm": 50000}
+PODS_OF = {"shapes": 10000, "modes": 5000, "start": 50000, "storm": 50000}
 
 
 def main() -> None:
@@ -364,12 +502,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.realkube")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--pods", type=int, help="number of pods (default: the full number)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of modes")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        type=Shape.parse,
+        default=[],
+        help="JOBSxPODS, instead of the usual shapes of shapes and modes; repeatable",
+    )
+    parser.add_argument(
+        "--mode", action="append", choices=MODES, default=[], help="of modes; repeatable"
+    )
     given = parser.parse_args()
     if unknown := set(given.names) - BENCHES.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     for name in given.names or BENCHES:
         print(f"\n{name}: {(BENCHES[name].__doc__ or '').strip()}\n", flush=True)
-        uvloop.run(BENCHES[name](given.pods or PODS_OF[name]))
+        selection = Selection(
+            pods=given.pods or PODS_OF[name],
+            rounds=given.rounds,
+            shapes=given.shape,
+            modes=[MODES[mode] for mode in given.mode or MODES],
+        )
+        uvloop.run(BENCHES[name](selection))
 
 
 if __name__ == "__main__":
