@@ -100,6 +100,35 @@ async def test_a_gang_that_does_not_fit_gets_pending_pods(cluster: Cluster) -> N
     assert bindings(cluster) == 0
 
 
+def put_webhook(cluster: Cluster, **more: Any) -> None:
+    """Let a webhook change new pods."""
+    rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
+    hook = {
+        "name": "mutate.example.com",
+        "rules": [{**rule, "resources": ["pods"]}],
+        "clientConfig": {"url": "https://example.com/mutate"},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Ignore",
+        **more,
+    }
+    cluster.put(MUTATING_CONFIGURATIONS, "m", webhooks=[hook])
+
+
+@pytest.mark.parametrize(
+    "selectors",
+    [
+        {"objectSelector": {"matchLabels": {"inject": "yes"}}},
+        {"namespaceSelector": {"matchLabels": {"inject": "yes"}}},
+    ],
+)
+async def test_a_webhook_for_other_pods_has_no_effect(cluster: Cluster, selectors: Json) -> None:
+    put_webhook(cluster, **selectors)
+    await run(cluster, job("j", 2))
+    assert all(created(cluster, "j").values())
+    assert bindings(cluster) == 0
+
+
 @pytest.mark.parametrize("why", ["annotation", "limit range", "webhook", "gate"])
 async def test_what_may_change_a_pod_leads_to_the_normal_path(cluster: Cluster, why: str) -> None:
     body = job("j", 2)
@@ -110,16 +139,7 @@ async def test_what_may_change_a_pod_leads_to_the_normal_path(cluster: Cluster, 
             spec = {"limits": [{"type": "Container", "default": {"cpu": "1"}}]}
             await cluster.create(LIMITRANGES, {"metadata": {"name": "l"}, "spec": spec})
         case "webhook":
-            rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
-            hook = {
-                "name": "mutate.example.com",
-                "rules": [{**rule, "resources": ["pods"]}],
-                "clientConfig": {"url": "https://example.com/mutate"},
-                "sideEffects": "None",
-                "admissionReviewVersions": ["v1"],
-                "failurePolicy": "Ignore",
-            }
-            cluster.put(MUTATING_CONFIGURATIONS, "m", webhooks=[hook])
+            put_webhook(cluster)
         case _:
             template = body["spec"]["tasks"][0]["template"]
             template["metadata"] = {
