@@ -179,7 +179,7 @@ class JobController:
             enabled=enabled,
             clock=self._clock,
             priority_classes=self._priority_classes,
-            exclude=rules.exclude if rules is not None else lambda namespace: None,
+            exclude=rules.exclude if rules is not None else lambda namespace, pods: None,
             count=self._metrics.job_unplaced,
         )
 

@@ -81,6 +81,9 @@ class Description:
     pods: Mapping[str, bytes]
     """What :func:`scheduling_fields` returns of the pods, by task."""
 
+    labels: tuple[Mapping[str, str], ...] = ()
+    """Of a pod of each task."""
+
 
 def describe(
     job: Job, plugins: JobPlugins, *, priority_of: Callable[[str], int | None]
@@ -94,12 +97,14 @@ def describe(
     """
     _check_job(job)
     described: dict[str, bytes] = {}
+    labels: list[Mapping[str, str]] = []
     roles = []
     for task in job.spec.tasks:
         try:
             body = pods.build(job, task, 0)
             plugins.mutate_pod(body, job)
             described[task.name] = scheduling_fields(body)
+            labels.append(body["metadata"].get("labels") or {})
             priority = priority_of(body["spec"].get("priorityClassName") or "")
         except (PluginError, msgspec.MsgspecError, TypeError, AttributeError, KeyError) as error:
             raise NotDescribedError(Unplaced.PLUGIN) from error
@@ -118,7 +123,7 @@ def describe(
     text = encode_members(members)
     if len(text) > MAX_TEXT:
         raise NotDescribedError(Unplaced.SIZE)
-    return Description(text, hash_of(text), described)
+    return Description(text, hash_of(text), described, tuple(labels))
 
 
 def _check_job(job: Job) -> None:

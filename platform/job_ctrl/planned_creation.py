@@ -4,7 +4,7 @@ The PodGroup of an eligible job describes its pods. A plan of the scheduler is u
 this description and this version of the job; each index is created by it once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..kube.errors import NotSentError
@@ -68,11 +68,11 @@ class PlannedCreation:
         enabled: bool,
         clock: Clock,
         priority_classes: Iterable[PriorityClass],
-        exclude: Callable[[str], Unplaced | None],
+        exclude: Callable[[str, Collection[Mapping[str, str]]], Unplaced | None],
         count: Callable[[Unplaced], object],
     ) -> None:
-        """*exclude* returns why pods of a namespace are created without nodes, if they are; *count*
-        is called with each reason."""
+        """*exclude* returns why pods of a namespace, given by labels, are created without nodes, if
+        they are; *count* is called with each reason."""
         self._enabled = enabled
         self._clock = clock
         self._priority_classes = priority_classes
@@ -161,9 +161,9 @@ class PlannedCreation:
         """Return why *plan* is not used, if it is not."""
         if plan.version != job.status.version:
             return Unplaced.CHANGED
-        reason, checked = self._exclude(job.metadata.namespace), (plan, plugins, job)
-        if reason is not None or checked == use.checked:
-            return reason
+        checked = (plan, plugins, job)
+        if checked == use.checked and use.description is not None:
+            return self._exclude(job.metadata.namespace, use.description.labels)
         try:
             description = self._describe(job, plugins, use)
         except NotDescribedError as error:
@@ -174,9 +174,6 @@ class PlannedCreation:
         return None
 
     def _describe(self, job: Job, plugins: JobPlugins, use: PlanUse) -> Description:
-        reason = self._exclude(job.metadata.namespace)
-        if reason is not None:
-            raise NotDescribedError(reason)
         meta = job.metadata
         priorities = tuple(
             (each.metadata.name, each.value, each.global_default) for each in self._priority_classes
@@ -185,6 +182,9 @@ class PlannedCreation:
         if use.description is None or use.described != key:
             use.description = describe(job, plugins, priority_of=self._priority_of)
             use.described = key
+        reason = self._exclude(meta.namespace, use.description.labels)
+        if reason is not None:
+            raise NotDescribedError(reason)
         return use.description
 
     def _priority_of(self, name: str) -> int | None:

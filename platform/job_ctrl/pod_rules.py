@@ -5,8 +5,8 @@ Only for placement at creation: a pod must have the requests that were planned.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from ..kube.client.client import Client
 from ..kube.informer.factory import InformerFactory
@@ -15,42 +15,12 @@ from ..machinery.clock import Clock
 from ..machinery.lifecycle import Source
 from ..machinery.served import ServedResources, run_while
 from ..model import names
-from ..model.base import ApiStruct
-from ..model.meta import HasMeta, ObjectMeta
+from ..model.meta import HasMeta
+from .admission_rules import Binding, Mutator, Policy, WebhookConfiguration, mutators
 from .core_types import MetadataOnly
 from .placement import Unplaced
 
 T = TypeVar("T", bound=HasMeta)
-
-
-class _Rule(ApiStruct, frozen=True):
-    """Which requests a webhook or policy is called for."""
-
-    operations: tuple[str, ...] = ()
-    api_groups: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
-
-
-class _Webhook(ApiStruct, frozen=True):
-    rules: tuple[_Rule, ...] = ()
-
-
-class _WebhookConfiguration(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    webhooks: tuple[_Webhook, ...] = ()
-
-
-class _MatchConstraints(ApiStruct, frozen=True):
-    resource_rules: tuple[_Rule, ...] = ()
-
-
-class _PolicySpec(ApiStruct, frozen=True):
-    match_constraints: _MatchConstraints = _MatchConstraints()
-
-
-class _Policy(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    spec: _PolicySpec = _PolicySpec()
 
 
 class PodRules:
@@ -66,55 +36,87 @@ class PodRules:
             namespace=namespace,
             indexes={_NAMESPACE: lambda each: (each.metadata.namespace,)},
         )
-        self._webhooks = informers.informer(names.MUTATING_CONFIGURATIONS, _WebhookConfiguration)
-        self._policies = _Policies(client, informers, clock)
+        self._webhooks = informers.informer(names.MUTATING_CONFIGURATIONS, WebhookConfiguration)
+        self._namespaces = informers.informer(names.NAMESPACES, MetadataOnly)
+        self._policies = _Policies(client, informers, clock, self._on_mutator)
+        self._mutators: tuple[Mutator, ...] | None = None
+        """What may change pods; ``None`` if that is to be computed again."""
 
     def sources(self) -> list[Source]:
         """Return the sources of the informers."""
         return [
             OptionalSource(self._limit_ranges, _ignore),
-            OptionalSource(self._webhooks, _ignore),
+            OptionalSource(self._webhooks, self._on_mutator),
+            OptionalSource(self._namespaces, _ignore),
             self._policies,
         ]
 
-    def exclude(self, namespace: str) -> Unplaced | None:
-        """Return why pods of *namespace* may differ from what is created, or ``None``."""
+    def exclude(self, namespace: str, pods: Collection[Mapping[str, str]]) -> Unplaced | None:
+        """Return why one of *pods*, given by labels, may differ from what is created, or ``None``.
+
+        The label of the index in the task is not read.
+        """
         is_known = _is_current(self._limit_ranges) and _is_current(self._webhooks)
         if not is_known or not self._policies.known:
             return Unplaced.UNKNOWN_RULES
         if any(True for _ in self._limit_ranges.by_index(_NAMESPACE, namespace)):
             return Unplaced.LIMIT_RANGE
-        for configuration in self._webhooks:
-            if any(_concerns_pods(webhook.rules) for webhook in configuration.webhooks):
-                return Unplaced.MUTATION
-        if any(
-            _concerns_pods(each.spec.match_constraints.resource_rules) for each in self._policies
-        ):
+        if self._mutators is None:
+            self._mutators = tuple(
+                mutators(self._webhooks, self._policies.policies(), self._policies.bindings())
+            )
+        if not self._mutators:
+            return None
+        labels = self._labels_of(namespace)
+        found = {each.may_change(pods, labels) for each in self._mutators}
+        if True in found:
             return Unplaced.MUTATION
-        return None
+        return Unplaced.UNKNOWN_RULES if None in found else None
+
+    def _labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the labels of *namespace*, or ``None`` if they are not known."""
+        found = self._namespaces.get(namespace) if _is_current(self._namespaces) else None
+        return None if found is None else found.metadata.labels
+
+    def _on_mutator(self, old: object, new: object) -> None:
+        """Forget what was computed from webhooks, policies and bindings."""
+        self._mutators = None
 
 
 class _Policies:
-    """The MutatingAdmissionPolicies of a cluster; many have no such kind."""
+    """The MutatingAdmissionPolicies of a cluster and their bindings; many have no such kind."""
 
-    def __init__(self, client: Client, informers: InformerFactory, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        informers: InformerFactory,
+        clock: Clock,
+        on_change: Callable[[object, object], None],
+    ) -> None:
+        """*on_change* is called when one of them changes, and when their kinds do."""
         self._factory = informers
         self._clock = clock
-        self._served = ServedResources(
-            client, _POLICY_KINDS, clock=clock, interval=_DISCOVERY_SECONDS
-        )
-        self._informers: dict[names.Resource, Informer[_Policy]] = {}
+        self._on_change = on_change
+        self._served = ServedResources(client, _KINDS, clock=clock, interval=_DISCOVERY_SECONDS)
+        self._informers: dict[names.Resource, Informer[Any]] = {}
 
-    def __iter__(self) -> Iterator[_Policy]:
-        for informer in self._informers.values():
-            yield from informer
+    def policies(self) -> list[Policy]:
+        """Return the policies."""
+        return self._all(_POLICY_KINDS)
+
+    def bindings(self) -> list[Binding]:
+        """Return their bindings."""
+        return self._all(_BINDING_KINDS)
+
+    def _all(self, kinds: Collection[names.Resource]) -> list[Any]:
+        return [each for kind in kinds for each in self._informers.get(kind, ())]
 
     @property
     def known(self) -> bool:
-        """Whether all policies are known."""
+        """Whether all of them are known."""
         return self._served.known and all(
             kind in self._informers and _is_current(self._informers[kind])
-            for kind in _POLICY_KINDS
+            for kind in _KINDS
             if self._served.has(kind)
         )
 
@@ -122,18 +124,22 @@ class _Policies:
         """Watch the kinds that the API server has, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._served.run())
-            for kind in _POLICY_KINDS:
+            for kind in _KINDS:
                 tasks.create_task(self._watch(kind))
 
     async def _watch(self, kind: names.Resource) -> None:
         served = self._served
         while True:
             await served.wait_until(lambda: served.has(kind))
-            informer = self._informers[kind] = self._factory.informer(kind, _Policy)
+            informer: Informer[Any] = self._factory.informer(kind, _KINDS[kind])
+            self._informers[kind] = informer
+            informer.add_event_handler(self._on_change)
             try:
                 await run_while(informer.run(), served.wait_until(lambda: not served.has(kind)))
             finally:
+                informer.remove_event_handler(self._on_change)
                 del self._informers[kind]
+                self._on_change(None, None)
 
     async def wait_synced(self) -> None:
         """Wait until the policies are known, but not for long: until then no pod gets a node."""
@@ -153,16 +159,6 @@ def _is_current(informer: Informer[T]) -> bool:
     return informer.synced and informer.stale_seconds < _MAX_STALE_SECONDS
 
 
-def _concerns_pods(rules: Iterable[_Rule]) -> bool:
-    """Return whether a rule may concern the creation of pods, in any namespace."""
-    return any(
-        not {"CREATE", "*"}.isdisjoint(rule.operations)
-        and not {"", "*"}.isdisjoint(rule.api_groups)
-        and not {"pods", "*", "*/*"}.isdisjoint(rule.resources)
-        for rule in rules
-    )
-
-
 def _ignore(old: object, new: object) -> None:
     """Handle no event: the rules are read when they are needed."""
 
@@ -171,6 +167,11 @@ _NAMESPACE = "namespace"
 _MAX_STALE_SECONDS = 30.0
 """Seconds after which rules count as unknown while their watch fails."""
 _POLICY_KINDS = (names.MUTATING_POLICIES, names.MUTATING_POLICIES_BETA)
+_BINDING_KINDS = (names.MUTATING_BINDINGS, names.MUTATING_BINDINGS_BETA)
+_KINDS: Mapping[names.Resource, type[Any]] = {
+    **dict.fromkeys(_POLICY_KINDS, Policy),
+    **dict.fromkeys(_BINDING_KINDS, Binding),
+}
 _SYNC_SECONDS = 5.0
 _DISCOVERY_SECONDS = 60.0
 """Seconds between two checks whether the API server has such kinds."""

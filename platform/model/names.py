@@ -106,6 +106,20 @@ MUTATING_POLICIES_BETA = Resource(
     "MutatingAdmissionPolicy",
     namespaced=False,
 )
+MUTATING_BINDINGS = Resource(
+    _ADMISSION_GROUP,
+    "v1",
+    "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicyBinding",
+    namespaced=False,
+)
+MUTATING_BINDINGS_BETA = Resource(
+    _ADMISSION_GROUP,
+    "v1beta1",
+    "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicyBinding",
+    namespaced=False,
+)
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 
 SCHEDULER_NAME = "volcano"

@@ -5,7 +5,7 @@ yet, in annotations of their PodGroup (docs/decisions/0012).
 accepts nothing that could not have been encoded here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TypeVar
@@ -86,6 +86,9 @@ class _PlanBody(ApiStruct, frozen=True):
     roles: dict[str, tuple[tuple[int, int, int], ...]]
     """Runs of equal nodes by task: number of the node, first index, number of pods."""
 
+    former: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    """The same of earlier plans."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -104,26 +107,39 @@ class Plan:
     nodes: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """Nodes by task and index."""
 
+    former: tuple[tuple[tuple[str, int], str], ...] = ()
+    """Nodes on which pods may still be created by earlier plans of these members."""
+
     def encode(self) -> str:
         """Return the text of the annotation."""
         numbers: dict[str, int] = {}
-        runs: dict[str, list[tuple[int, int, int]]] = {}
-        for (role, index), node in sorted(self.nodes.items()):
-            number = numbers.setdefault(node, len(numbers))
-            own = runs.setdefault(role, [])
-            if own and own[-1][0] == number and own[-1][1] + own[-1][2] == index:
-                own[-1] = (number, own[-1][1], own[-1][2] + 1)
-            else:
-                own.append((number, index, 1))
+        roles = _runs(sorted(self.nodes.items()), numbers)
+        former = _runs(sorted(self.former), numbers)
         body = _PlanBody(
             id=self.id,
             members=self.members,
             version=self.version,
             until=self.until,
             nodes=tuple(numbers),
-            roles={role: tuple(own) for role, own in runs.items()},
+            roles=roles,
+            former=former,
         )
         return _ENCODE(body).decode()
+
+
+def _runs(
+    places: Iterable[tuple[tuple[str, int], str]], numbers: dict[str, int]
+) -> dict[str, tuple[tuple[int, int, int], ...]]:
+    """Return *places* as runs; nodes that have no number get one."""
+    runs: dict[str, list[tuple[int, int, int]]] = {}
+    for (role, index), node in places:
+        number = numbers.setdefault(node, len(numbers))
+        own = runs.setdefault(role, [])
+        if own and own[-1][0] == number and own[-1][1] + own[-1][2] == index:
+            own[-1] = (number, own[-1][1], own[-1][2] + 1)
+        else:
+            own.append((number, index, 1))
+    return {role: tuple(own) for role, own in runs.items()}
 
 
 def hash_of(text: str) -> str:
@@ -162,31 +178,46 @@ def decode_plan(text: str) -> Plan | None:
         return None
     if not 0 <= body.version <= _MAX_INT or not 0 <= body.until <= 2**40:
         return None
-    if not all(map(_is_name, body.roles)) or not _are_runs(body):
+    if not all(map(_is_name, (*body.roles, *body.former))):
         return None
-    nodes = {
-        (role, index): body.nodes[number]
-        for role, runs in body.roles.items()
-        for number, first, count in runs
-        for index in range(first, first + count)
-    }
+    if not _are_runs(body.roles, body.nodes, once=True) or not _are_runs(
+        body.former, body.nodes, once=False
+    ):
+        return None
     return Plan(
-        id=body.id, members=body.members, version=body.version, until=body.until, nodes=nodes
+        id=body.id,
+        members=body.members,
+        version=body.version,
+        until=body.until,
+        nodes=dict(_places(body.roles, body.nodes)),
+        former=tuple(_places(body.former, body.nodes)),
     )
 
 
-def _are_runs(body: _PlanBody) -> bool:
-    """Return whether the runs name existing nodes, and each index at most once."""
+def _places(
+    roles: Mapping[str, Iterable[tuple[int, int, int]]], nodes: Sequence[str]
+) -> Iterator[tuple[tuple[str, int], str]]:
+    """Return the node of each index of *roles*."""
+    for role, runs in roles.items():
+        for number, first, count in runs:
+            for index in range(first, first + count):
+                yield (role, index), nodes[number]
+
+
+def _are_runs(
+    roles: Mapping[str, Iterable[tuple[int, int, int]]], nodes: Sequence[str], *, once: bool
+) -> bool:
+    """Return whether the runs name existing nodes and, if *once*, each index at most once."""
     total = 0
-    for runs in body.roles.values():
+    for runs in roles.values():
         end = 0
         for number, first, count in runs:
             total += count
-            if not 0 <= number < len(body.nodes) or not 0 < count <= MAX_MEMBERS:
+            if not 0 <= number < len(nodes) or not 0 < count <= MAX_MEMBERS:
                 return False
             if not end <= first <= _MAX_INT or total > MAX_MEMBERS:
                 return False
-            end = first + count
+            end = first + count if once else 0
     return True
 
 

@@ -18,6 +18,7 @@ from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
 from .framework.podgroup_status import build_report
 from .framework.queue_positions import QueuePositions
+from .framework.replanning import allocate_leaving, suits_node
 from .framework.reservation_upkeep import (
     clear_nominations,
     drop_unbacked_reservations,
@@ -169,6 +170,7 @@ class CycleRunner:
         session = self.open_session(interrupted)
         clear_nominations(session)
         self._overcommitted.run(session, now=now)
+        allocate_leaving(session)
         self._stranded.run(session, now=now)
         for name, action in self._actions:
             if session.is_stopped:
@@ -182,12 +184,14 @@ class CycleRunner:
         return session
 
     def _plan(self, session: Session) -> None:
-        """Decide on members that were tried, and add those of gangs that were admitted.
+        """Decide on members that were tried, take those off their nodes that cannot stay there, and
+        add those of gangs that were admitted.
 
         They are tried in the next cycle, by plugins that have counted them.
         """
         planned = self._cache.planned
         planned.decide(lambda gang: session.is_stopped and not session.can_skip(gang))
+        planned.leave_nodes(partial(suits_node, session))
         for gang in session.enqueued:
             planned.begin(gang)
 

@@ -1,6 +1,7 @@
 """By which plans pods are created, and when no more."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -40,13 +41,14 @@ class Harness:
     def __init__(self, *, enabled: bool = True) -> None:
         self.clock = FakeClock()
         self.excluded: Unplaced | None = None
+        self.asked: tuple[str, list[dict[str, str]]] | None = None
         self.counts: Counter[Unplaced] = Counter()
         self.priority_classes: list[PriorityClass] = []
         self.planned = PlannedCreation(
             enabled=enabled,
             clock=self.clock,
             priority_classes=self.priority_classes,
-            exclude=lambda namespace: self.excluded,
+            exclude=self._exclude,
             count=self._count,
         )
         self.use = PlanUse()
@@ -55,6 +57,10 @@ class Harness:
         self.text = self.planned.description_of(self.job, self.plugins, self.use)
         self.plan: Plan | None = None
         self.annotation = ""
+
+    def _exclude(self, namespace: str, pods: Collection[Mapping[str, str]]) -> Unplaced | None:
+        self.asked = namespace, [dict(labels) for labels in pods]
+        return self.excluded
 
     def _count(self, reason: Unplaced) -> None:
         self.counts[reason] += 1
@@ -179,6 +185,19 @@ def test_rules_of_the_cluster_end_the_plan(harness: Harness) -> None:
     assert harness.node(1) == ""
     assert harness.counts[Unplaced.MUTATION] == 1
     assert harness.planned.description_of(harness.job, harness.plugins, harness.use) == ""
+
+
+def test_rules_of_the_cluster_are_asked_for_the_labels_of_the_pods(harness: Harness) -> None:
+    harness.asked = None
+    harness.make_plan()
+    harness.node()
+    assert harness.asked is not None
+    namespace, (labels,) = harness.asked
+    body = build(harness.job, harness.job.spec.tasks[0], 0)
+    harness.plugins.mutate_pod(body, harness.job)
+    assert namespace == "d"
+    assert labels == body["metadata"]["labels"]
+    assert labels["volcano.sh/job-name"] == "j"
 
 
 def test_nothing_is_described_or_planned_unless_enabled() -> None:

@@ -32,6 +32,9 @@ PLANS = st.builds(
     version=st.integers(0, 9),
     until=st.integers(0, 2**33),
     nodes=st.dictionaries(st.tuples(NAMES, st.integers(0, 40)), NAMES, max_size=60),
+    former=st.sets(
+        st.tuples(st.tuples(NAMES | st.just("t"), st.integers(0, 9)), NAMES), max_size=20
+    ).map(lambda places: tuple(sorted(places))),
 )
 PODS = st.dictionaries(NAMES, JSON, max_size=3).map(
     lambda pod: msgspec.Raw(msgspec.json.encode(pod))
@@ -84,7 +87,9 @@ def test_any_other_text_is_refused_without_an_error(text: str) -> None:
     assert decode_members(text) is None
 
 
-@given(st.dictionaries(st.sampled_from(["id", "version", "until", "nodes", "roles"]), JSON))
+@given(
+    st.dictionaries(st.sampled_from(["id", "version", "until", "nodes", "roles", "former"]), JSON)
+)
 def test_a_changed_plan_is_refused_or_names_each_pod_once(changes: dict[str, Any]) -> None:
     plan = decode_plan(plan_text(**changes))
     if plan is not None:
@@ -103,6 +108,10 @@ def test_a_changed_plan_is_refused_or_names_each_pod_once(changes: dict[str, Any
         {"roles": {"t": [[0, 0, 15_000], [0, 15_000, 15_000]]}},
         {"roles": {"t": [[0, 0, 2], [0, 1, 2]]}},
         {"roles": {"t": [[0, 2**62, 1]]}},
+        {"former": {"t": [[1, 0, 1]]}},
+        {"former": {"t": [[0, -1, 1]]}},
+        {"former": {"t": [[0, 0, 15_000], [0, 0, 15_000]]}},
+        {"former": {"../t": [[0, 0, 1]]}},
         {"nodes": ["../n"]},
         {"nodes": ["n" * 300]},
         {"nodes": [""]},

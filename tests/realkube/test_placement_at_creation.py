@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.embedded_apiserver import MERGE
 from support.polling import wait_until_true
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
 from support.running_controller import FakeRecorder, running
@@ -17,8 +18,10 @@ from batholith.model import crds
 from batholith.model.names import (
     JOBS,
     LIMITRANGES,
+    MUTATING_BINDINGS,
     MUTATING_CONFIGURATIONS,
     MUTATING_POLICIES,
+    NAMESPACES,
     PLAN,
     PODGROUPS,
     PODS,
@@ -133,65 +136,90 @@ async def test_what_may_change_a_pod_leads_to_bindings(tmp_path: Path) -> None:
         await settled(server, "a", bound=True)
         await server.request("DELETE", LIMITRANGES.path("default", "l"))
         await settled(server, "b", bound=False)
-        await server.create(
-            MUTATING_CONFIGURATIONS.path(),
-            {
-                "metadata": {"name": "m"},
-                "webhooks": [
-                    {
-                        "name": "mutate.example.com",
-                        "rules": [
-                            {
-                                "operations": ["CREATE"],
-                                "apiGroups": [""],
-                                "apiVersions": ["v1"],
-                                "resources": ["pods"],
-                            }
-                        ],
-                        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
-                        "sideEffects": "None",
-                        "admissionReviewVersions": ["v1"],
-                        "failurePolicy": "Ignore",
-                    }
-                ],
-            },
-        )
+        await server.create(MUTATING_CONFIGURATIONS.path(), configuration())
         await settled(server, "c", bound=True)
         await server.request("DELETE", MUTATING_CONFIGURATIONS.path(name="m"))
         await settled(server, "d", bound=False)
+        await server.create(MUTATING_POLICIES.path(), POLICY)
         await server.create(
-            MUTATING_POLICIES.path(),
-            {
-                "metadata": {"name": "p"},
-                "spec": {
-                    "matchConstraints": {
-                        "resourceRules": [
-                            {
-                                "operations": ["CREATE"],
-                                "apiGroups": [""],
-                                "apiVersions": ["v1"],
-                                "resources": ["pods"],
-                            }
-                        ]
-                    },
-                    "reinvocationPolicy": "Never",
-                    "mutations": [
-                        {
-                            "patchType": "ApplyConfiguration",
-                            "applyConfiguration": {"expression": "Object{}"},
-                        }
-                    ],
-                },
-            },
+            MUTATING_BINDINGS.path(),
+            {"metadata": {"name": "b"}, "spec": {"policyName": "p"}},
         )
         await settled(server, "e", bound=True)
 
 
-async def settled(server: RealServer, name: str, *, bound: bool) -> None:
+def configuration(**selectors: Json) -> Json:
+    """A webhook for new pods that cannot be reached."""
+    webhook = {
+        "name": "mutate.example.com",
+        "rules": [CREATED_PODS],
+        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Ignore",
+        **selectors,
+    }
+    return {"metadata": {"name": "m"}, "webhooks": [webhook]}
+
+
+CREATED_PODS = {
+    "operations": ["CREATE"],
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "resources": ["pods"],
+}
+POLICY = {
+    "metadata": {"name": "p"},
+    "spec": {
+        "matchConstraints": {"resourceRules": [CREATED_PODS]},
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {"expression": "Object{}"},
+            }
+        ],
+    },
+}
+
+
+async def test_webhooks_and_policies_for_other_pods_have_no_effect(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as server:
+        # All of these would be called for the pods but for one selector.
+        selector = {"matchLabels": {"inject": "yes"}}
+        await server.create(MUTATING_CONFIGURATIONS.path(), configuration(objectSelector=selector))
+        await server.create(MUTATING_POLICIES.path(), POLICY)
+        await server.create(
+            MUTATING_BINDINGS.path(),
+            {
+                "metadata": {"name": "b"},
+                "spec": {
+                    "policyName": "p",
+                    "matchResources": {"namespaceSelector": selector},
+                },
+            },
+        )
+        labelled = job("a", 2)
+        labelled["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {"inject": "yes"}}
+        await settled(server, "a", bound=True, body=labelled)
+        before = Counter(writes(server))["create pods/binding"]
+        await run(server, job("b", 20))
+        assert Counter(writes(server))["create pods/binding"] == before
+        await server.request("DELETE", MUTATING_CONFIGURATIONS.path(name="m"))
+        await settled(server, "c", bound=False, body=labelled)
+        patch = {"metadata": {"labels": {"inject": "yes"}}}
+        path = NAMESPACES.path(name="default")
+        response = await server.request("PATCH", path, patch, content_type=MERGE)
+        assert response.status == 200
+        await settled(server, "d", bound=True)
+
+
+async def settled(server: RealServer, name: str, *, bound: bool, body: Json | None = None) -> None:
     """Run jobs until the pods of one are bound, or are not: informers see rules a little later."""
     for attempt in range(40):
         before = Counter(writes(server))["create pods/binding"]
-        await run(server, job(f"{name}{attempt}", 2))
+        again = {**(body or job(name, 2)), "metadata": {"name": f"{name}{attempt}"}}
+        await run(server, again)
         after = Counter(writes(server))["create pods/binding"]
         if (after > before) is bound:
             return

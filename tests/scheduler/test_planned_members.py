@@ -1,5 +1,7 @@
 """Members that are allocated before their pods exist."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 from support.planned_gangs import START, PlanningWorld, created_pod, planned_gang, role
@@ -9,6 +11,7 @@ from batholith.model.names import MEMBERS, PLAN, TASK_SPEC
 from batholith.model.placement import (
     GRACE_SECONDS,
     PLAN_SECONDS,
+    MemberRole,
     Plan,
     decode_plan,
     hash_of,
@@ -238,32 +241,60 @@ def test_a_pod_that_arrives_elsewhere_releases_its_member(world: PlanningWorld) 
     assert world.allocated() == 8000
 
 
-@pytest.mark.parametrize("how", ["deleted", "cordoned", "tainted", "shrunk", "filled", "labelled"])
-def test_members_leave_a_node_that_cannot_take_them(world: PlanningWorld, how: str) -> None:
-    before = node("n1", cpu=4)
-    world.add(planned_gang("j", role("t", 8)))
-    world.settle()
-    first = world.plan("j")
-    assert first is not None
+def lose(world: PlanningWorld, how: str) -> None:
+    """Let node n1 be lost to some of its planned members, which need the label ``a``."""
+    labels = {"a": "a"}
     match how:
         case "deleted":
-            world.remove(before)
+            world.remove(node("n1", cpu=4, labels=labels))
         case "cordoned":
-            world.upsert(node("n1", cpu=4, cordoned=True))
+            world.upsert(node("n1", cpu=4, labels=labels, cordoned=True))
         case "tainted":
-            world.upsert(node("n1", cpu=4, taints=(Taint(key="k", effect="NoSchedule"),)))
+            taint = Taint(key="k", effect="NoSchedule")
+            world.upsert(node("n1", cpu=4, labels=labels, taints=(taint,)))
         case "shrunk":
-            world.upsert(node("n1", cpu=1))
+            world.upsert(node("n1", cpu=1, labels=labels))
+        case "shrunk and labelled":
+            world.upsert(node("n1", cpu=1, labels={"a": "a", "b": "b"}))
         case "labelled":
-            world.upsert(node("n1", cpu=4, labels={"a": "b"}))
-        case _:
+            world.upsert(node("n1", cpu=4))
+        case "filled":
             world.upsert(pod("other", scheduler="x", node_name="n1", cpu=3))
+
+
+LOST = ["deleted", "cordoned", "tainted", "shrunk", "shrunk and labelled", "filled", "labelled"]
+STAYING = {"shrunk": 1, "shrunk and labelled": 1, "filled": 1}
+
+
+@pytest.fixture
+def labelled() -> PlanningWorld:
+    """Nodes with the label that :func:`choosy` members need, filled by a plan for 8 of them."""
+    world = PlanningWorld()
+    for name in ("n1", "n2"):
+        world.upsert(node(name, cpu=4, labels={"a": "a"}))
+    world.add(planned_gang("j", choosy(8)))
+    world.settle()
+    assert world.plan("j") is not None
+    return world
+
+
+def choosy(count: int) -> MemberRole:
+    container = {"image": "i", "resources": {"requests": {"cpu": 1}}}
+    return role("t", count, spec={"nodeSelector": {"a": "a"}, "containers": [container]})
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_members_leave_a_node_that_cannot_take_them(labelled: PlanningWorld, how: str) -> None:
+    world = labelled
+    first = world.plan("j")
+    assert first is not None
+    lose(world, how)
     world.settle()
     plan = world.plan("j")
     assert plan is not None
     assert plan.id != first.id
     left = sum(node == "n1" for node in plan.nodes.values())
-    assert left == {"shrunk": 1, "filled": 1}.get(how, 0)
+    assert left == STAYING.get(how, 0)
     assert sum(node == "n2" for node in plan.nodes.values()) == 4
     assert world.allocated() == 8000  # a pod may still be created by the first plan
     for index in range(8):
@@ -272,8 +303,178 @@ def test_members_leave_a_node_that_cannot_take_them(world: PlanningWorld, how: s
     held = world.cluster.reservations.get("ns/j-uid-j")
     assert held is None or held.purpose is not Purpose.PLANNED
     allocated = world.schedule()
-    assert len(allocated) == (4 if how == "labelled" else 0)
+    assert len(allocated) == (4 if how == "labelled" else 0)  # these pods need no label
     assert world.allocated() == (4 + left + len(allocated)) * 1000
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_members_that_leave_a_node_get_another_one(labelled: PlanningWorld, how: str) -> None:
+    world = labelled
+    first = world.plan("j")
+    assert first is not None
+    world.create_planned("j", ("t", 7))
+    world.upsert(node("n3", cpu=4, labels={"a": "a"}))
+    world.settle()
+    before = world.idle("n2")
+    lose(world, how)
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert (plan.members, plan.version, plan.until) == (first.members, 0, first.until)
+    assert plan.id != first.id
+    assert sorted(plan.nodes) == [("t", index) for index in range(7)]
+    staying = STAYING.get(how, 0)
+    assert Counter(plan.nodes.values()) == Counter(n1=staying, n2=3, n3=4 - staying)
+    assert {node for _, node in plan.former} == {"n1"}
+    # Once in the queue, but on both nodes: a pod may still be created by the first plan.
+    assert world.allocated() == 8000
+    assert world.idle("n2") == before
+    assert world.idle("n3") == staying * 1000
+    lacking = {"shrunk": -3000, "shrunk and labelled": -3000, "filled": -3000, "deleted": -4000}
+    assert world.idle("n1") == lacking.get(how, 0)
+    world.create_planned("j")
+    world.settle()
+    assert world.phase("j") == "Running"
+    assert world.allocated() == 8000
+    taken = {"shrunk": 0, "shrunk and labelled": 0, "filled": 0, "deleted": 0}
+    assert world.idle("n1") == taken.get(how, 4000)
+
+
+def test_a_node_that_changes_but_still_suits_keeps_its_members(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    first = world.plan("j")
+    world.upsert(node("n1", cpu=4, labels={"new": "yes"}), node("n3", cpu=4))
+    world.settle()
+    assert world.plan("j") == first
+    assert world.idle("n3") == 4000
+
+
+def test_a_gang_that_does_not_fit_any_more_gets_no_other_nodes(world: PlanningWorld) -> None:
+    """All or nothing: two of the four that leave would fit."""
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.upsert(node("n3", cpu=2))
+    world.remove(node("n1"))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert Counter(plan.nodes.values()) == {"n2": 4}
+    assert world.idle("n3") == 2000
+    assert world.allocated() == 8000
+    world.time = START + PLAN_SECONDS + GRACE_SECONDS
+    world.settle()
+    assert world.allocated() == 0
+
+
+def test_what_exceeds_the_minimum_gets_other_nodes_as_far_as_it_fits(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 8), minimum=4))
+    world.settle()
+    world.upsert(node("n3", cpu=2))
+    world.remove(node("n1"))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert Counter(plan.nodes.values()) == {"n2": 4, "n3": 2}
+    assert world.allocated() == 8000
+
+
+def test_a_pod_that_was_created_by_the_earlier_plan_is_charged_where_it_is(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    first = world.plan("j")
+    assert first is not None
+    late = next(key for key, at in first.nodes.items() if at == "n1")
+    world.upsert(node("n3", cpu=4), node("n1", cpu=4, cordoned=True))
+    world.settle()
+    assert world.idle("n3") == 0
+    world.upsert(created_pod("j", *late, node="n1"))
+    world.settle()
+    assert world.idle("n3") == 1000
+    assert world.idle("n1") == 0
+    assert world.allocated() == 8000
+    plan = world.plan("j")
+    assert plan is not None
+    world.create_planned("j", *(key for key in plan.nodes if key != late))
+    world.settle()
+    assert world.phase("j") == "Running"
+    assert (world.idle("n1"), world.idle("n2"), world.idle("n3")) == (3000, 0, 1000)
+
+
+def test_the_earlier_place_is_charged_until_no_pod_can_be_created_there(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 4)))
+    world.settle()
+    world.upsert(node("n1", cpu=4, cordoned=True), node("n2", cpu=4, cordoned=True))
+    world.upsert(node("n3", cpu=4))
+    world.settle()
+    world.upsert(node("n1", cpu=4), node("n2", cpu=4))
+    world.upsert(podgroup("g", 5), *(pod(f"p-{i}", "g") for i in range(5)))
+    assert world.schedule() == {}
+    world.time = START + PLAN_SECONDS + GRACE_SECONDS
+    assert len(world.schedule()) == 5
+
+
+def test_a_pod_that_is_deleted_is_charged_wherever_it_may_be_created_again(
+    world: PlanningWorld,
+) -> None:
+    world.add(planned_gang("j", role("t", 1)))
+    world.settle()
+    world.upsert(node("n1", cpu=4, cordoned=True), node("n2", cpu=4, cordoned=True))
+    world.upsert(node("n3", cpu=4))
+    world.settle()
+    world.create_planned("j")
+    world.settle()
+    assert [world.idle(name) for name in ("n1", "n2", "n3")] == [4000, 4000, 3000]
+    world.remove(world.pod_objects["uid-j-t-0"])
+    world.settle()
+    assert sorted(world.idle(name) for name in ("n1", "n2", "n3")) == [3000, 3000, 4000]
+    world.time = START + PLAN_SECONDS + GRACE_SECONDS
+    world.settle()
+    assert [world.idle(name) for name in ("n1", "n2", "n3")] == [4000, 4000, 4000]
+
+
+def test_members_leave_node_after_node(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 3)))
+    world.settle()
+    seen = []
+    for number in range(3, 6):
+        for old in range(1, number):
+            world.upsert(node(f"n{old}", cpu=4, cordoned=True))
+        world.upsert(node(f"n{number}", cpu=4))
+        world.settle()
+        plan = world.plan("j")
+        assert plan is not None
+        assert set(plan.nodes.values()) == {f"n{number}"}
+        seen.append(plan)
+    assert len({each.id for each in seen}) == 3
+    assert len(seen[-1].former) == 9
+    world.create_planned("j")
+    world.settle()
+    assert world.phase("j") == "Running"
+    assert sum(world.idle(f"n{number}") for number in range(1, 6)) == 17000
+
+
+def test_a_gang_that_waits_does_not_get_what_leaves_a_node() -> None:
+    world = PlanningWorld()
+    world.upsert(node("n1", cpu=4), queue(capability={"cpu": "4"}))
+    world.add(planned_gang("j", role("t", 4)))
+    world.settle()
+    assert world.plan("j") is not None
+    world.upsert(podgroup("g", 4, created="2020-01-01T00:00:00Z"))
+    world.upsert(*(pod(f"p-{i}", "g") for i in range(4)))
+    world.settle()
+    world.upsert(node("n1", cpu=4, cordoned=True), node("n2", cpu=4))
+    decisions = world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert set(plan.nodes.values()) == {"n2"}
+    assert not any(decision.placements for decision in decisions)
 
 
 def test_a_plan_whose_nodes_are_all_lost_is_withdrawn(world: PlanningWorld) -> None:
@@ -285,6 +486,37 @@ def test_a_plan_whose_nodes_are_all_lost_is_withdrawn(world: PlanningWorld) -> N
     plan = world.plan("j")
     assert plan is not None
     assert not plan.nodes
+
+
+def test_no_plan_is_made_for_nodes_that_are_lost_after_its_end(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 2)))
+    world.settle()
+    first = world.plan("j")
+    world.time = START + PLAN_SECONDS
+    world.upsert(node("n3", cpu=4))
+    for name in ("n1", "n2"):
+        world.remove(node(name))
+    world.settle()
+    assert world.plan("j") == first
+    assert world.idle("n3") == 4000
+    assert world.allocated() == 2000
+
+
+def test_nothing_is_evicted_for_pods_that_do_not_exist(world: PlanningWorld) -> None:
+    """Of a node that another scheduler fills, members without pods leave; those with pods fit."""
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    there = [key for key, at in plan.nodes.items() if at == "n1"]
+    world.create_planned("j", *there[:2])
+    world.settle()
+    world.upsert(pod("other", scheduler="x", node_name="n1", cpu=2))
+    decisions = world.settle()
+    world.time = START + 6
+    world.upsert(node("n3", cpu=1))
+    decisions += world.settle()
+    assert not any(decision.evictions for decision in decisions)
 
 
 def test_the_places_of_a_deleted_podgroup_are_charged_until_no_pod_can_be_created(
@@ -493,6 +725,82 @@ def test_the_next_leader_charges_members_that_it_does_not_see(
     after.settle()
     assert after.phase("j") == "Running"
     assert after.allocated() == 6000
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_next_leader_charges_the_places_of_earlier_plans(
+    world: PlanningWorld, fits: bool
+) -> None:
+    nodes = [node("n1", cpu=4), node("n2", cpu=4), node("n3", cpu=4 if fits else 1)]
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    world.upsert(nodes[2], node("n1", cpu=4, cordoned=True))
+    world.settle()
+    assert world.idle("n3") == (0 if fits else 1000)
+    after = restarted(world)
+    after.upsert(*nodes)
+    after.settle()
+    for each in ("n1", "n2", "n3"):
+        assert after.idle(each) == world.idle(each)
+    plan = after.plan("j")
+    assert plan is not None
+    assert plan == world.plan("j")
+    late = plan.former[0][0]
+    after.upsert(created_pod("j", *late, node="n1"))
+    after.settle()
+    assert after.idle("n1") == 0
+    assert after.idle("n3") == 1000
+    after.time = START + PLAN_SECONDS + GRACE_SECONDS
+    after.settle()
+    assert after.idle("n1") == 3000
+    assert after.idle("n2") == 4000
+
+
+def test_a_late_plan_is_charged_with_the_places_of_earlier_ones(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 9)))
+    world.settle()  # it does not fit
+    text = world.groups["j-uid-j"].metadata.annotations[MEMBERS]
+    plan = Plan(
+        id="late",
+        members=hash_of(text),
+        version=0,
+        until=int(START) + 20,
+        nodes={("t", 0): "n1"},
+        former=((("t", 0), "n2"), (("t", 1), "n2")),
+    )
+    old = world.groups["j-uid-j"]
+    annotations = {**old.metadata.annotations, PLAN: plan.encode()}
+    new = msgspec.structs.replace(
+        old, metadata=msgspec.structs.replace(old.metadata, annotations=annotations)
+    )
+    world.groups["j-uid-j"] = new
+    world.cluster.update_podgroup(old, new)
+    world.settle()
+    assert (world.idle("n1"), world.idle("n2")) == (3000, 2000)
+    world.time = START + 20 + GRACE_SECONDS
+    world.settle()
+    assert (world.idle("n1"), world.idle("n2")) == (4000, 4000)
+
+
+def test_a_plan_that_becomes_too_long_falls_back() -> None:
+    world = PlanningWorld()
+    world.upsert(*(node(f"n{number}", cpu=100) for number in range(4)))
+    world.add(planned_gang("j", role("t", 400)))
+    world.settle()
+    first = world.plan("j")
+    assert first is not None
+    world.upsert(*(node(f"node-{'x' * 200}-{index}", cpu=1) for index in range(400)))
+    world.upsert(*(node(f"n{number}", cpu=100, cordoned=True) for number in range(4)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    assert plan.id != first.id
+    assert not plan.nodes
+    assert world.allocated() == 400_000
+    world.time = START + PLAN_SECONDS + GRACE_SECONDS
+    world.settle()
+    assert world.allocated() == 0
+    assert sum(world.idle(f"n{number}") for number in range(4)) == 400_000
 
 
 def test_the_next_leader_ends_the_plan_in_time(world: PlanningWorld) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from batholith.model.names import (
     COMMANDS,
+    GROUP_NAME,
     JOBS,
     LIMITRANGES,
     MEMBERS,
@@ -16,7 +17,9 @@ from batholith.model.names import (
     PLAN,
     PODGROUPS,
     PODS,
+    PRIORITYCLASSES,
 )
+from batholith.model.placement import Plan, decode_plan
 from batholith.testing import Cluster, RequestMatcher
 
 Json = dict[str, Any]
@@ -100,6 +103,35 @@ async def test_a_gang_that_does_not_fit_gets_pending_pods(cluster: Cluster) -> N
     assert bindings(cluster) == 0
 
 
+def put_webhook(cluster: Cluster, **more: Any) -> None:
+    """Let a webhook change new pods."""
+    rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
+    hook = {
+        "name": "mutate.example.com",
+        "rules": [{**rule, "resources": ["pods"]}],
+        "clientConfig": {"url": "https://example.com/mutate"},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Ignore",
+        **more,
+    }
+    cluster.put(MUTATING_CONFIGURATIONS, "m", webhooks=[hook])
+
+
+@pytest.mark.parametrize(
+    "selectors",
+    [
+        {"objectSelector": {"matchLabels": {"inject": "yes"}}},
+        {"namespaceSelector": {"matchLabels": {"inject": "yes"}}},
+    ],
+)
+async def test_a_webhook_for_other_pods_has_no_effect(cluster: Cluster, selectors: Json) -> None:
+    put_webhook(cluster, **selectors)
+    await run(cluster, job("j", 2))
+    assert all(created(cluster, "j").values())
+    assert bindings(cluster) == 0
+
+
 @pytest.mark.parametrize("why", ["annotation", "limit range", "webhook", "gate"])
 async def test_what_may_change_a_pod_leads_to_the_normal_path(cluster: Cluster, why: str) -> None:
     body = job("j", 2)
@@ -110,16 +142,7 @@ async def test_what_may_change_a_pod_leads_to_the_normal_path(cluster: Cluster, 
             spec = {"limits": [{"type": "Container", "default": {"cpu": "1"}}]}
             await cluster.create(LIMITRANGES, {"metadata": {"name": "l"}, "spec": spec})
         case "webhook":
-            rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
-            hook = {
-                "name": "mutate.example.com",
-                "rules": [{**rule, "resources": ["pods"]}],
-                "clientConfig": {"url": "https://example.com/mutate"},
-                "sideEffects": "None",
-                "admissionReviewVersions": ["v1"],
-                "failurePolicy": "Ignore",
-            }
-            cluster.put(MUTATING_CONFIGURATIONS, "m", webhooks=[hook])
+            put_webhook(cluster)
         case _:
             template = body["spec"]["tasks"][0]["template"]
             template["metadata"] = {
@@ -156,6 +179,30 @@ async def test_a_rejected_create_ends_the_plan_and_the_gang_keeps_its_places(
     assert nodes[-1] != ""
     assert len(nodes) == 6
     assert bindings(cluster) == nodes.count("")
+
+
+async def test_a_gang_whose_create_is_rejected_loses_no_place_to_another(
+    cluster: Cluster,
+) -> None:
+    """Three nodes of 32 CPUs each: the gang leaves 2, and the other one asks for 3."""
+    value = {"metadata": {"name": "high"}, "value": 1000}
+    await cluster.create(PRIORITYCLASSES, value)
+    held = cluster.faults.hold(RequestMatcher("create", PODS, nth=2))
+    await cluster.create(JOBS, job("j", 94))
+    await held.wait_held()
+    spec = {"minMember": 1, "queue": "default", "priorityClassName": "high"}
+    await cluster.create(PODGROUPS, {"metadata": {"name": "g"}, "spec": spec})
+    body = job("other", 1, cpu="3")["spec"]["tasks"][0]["template"]
+    body["metadata"] = {"name": "other", "annotations": {GROUP_NAME: "g"}}
+    body["spec"]["schedulerName"] = "volcano"
+    await cluster.create(PODS, body)
+    await cluster.wait_for(PODS, "other", lambda it: it["status"]["conditions"])
+    cluster.faults.error(RequestMatcher("create", PODS, count=1), 403, message="exceeded quota")
+    held.release()
+    await cluster.wait_for(JOBS, "j", lambda it: it["status"]["running"] == 94)
+    assert not cluster.objects(PODS)["default/other"]["spec"].get("nodeName")
+    nodes = list(created(cluster, "j").values())
+    assert nodes.count("") == bindings(cluster) > 80
 
 
 async def test_no_pod_is_created_twice_though_responses_are_lost(cluster: Cluster) -> None:
@@ -207,26 +254,41 @@ async def test_a_pod_that_is_created_again_is_unplaced(cluster: Cluster) -> None
     assert bindings(cluster) == 1
 
 
-async def test_pods_of_a_node_that_vanishes_before_they_are_created_run_elsewhere(
+async def test_pods_of_a_node_that_is_lost_before_they_are_created_get_another(
     cluster: Cluster,
 ) -> None:
-    held = cluster.faults.hold(RequestMatcher("create", PODS, nth=1))
-    await cluster.create(JOBS, job("j", 6))
-    await held.wait_held()
-    (group,) = cluster.objects(PODGROUPS).values()
-    assert "sim-1" in group["metadata"]["annotations"][PLAN]
-    await cluster.patch(NODES, "sim-1", {"spec": {"unschedulable": True}})
-    await cluster.wait_until(
-        lambda: all(
-            "sim-1" not in each["metadata"]["annotations"].get(PLAN, "sim-1")
-            for each in cluster.objects(PODGROUPS).values()
-        )
-    )
+    """One pod exists and the creation of two is in flight when a node of all three is cordoned."""
+    held = cluster.faults.hold(RequestMatcher("create", PODS, nth=2, count=2))
+    await cluster.create(JOBS, job("j", 48))
+    await held.wait_held(2)
+    first = plan_of(cluster)
+    in_flight = {("t", 1), ("t", 2)}
+    lost = next(node for key, node in first.nodes.items() if key > ("t", 2))
+    await cluster.patch(NODES, lost, {"spec": {"unschedulable": True}})
+    await cluster.wait_until(lambda: plan_of(cluster).id != first.id)
+    plan = plan_of(cluster)
+    assert (plan.members, plan.version, plan.until) == (first.members, 0, first.until)
+    assert plan.nodes.keys() >= first.nodes.keys() - {("t", 0)}
+    assert lost not in plan.nodes.values()
     held.release()
-    await cluster.wait_for(JOBS, "j", lambda it: it["status"]["running"] == 6)
-    late = [pod for pod in cluster.pods_of("j") if pod["spec"]["nodeName"] == "sim-1"]
-    assert len(late) <= 1  # whose creation was in flight
-    assert len(created(cluster, "j")) == 6
+    await cluster.wait_for(JOBS, "j", lambda it: it["status"]["running"] == 48)
+    late = {
+        ("t", int(pod["metadata"]["name"].rpartition("-")[2]))
+        for pod in cluster.pods_of("j")
+        if pod["spec"]["nodeName"] == lost
+    }
+    assert late <= {("t", 0)} | in_flight
+    assert len(created(cluster, "j")) == 48
+    assert all(created(cluster, "j").values())
+    assert bindings(cluster) == 0
+
+
+def plan_of(cluster: Cluster) -> Plan:
+    """The plan of the only PodGroup."""
+    (group,) = cluster.objects(PODGROUPS).values()
+    plan = decode_plan(group["metadata"]["annotations"][PLAN])
+    assert plan is not None
+    return plan
 
 
 async def test_pods_beyond_a_scaled_job_follow_the_normal_path(cluster: Cluster) -> None:

@@ -7,7 +7,6 @@ creates it again. A node whose allocatable resources shrink is not overcommitted
 """
 
 from ..state.gangs import Task, TaskStatus
-from ..state.node_matrix import NodeMatrix
 from ..state.resources import BoolVector, IntVector
 from .decision import Eviction, GangRef
 from .plugin_calls import PluginError
@@ -50,7 +49,7 @@ class OvercommittedNodes:
     def _check(self, session: Session, node_index: int, now: float) -> bool:
         """Evict from one node; returns whether it may still be overcommitted."""
         matrix = session.cache.node_matrix
-        while matrix.alive[node_index] and _lacking(matrix, node_index).any():
+        while matrix.alive[node_index] and _lacking(session, node_index).any():
             task = _youngest(session, node_index)
             if task is None or task.gang is None:
                 return False  # no pod of this scheduler: the next arrival is checked again
@@ -63,16 +62,22 @@ class OvercommittedNodes:
         return False
 
 
-def _lacking(matrix: NodeMatrix, node_index: int) -> BoolVector:
-    """Return of which resources a node has too little, once terminating pods are deleted."""
+def _lacking(session: Session, node_index: int) -> BoolVector:
+    """Return of which resources a node has too little, once terminating pods are deleted.
+
+    No pod has to go for one that does not exist.
+    """
+    matrix = session.cache.node_matrix
     idle: IntVector = matrix.idle[:, node_index] + matrix.releasing[:, node_index]
+    if (idle < 0).any():
+        idle = idle + session.cache.planned.without_pods(node_index)
     return idle < 0
 
 
 def _youngest(session: Session, node_index: int) -> Task | None:
     """Return the youngest pod on a node that uses something of which there is too little."""
     matrix = session.cache.node_matrix
-    lacking = _lacking(matrix, node_index)
+    lacking = _lacking(session, node_index)
     candidates = (
         task
         for task in session.cache.task_table.tasks_on(node_index)

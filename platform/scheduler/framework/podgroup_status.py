@@ -18,7 +18,7 @@ from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING
 from ..state.diagnosis import Diagnosis, FitError
 from ..state.gangs import Gang, Task, TaskStatus
 from ..state.member_arrival import MemberArrival
-from ..state.planned_members import PlanNote
+from ..state.planned_gang import PlanNote
 from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
 from .explanations import Explanation
 

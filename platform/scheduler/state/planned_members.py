@@ -5,15 +5,20 @@ them becomes a pending task without a pod; the next cycle tries to allocate them
 becomes a *plan*, by which the job controller creates the pods with their nodes. Until a pod is
 seen, its member counts as a pod that is being bound.
 
+A member leaves a node that cannot take it any more. In the next cycle it is tried before all other
+gangs; what fits gets another node by a plan with a new id, the rest leaves the plan.
+
 A plan has an end. A pod may still be created by it for :data:`GRACE_SECONDS` after that, and so
-long its request is charged: to the gang, or as a *possible pod* on the node alone if the gang has
-that member no more.
+long its request is charged: to the gang, or as a *possible pod* (:mod:`.possible_pods`) on the
+node alone if the gang has that member no more, or elsewhere.
 """
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ...model import names
 from ...model.placement import (
@@ -28,9 +33,11 @@ from ...model.placement import (
 from ...model.podgroup import PodGroup
 from .core_types import Pod
 from .described_members import Key, members_of, members_text, pods_of
-from .equivalence import EquivalenceClass
 from .gangs import Gang, Task, TaskStatus
+from .planned_gang import FormerPlace, PlannedGang, PlanNote
+from .possible_pods import PossiblePods
 from .reservations import Purpose
+from .resources import IntVector
 
 if TYPE_CHECKING:
     from .cache import SchedulerCache
@@ -43,75 +50,6 @@ _TAKEOVER_SECONDS = PLAN_SECONDS + 2 * GRACE_SECONDS
 
 _MAX_PLANNING_SECONDS = 5.0
 """Seconds after which a gang that no cycle has tried is left to the normal path."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanNote:
-    """What the annotation of a PodGroup is to contain."""
-
-    text: str | None
-    """The plan; ``None`` for no annotation."""
-
-    is_due: bool
-    """Whether it is written at once, and not with the next write."""
-
-    id: str = ""
-    pods: int = 0
-    nodes: int = 0
-
-
-@dataclass(slots=True)
-class PlannedGang:
-    """A gang with members that are, or were, allocated before their pods existed."""
-
-    gang: Gang
-    uid: str
-    """Uid of the PodGroup."""
-
-    members: Members
-    hash: str
-    since: float
-    """When the members were added, as Unix time."""
-
-    unseen: dict[str, Task] = field(default_factory=dict)
-    """Members whose pods were not seen, by the name of the pod."""
-
-    lost: set[str] = field(default_factory=set)
-    """Those that have left the plan, as their node cannot take them any more."""
-
-    is_decided: bool = False
-    plan: Plan | None = None
-    until: float = 0.0
-    texts: set[str] = field(default_factory=set)
-    """The texts of all its plans."""
-
-    text: str = ""
-    promised: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """By name of the pod: the node in a plan, and when that ends."""
-
-    indexes: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Task and index by the name of the pod."""
-
-    has_progress: bool = False
-    is_outdated: bool = False
-    """Whether members have left the plan since it was encoded."""
-
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a plan with members that were not seen."""
-        return self.plan is not None and bool(self.unseen.keys() - self.lost)
-
-
-@dataclass(frozen=True, slots=True)
-class _PossiblePod:
-    """A pod that may still be created on a node by a plan."""
-
-    until: float
-    owner: tuple[str, str]
-    """Key of the gang, and name of the pod."""
-
-    was_seen: bool
-    """Whether a pod of this name was there."""
 
 
 class PlannedMembers:
@@ -133,8 +71,7 @@ class PlannedMembers:
         self._changed_nodes: set[int] = set()
         self._filled_nodes: set[int] = set()
         self._due: list[tuple[float, str]] = []
-        self._possible: dict[str, _PossiblePod] = {}
-        self._possible_by_owner: dict[tuple[str, str], set[str]] = {}
+        self._possible = PossiblePods(cache)
         self._first_cycle: float | None = None
         self._last_id = 0
 
@@ -146,9 +83,15 @@ class PlannedMembers:
         """Return these gangs."""
         return [each.gang for each in self._planning.values()]
 
+    def leaving_gangs(self) -> list[Gang]:
+        """Return those with members that have left their nodes, in the order of their age."""
+        leaving = (each.gang for each in self._planning.values() if each.is_decided)
+        return sorted(leaving, key=lambda gang: (gang.created, gang.key))
+
     def next_due(self) -> float | None:
         """Return when :meth:`update` is to be called next, in Unix time."""
-        return self._due[0][0] if self._due else None
+        due = (self._due[0][0] if self._due else None, self._possible.next_due())
+        return min((each for each in due if each is not None), default=None)
 
     def members_to_add(self, gang: Gang) -> int:
         """Return how many members will be added once *gang* is admitted, at least about."""
@@ -209,19 +152,15 @@ class PlannedMembers:
         if pods is None:
             return
         present = {task.name for task in gang.tasks.values()}
-        missing = [
-            (pod, plan.nodes[key])
-            for key, pod in pods
-            if key in plan.nodes and pod.metadata.name not in present
-        ]
+        missing = {key: pod for key, pod in pods if pod.metadata.name not in present}
         if self._first_cycle is None and not gang.is_pending and gang.key not in self._gangs:
             self._adopt(gang, podgroup, members, plan, text, missing)
             return
         self._foreign.add(gang.key)
         until = min(plan.until, self._now + PLAN_SECONDS) + GRACE_SECONDS
-        for pod, node in missing:
-            eq_class = self._cache.classify_member(gang, pod)
-            self._add_possible(gang.key, pod.metadata.name, node, eq_class, until)
+        for key, node in (*plan.nodes.items(), *plan.former):
+            if key in missing:
+                self._add_possible(gang, missing[key], node, until)
 
     def _adopt(
         self,
@@ -230,7 +169,7 @@ class PlannedMembers:
         members: Members,
         plan: Plan,
         text: str,
-        missing: list[tuple[Pod, str]],
+        missing: Mapping[Key, Pod],
     ) -> None:
         """Continue by the plan of a former leader."""
         gang.planned_uid = podgroup.metadata.uid
@@ -247,14 +186,20 @@ class PlannedMembers:
             text=text,
         )
         self._gangs[gang.key] = known
-        for (role, index), node in plan.nodes.items():
-            name = members.pod_name(role, index)
+        for key, node in plan.former:
+            known.indexes[members.pod_name(*key)] = key
+            if key in missing:
+                pod = missing[key]
+                uid = self._add_possible(gang, pod, node, known.until + GRACE_SECONDS)
+                place = FormerPlace(node, known.until, uid)
+                known.former.setdefault(pod.metadata.name, []).append(place)
+        for key, node in plan.nodes.items():
+            name = members.pod_name(*key)
             known.promised[name] = (node, known.until)
-            known.indexes[name] = (role, index)
-        for pod, node in missing:
-            task = self._cache.add_member(gang, pod)
-            self._cache.allocate_member(gang, task, node)
-            known.unseen[task.name] = task
+            known.indexes[name] = key
+            if key in missing:
+                task = known.unseen[name] = self._cache.add_member(gang, missing[key])
+                self._cache.allocate_member(gang, task, node)
         heapq.heappush(self._due, (known.until + GRACE_SECONDS, gang.key))
 
     def observe_pod(self, gang: Gang | None, pod: Pod) -> bool:
@@ -265,9 +210,8 @@ class PlannedMembers:
         if gang is None:
             return False
         name = pod.metadata.name
-        if self._possible_by_owner:
-            for uid in list(self._possible_by_owner.get((gang.key, name), ())):
-                self._drop_possible(uid)
+        if self._possible:
+            self._possible.drop_of((gang.key, name))
         known = self._gangs.get(gang.key)
         task = known.unseen.pop(name, None) if known is not None else None
         if known is None or task is None:
@@ -287,11 +231,15 @@ class PlannedMembers:
     def observe_deleted(self, gang: Gang, task: Task) -> None:
         """Note that the pod of *task* is deleted; to be called before the task is removed."""
         known = self._gangs.get(gang.key)
-        node, until = known.promised.get(task.name, ("", 0.0)) if known is not None else ("", 0.0)
-        if node and self._now < until:
-            self._add_possible(
-                gang.key, task.name, node, task.eq_class, until + GRACE_SECONDS, was_seen=True
-            )
+        for node, until in known.promises(task.name) if known is not None else ():
+            if self._now < until:
+                self._possible.add(
+                    (gang.key, task.name),
+                    node,
+                    task.eq_class,
+                    until + GRACE_SECONDS,
+                    was_seen=True,
+                )
 
     def node_changed(self, node_index: int) -> None:
         """Note that a node is deleted, or differs in what filters read."""
@@ -308,16 +256,16 @@ class PlannedMembers:
         if self._first_cycle is None:
             self._begin()
         self._reserve_for_unplaced()
-        self._leave_nodes()
-        for known in list(self._progressed.values()):
-            if known.is_outdated or (
-                known.has_progress and known.until - self._now < _EXTENSION_SECONDS
-            ):
+        for key, known in self._progressed.items():
+            if key in self._planning:
+                continue
+            if known.until - self._now < _EXTENSION_SECONDS:
                 self._renew(known)
             known.has_progress = False
         self._progressed.clear()
         while self._due and self._due[0][0] <= self._now:
             self._expire(heapq.heappop(self._due)[1])
+        self._possible.expire(self._now)
 
     def _begin(self) -> None:
         """Limit what was found before the first cycle, when the time was not known."""
@@ -327,10 +275,9 @@ class PlannedMembers:
             for name, (node, until) in known.promised.items():
                 known.promised[name] = (node, min(until, known.until))
             heapq.heappush(self._due, (known.until + GRACE_SECONDS, known.gang.key))
-        for uid, each in list(self._possible.items()):
-            until = min(each.until, self._now + PLAN_SECONDS + GRACE_SECONDS)
-            self._possible[uid] = _PossiblePod(until, each.owner, each.was_seen)
-            heapq.heappush(self._due, (until, uid))
+            for places in known.former.values():
+                places[:] = (replace(each, until=min(each.until, known.until)) for each in places)
+        self._possible.limit(self._now + PLAN_SECONDS + GRACE_SECONDS)
 
     def _reserve_for_unplaced(self) -> None:
         """Reserve the nodes of members whose pods have arrived without a node."""
@@ -349,61 +296,127 @@ class PlannedMembers:
             reservations.hold(gang, alive, until=until, purpose=Purpose.PLANNED)
         self._unplaced.clear()
 
-    def _leave_nodes(self) -> None:
-        """Take unseen members out of their plans whose node cannot take them any more."""
-        matrix = self._cache.node_matrix
-        for node_index in self._changed_nodes:
-            for task in self._planned_on(node_index):
-                self._lose(task)
-        for node_index in self._filled_nodes - self._changed_nodes:
-            lacking = matrix.idle[:, node_index].copy()
-            for task in self._planned_on(node_index):
-                if not (lacking < 0).any():
-                    break
-                request = task.eq_class.request_vector(matrix.resource_index)
-                if request[lacking < 0].any():
-                    lacking += request
-                    self._lose(task)
-        self._changed_nodes.clear()
-        self._filled_nodes.clear()
-
-    def _planned_on(self, node_index: int) -> list[Task]:
-        return [task for task in self._cache.task_table.tasks_on(node_index) if task.planned]
-
-    def _lose(self, task: Task) -> None:
-        known = self._gangs.get(task.gang.key) if task.gang is not None else None
-        if known is None or task.name in known.lost:
-            return
-        known.lost.add(task.name)
-        known.is_outdated = True
-        self._progressed[known.gang.key] = known
-
-    def _renew(self, known: PlannedGang) -> None:
+    def _renew(self, known: PlannedGang, *, plan_id: str = "") -> None:
         """Encode the plan again, for the members that were not seen."""
         if known.plan is None or self._now >= known.until:
             return
-        extended = known.has_progress and known.is_live
-        if extended:
+        if known.has_progress and known.is_live:
             known.until = float(int(self._now + PLAN_SECONDS))
             heapq.heappush(self._due, (known.until + GRACE_SECONDS, known.gang.key))
-        self._encode(known, plan_id=self._new_id() if known.is_outdated else known.plan.id)
+        self._encode(known, plan_id or known.plan.id)
         self._cache.mark_changed(known.gang)
 
     def _expire(self, key: str) -> None:
-        """End the plan of a gang, or a possible pod, unless it was extended."""
-        possible = self._possible.get(key)
-        if possible is not None:
-            if possible.until <= self._now:
-                self._drop_possible(key)
-            return
+        """End the plan of a gang, unless it was extended."""
         known = self._gangs.get(key)
         if known is None or known.until + GRACE_SECONDS > self._now:
             return
         del self._gangs[key]
+        self._planning.pop(key, None)
         self._progressed.pop(key, None)
         for task in known.unseen.values():
             self._cache.remove_member(task)
         self._cache.mark_changed(known.gang)
+
+    # -- nodes that cannot take their members any more -----------------------------------------
+
+    def leave_nodes(self, suits: Callable[[Task], bool]) -> None:
+        """Take members off nodes that cannot take them any more; they are pending then.
+
+        *suits* returns whether the node of a task is still one for it, whatever it has left. To be
+        called after the actions of a cycle: the next one tries the members.
+        """
+        changed, filled = self._changed_nodes, self._filled_nodes
+        if not changed and not filled:
+            return
+        self._changed_nodes, self._filled_nodes = set(), set()
+        for node_index in changed:
+            for known, task in self._planned_on(node_index):
+                if not self._cache.node_matrix.alive[node_index] or not suits(task):
+                    self._leave(known, task)
+        for node_index in changed | filled:
+            self._leave_filled(node_index)
+
+    def _leave_filled(self, node_index: int) -> None:
+        """Take as many members off a node as it has too little for."""
+        matrix = self._cache.node_matrix
+        if not matrix.is_overcommitted(node_index):
+            return
+        lacking = matrix.idle[:, node_index].copy()
+        for eq_class in self._possible.on_node(matrix.names[node_index], left_only=True):
+            lacking += eq_class.request_vector(matrix.resource_index)
+        staying = []
+        for known, task in self._planned_on(node_index, lost=True):
+            if task.name in known.lost:
+                lacking += task.eq_class.request_vector(matrix.resource_index)
+            else:
+                staying.append((known, task))
+        for known, task in staying:
+            if not (lacking < 0).any():
+                break
+            request = task.eq_class.request_vector(matrix.resource_index)
+            if request[lacking < 0].any():
+                lacking += request
+                self._leave(known, task)
+
+    def without_pods(self, node_index: int) -> IntVector:
+        """Return what a node is charged for pods that do not exist."""
+        matrix = self._cache.node_matrix
+        charged = np.zeros(len(matrix.resource_index), np.int64)
+        for eq_class in self._possible.on_node(matrix.names[node_index]):
+            charged += eq_class.request_vector(matrix.resource_index)
+        for _, task in self._planned_on(node_index, lost=True):
+            charged += task.eq_class.request_vector(matrix.resource_index)
+        return charged
+
+    def _planned_on(self, node_index: int, *, lost: bool = False) -> list[tuple[PlannedGang, Task]]:
+        """Return the members that plans have on a node; with *lost* also those that were lost."""
+        found = []
+        for task in self._cache.task_table.tasks_on(node_index):
+            known = self._gangs.get(task.gang.key) if task.planned and task.gang else None
+            if known is not None and (lost or task.name not in known.lost):
+                found.append((known, task))
+        return found
+
+    def _leave(self, known: PlannedGang, task: Task) -> None:
+        """Let a member be tried again; a pod may still be created on its node."""
+        name = task.name
+        node, until = known.promised[name]
+        if known.plan is None or self._now >= known.until:
+            known.lost.add(name)
+            return
+        uid = self._possible.add(
+            (known.gang.key, name), node, task.eq_class, until + GRACE_SECONDS, has_left=True
+        )
+        known.former.setdefault(name, []).append(FormerPlace(node, until, uid))
+        known.leaving.append(name)
+        self._cache.forget(task.uid)
+        self._planning[known.gang.key] = known
+
+    def _settle(self, known: PlannedGang) -> None:
+        """Make the plan for members that have left their nodes; those without another one are lost
+        to it."""
+        leaving = [known.unseen[name] for name in known.leaving if name in known.unseen]
+        known.leaving.clear()
+        for task in leaving:
+            if task.status is not TaskStatus.BINDING or self._now >= known.until:
+                self._fall_back(known, task)
+        self._renew(known, plan_id=self._new_id())
+        if len(known.text) > MAX_TEXT:
+            for task in leaving:
+                if task.name not in known.lost:
+                    self._fall_back(known, task)
+            self._renew(known, plan_id=self._new_id())
+        known.has_progress = False
+        self._clear_diagnosis(known.gang)
+
+    def _fall_back(self, known: PlannedGang, task: Task) -> None:
+        """Charge a member where it was: it has left the plan, but its pod may be in flight."""
+        self._cache.forget(task.uid)
+        place = known.former[task.name].pop()
+        self._possible.drop(place.uid)
+        self._cache.allocate_member(known.gang, task, place.node)
+        known.lost.add(task.name)
 
     # -- planning ------------------------------------------------------------------------------
 
@@ -438,6 +451,10 @@ class PlannedMembers:
         *is_left* returns whether a gang was left to the next cycle.
         """
         for key, known in list(self._planning.items()):
+            if known.is_decided:
+                del self._planning[key]
+                self._settle(known)
+                continue
             allocated = [
                 each for each in known.unseen.values() if each.status is TaskStatus.BINDING
             ]
@@ -452,10 +469,10 @@ class PlannedMembers:
             for task in list(known.unseen.values()):
                 if task.status is not TaskStatus.BINDING:
                     self._drop(known, task)
-            known.gang.diagnosis = None
+            self._clear_diagnosis(known.gang)
             if allocated:
                 known.until = float(int(self._now + PLAN_SECONDS))
-                self._encode(known, plan_id=self._new_id())
+                self._encode(known, self._new_id())
                 if len(known.text) > MAX_TEXT:
                     for task in allocated:
                         self._drop(known, task)
@@ -470,25 +487,17 @@ class PlannedMembers:
         del known.unseen[task.name]
         self._cache.remove_member(task)
 
-    def _encode(self, known: PlannedGang, *, plan_id: str) -> None:
-        nodes = {
-            known.indexes[name]: task.node
-            for name, task in known.unseen.items()
-            if name not in known.lost
-        }
-        known.plan = Plan(
-            id=plan_id,
-            members=known.hash,
-            version=known.members.version,
-            until=int(known.until),
-            nodes=nodes,
-        )
-        known.text = known.plan.encode()
-        known.texts.add(known.text)
-        known.is_outdated = False
-        for name, task in known.unseen.items():
-            if name not in known.lost:
-                known.promised[name] = (task.node, known.until)
+    def _encode(self, known: PlannedGang, plan_id: str) -> None:
+        text = known.make_plan(plan_id, now=self._now)
+        if len(text) > MAX_TEXT:  # another leader would not know the former places
+            text = known.make_plan(plan_id, now=self._now, with_former=False)
+        known.texts.add(text)
+
+    @staticmethod
+    def _clear_diagnosis(gang: Gang) -> None:
+        """Remove the diagnosis of members that are decided on."""
+        if not gang.pending_tasks:
+            gang.diagnosis = None
 
     def _new_id(self) -> str:
         self._last_id += 1
@@ -507,43 +516,21 @@ class PlannedMembers:
         self._planning.pop(key, None)
         self._progressed.pop(key, None)
         for name in known.promised:
-            for uid in list(self._possible_by_owner.get((key, name), ())):
-                if self._possible[uid].was_seen:
-                    self._drop_possible(uid)
+            self._possible.drop_of((key, name), seen_only=True)
         for name, task in known.unseen.items():
             node, eq_class = task.node, task.eq_class
             is_placed = task.status is TaskStatus.BINDING
             self._cache.remove_member(task)
             if is_placed and known.plan is not None:
-                self._add_possible(key, name, node, eq_class, known.until + GRACE_SECONDS)
+                self._possible.add((key, name), node, eq_class, known.until + GRACE_SECONDS)
 
     def _pods_of(self, gang: Gang, members: Members) -> list[tuple[Key, Pod]] | None:
         return pods_of(gang, members, is_wanted=self._cache.is_of_gang_scheduler)
 
-    def _add_possible(
-        self,
-        key: str,
-        name: str,
-        node: str,
-        eq_class: EquivalenceClass,
-        until: float,
-        *,
-        was_seen: bool = False,
-    ) -> None:
-        self._last_id += 1
-        uid = f"plan:{self._last_id}"
-        self._possible[uid] = _PossiblePod(until, (key, name), was_seen)
-        self._possible_by_owner.setdefault((key, name), set()).add(uid)
-        self._cache.add_possible_pod(uid, node, eq_class)
-        heapq.heappush(self._due, (until, uid))
-
-    def _drop_possible(self, uid: str) -> None:
-        possible = self._possible.pop(uid)
-        uids = self._possible_by_owner[possible.owner]
-        uids.discard(uid)
-        if not uids:
-            del self._possible_by_owner[possible.owner]
-        self._cache.remove_possible_pod(uid)
+    def _add_possible(self, gang: Gang, pod: Pod, node: str, until: float) -> str:
+        """Charge *node* for a pod of *gang* that is not known."""
+        eq_class = self._cache.classify_member(gang, pod)
+        return self._possible.add((gang.key, pod.metadata.name), node, eq_class, until)
 
 
 _ENDED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
