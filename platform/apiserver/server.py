@@ -70,6 +70,9 @@ class Config:
     listener: socket.socket
     """Listening socket."""
 
+    local_listener: socket.socket | None = None
+    """Listening socket of clients on this machine, without TLS."""
+
     address: str
     """``host:port`` at which clients reach the server."""
 
@@ -263,6 +266,8 @@ async def _listening(app: App, config: Config) -> AsyncIterator[None]:
         metrics=app.metrics.listeners,
     )
     connections.listen(config.listener, tls=context)
+    if config.local_listener is not None:
+        connections.listen(config.local_listener)
     try:
         yield
     finally:

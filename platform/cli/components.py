@@ -91,6 +91,10 @@ def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
+    local_listen_fd: Annotated[
+        int | None,
+        typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
+    ] = None,
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
@@ -109,6 +113,7 @@ def apiserver(
     listener = _bind_or_inherit(listen_fd, listen_address)
     bound = listener.getsockname()[0]
     host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
+    local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
 
     async def main(ready: asyncio.Event) -> None:
         rules = AdmissionSettings(job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True)
@@ -116,6 +121,7 @@ def apiserver(
             data_dir=data_dir,
             host=host,
             listener=listener,
+            local_listener=local_listener,
             webhooks=all_webhooks(rules),
             crds=(*crds.load(), *crds.load_training()),
             limits=limits,

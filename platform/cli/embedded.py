@@ -44,6 +44,9 @@ SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
 """All callers are one user: no limit for each."""
 
+MAX_UNIX_PATH = 107
+"""Maximum bytes of a Unix socket's path on Linux."""
+
 COMPONENTS = ("controllers", "scheduler", "agent", "api")
 """Components with their own credentials."""
 
@@ -67,7 +70,7 @@ def isolation_warnings(options: Options) -> list[str]:
 
 
 class EmbeddedCluster:
-    """An embedded cluster; a context manager over its two sockets.
+    """An embedded cluster; a context manager over its sockets.
 
     The components inherit the sockets, which listen before any component runs, so that connections
     are not refused while the API server starts or restarts.
@@ -90,6 +93,9 @@ class EmbeddedCluster:
             opened.callback(self._api_socket.close)
             self._rest_socket = self._bind("REST API", options.api_port, REST_PORT)
             opened.callback(self._rest_socket.close)
+            self._local_socket = listen_locally(self._data.api_socket)
+            if self._local_socket is not None:
+                opened.callback(self._local_socket.close)
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
@@ -106,6 +112,8 @@ class EmbeddedCluster:
         """Close the sockets."""
         self._api_socket.close()
         self._rest_socket.close()
+        if self._local_socket is not None:
+            self._local_socket.close()
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
@@ -178,7 +186,11 @@ class EmbeddedCluster:
         files = {name: self._kubeconfig(name) for name in COMPONENTS}
         for user, path in {"admin": self._data.kubeconfig, **files}.items():
             access = kubeconfig.ClusterAccess(
-                server=self.api_url, ca=ca, user=user, token=user_tokens[user]
+                server=self.api_url,
+                ca=ca,
+                user=user,
+                token=user_tokens[user],
+                unix_socket=self._data.api_socket if user in files and self._local_socket else None,
             )
             kubeconfig.write(path, access)
 
@@ -193,12 +205,16 @@ class EmbeddedCluster:
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
+        listeners = [api]
+        if self._local_socket is not None:
+            listeners.append(self._local_socket.fileno())
+            server += ["--local-listen-fd", str(self._local_socket.fileno())]
         environment = self._tls_environment()
         # Stopped in reverse order: no controller may react while the agent stops pods, and the
         # agent still has to write their final status.
         return [
             ComponentSpec(
-                name="apiserver", arguments=server, descriptors=[api], environment=environment
+                name="apiserver", arguments=server, descriptors=listeners, environment=environment
             ),
             ComponentSpec(
                 name="agent",
@@ -240,6 +256,25 @@ class EmbeddedCluster:
 
     def _kubeconfig(self, name: str) -> Path:
         return self._data.pki / f"{name}.kubeconfig"
+
+
+def listen_locally(path: Path) -> socket.socket | None:
+    """Listen on a Unix socket at *path*, in a private directory; ``None`` if it is too long.
+
+    The components then use TLS.
+    """
+    if len(os.fsencode(path)) > MAX_UNIX_PATH:
+        return None
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(os.fspath(path))
+        path.chmod(0o600)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _listen(port: int) -> socket.socket:

@@ -184,7 +184,8 @@ class Listener(ABC):
         self._open: set[LimitedConnection] = set()
         self._sockets: dict[socket.socket, asyncio.TimerHandle | None] = {}
         """Listening sockets, with the timer of those whose accepting is suspended."""
-        self._tls: ssl.SSLContext | None = None
+        self._tls: dict[socket.socket, ssl.SSLContext | None] = {}
+        """TLS by listening socket."""
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_interval = min(SWEEP_INTERVAL, *(each / 4 for each in self.phase_timeouts))
         self._swept_at = 0.0
@@ -200,7 +201,7 @@ class Listener(ABC):
         """Return the protocol of a new connection."""
 
     def listen(self, listening_socket: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections on *listening_socket* until closed."""
+        """Accept connections on *listening_socket*, encrypted with *tls*, until closed."""
         listening_socket.setblocking(False)
         listening_socket.listen(1024)
         # Inherited by connections: those of crashed machines are closed eventually.
@@ -210,7 +211,7 @@ class Listener(ABC):
             listening_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._sockets:
             self._schedule_sweep()
-        self._sockets[listening_socket], self._tls = None, tls
+        self._sockets[listening_socket], self._tls[listening_socket] = None, tls
         self._loop.add_reader(listening_socket.fileno(), self._accept, listening_socket)
 
     def stop(self) -> None:
@@ -299,7 +300,7 @@ class Listener(ABC):
                 self._back_off(listening_socket, error)
                 return
             self._backoff = _INITIAL_BACKOFF
-            self._open_connection(accepted)
+            self._open_connection(accepted, self._tls[listening_socket])
 
     def _back_off(self, listening_socket: socket.socket, error: OSError) -> None:
         """Evict a connection and suspend accepting: the loop would retry immediately."""
@@ -316,7 +317,7 @@ class Listener(ABC):
         self._sockets[listening_socket] = None
         self._loop.add_reader(listening_socket.fileno(), self._accept, listening_socket)
 
-    def _open_connection(self, accepted: socket.socket) -> None:
+    def _open_connection(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         accepted.setblocking(False)
         if len(self._open) >= self._max_connections:
             self._log_rate_limited("too many connections", limit=self._max_connections)
@@ -327,16 +328,16 @@ class Listener(ABC):
         connection = self.create_connection()
         connection.accepted_socket = accepted
         self._open.add(connection)
-        connection.handshake = self._loop.create_task(self._handshake(connection))
+        connection.handshake = self._loop.create_task(self._handshake(connection, tls))
         connection.handshake.add_done_callback(lambda _: self._on_handshake_done(connection))
 
-    async def _handshake(self, connection: LimitedConnection) -> None:
+    async def _handshake(self, connection: LimitedConnection, tls: ssl.SSLContext | None) -> None:
         accepted, connection.accepted_socket = connection.accepted_socket, None
         if accepted is None:
             return
         try:
             await self._loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._tls, **self._handshake_options()
+                lambda: connection, accepted, ssl=tls, **(self._handshake_options() if tls else {})
             )
         except OSError:  # of TLS, too
             self.count_rejection("handshake")
@@ -350,7 +351,7 @@ class Listener(ABC):
 
     def _handshake_options(self) -> dict[str, float]:
         # The sweep enforces the timeout; the loop's own must not expire first.
-        return {"ssl_handshake_timeout": 2 * self.phase_timeouts[0] + 60} if self._tls else {}
+        return {"ssl_handshake_timeout": 2 * self.phase_timeouts[0] + 60}
 
     def _evict(self) -> bool:
         """Close the connection of the lowest value, if any may be closed; return whether."""

@@ -44,6 +44,9 @@ class Settings:
     listener: socket.socket | None = None
     """Listening socket to use instead of *host* and *port*."""
 
+    local_listener: socket.socket | None = None
+    """Listening Unix socket of clients on this machine, without TLS."""
+
     webhooks: Sequence[Webhook] = ()
     """Admission webhooks, called in this process."""
 
@@ -131,6 +134,7 @@ def _server_config(
     return server.Config(
         database=settings.data_dir / "cluster.db",
         listener=listener,
+        local_listener=settings.local_listener,
         address=f"{host}:{listener.getsockname()[1]}",
         ca=certs.ca_data,
         tls_cert_file=certs.server.certificate,

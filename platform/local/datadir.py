@@ -25,6 +25,7 @@ class DataDir:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.kubeconfig = self.root / "kubeconfig"
+        self.api_socket = self.root / "apiserver.sock"
         self.cluster_db = self.root / "cluster.db"
         self.api_db = self.root / "api.db"
         self.pki = self.root / "pki"

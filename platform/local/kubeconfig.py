@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ..kube.client.config import OWN_USER_PREFIX
+from ..kube.client.config import OWN_USER_PREFIX, UNIX_SOCKET_EXTENSION
 from .files import write_private
 
 CLUSTER_NAME = "batholith"
@@ -26,15 +26,20 @@ class ClusterAccess:
     """PEM."""
     user: str
     token: str
+    unix_socket: Path | None = None
+    """Unix socket at which the server accepts connections without TLS."""
 
 
 def write(path: Path, access: ClusterAccess) -> None:
     """Write a kubeconfig with one cluster, one user and one context; mode 0600."""
     user = f"{OWN_USER_PREFIX}{access.user}"
-    cluster = {
+    cluster: dict[str, Any] = {
         "server": access.server,
         "certificate-authority-data": base64.b64encode(access.ca).decode(),
     }
+    if access.unix_socket is not None:
+        extension = {"path": str(access.unix_socket)}
+        cluster["extensions"] = [{"name": UNIX_SOCKET_EXTENSION, "extension": extension}]
     context = {"cluster": CLUSTER_NAME, "user": user, "namespace": "default"}
     document = {
         "apiVersion": "v1",

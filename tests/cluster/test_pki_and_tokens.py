@@ -1,9 +1,13 @@
 """Certificates, tokens and the kubeconfig of the embedded cluster."""
 
+import socket
 import ssl
 import stat
 from pathlib import Path
 
+import kubernetes as official
+
+from batholith.cli.embedded import listen_locally
 from batholith.kube.client import config
 from batholith.local import kubeconfig, pki, tokens
 from batholith.local.kubeconfig import ClusterAccess
@@ -70,3 +74,32 @@ def test_kubeconfig_contains_server_and_token(tmp_path: Path) -> None:
     read = config.load_credentials(str(path))
     assert (read.server, read.ca_data, read.token) == (access.server, access.ca, access.token)
     assert read.namespace == "default"
+    assert not read.unix_socket
+
+
+def test_kubeconfig_names_the_unix_socket_of_components(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    access = ClusterAccess(
+        server="https://127.0.0.1:7443",
+        ca=b"pem",
+        user="agent",
+        token="secret",
+        unix_socket=tmp_path / "apiserver.sock",
+    )
+    kubeconfig.write(path, access)
+    read = config.load_credentials(str(path))
+    assert (read.server, read.unix_socket) == (access.server, str(access.unix_socket))
+    # Other clients read the file, too.
+    other = official.config.new_client_from_config(str(path))  # type: ignore[no-untyped-call]
+    assert other.configuration.host == access.server
+
+
+def test_local_socket_is_private_and_replaces_that_of_a_killed_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "apiserver.sock"
+    for _ in range(2):
+        listener = listen_locally(path)
+        assert listener is not None
+        with listener, socket.socket(socket.AF_UNIX) as client:
+            assert mode(path) == 0o600
+            client.connect(str(path))
+    assert listen_locally(tmp_path / ("x" * 108)) is None

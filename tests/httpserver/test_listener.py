@@ -292,6 +292,28 @@ def test_handshake_timeout_closes_the_connection(
         runner.run(talk())
 
 
+async def test_one_listener_serves_tls_and_a_unix_socket_without(tmp_path: Path) -> None:
+    keys = pki.ensure(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(keys.server.certificate, keys.server.key)
+    client = ssl.create_default_context(cafile=str(keys.ca))
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(path))
+        async with serving(tls=server) as it:
+            it.fronts.listen(local)
+            for streams in (
+                await asyncio.open_connection(*it.address, ssl=client),
+                await asyncio.open_unix_connection(path),
+            ):
+                reader, writer = streams
+                it.clients.append(writer)
+                writer.write(GET)
+                assert await reader.readexactly(len(OK)) == OK
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_unix_connection(path)
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_listener_recovers_from_descriptor_exhaustion(
     loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture

@@ -334,6 +334,25 @@ async def test_tls_verifies_ca_and_server_name_and_sends_client_certificate(
     await runner.cleanup()
 
 
+async def test_unix_socket_replaces_tls(tmp_path: Path) -> None:
+    async def authority(request: web.Request) -> web.Response:
+        return web.json_response({"host": request.headers["Host"]})
+
+    application = web.Application()
+    application.router.add_get("/version", authority)
+    runner = web.AppRunner(application, shutdown_timeout=0.01)
+    await runner.setup()
+    path = tmp_path / "s"
+    await web.UnixSite(runner, str(path)).start()
+    credentials = Credentials(server="https://127.0.0.1:1", unix_socket=str(path))
+    async with Client(credentials, user_agent="t") as client:
+        assert await client.get_path("/version", view=dict) == {"host": "127.0.0.1:1"}
+    await runner.cleanup()
+    async with Client(credentials, user_agent="t") as client:
+        with pytest.raises(ConnectionLostError):
+            await client.post("/version", b"{}")
+
+
 def test_malformed_certificate_raises_config_error() -> None:
     with pytest.raises(ConfigError, match="certificates for https://x"):
         tls_context(Credentials(server="https://x", ca_data=b"nonsense"))

@@ -23,6 +23,9 @@ SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 OWN_USER_PREFIX = "batholith-"
 """User names in kubeconfigs of ``batholith up``, which must be private to their owner."""
 
+UNIX_SOCKET_EXTENSION = "batholith.io/unix-socket"
+"""Extension of a kubeconfig's cluster: the ``path`` of a Unix socket to use instead of TLS."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
@@ -30,6 +33,8 @@ class Credentials:
 
     server: str
     """``https://host:port`` or ``http://host:port``, with an optional path."""
+    unix_socket: str = ""
+    """Path of a Unix socket to connect to instead, without TLS."""
     namespace: str = "default"
     """Default namespace of commands."""
     ca_file: str = ""
@@ -195,12 +200,21 @@ def _cluster_credentials(cluster: _Entry) -> Credentials:
         raise ConfigError(f"{cluster.path}: server is no http or https address: {server!r}")
     return Credentials(
         server=server,
+        unix_socket=_unix_socket(cluster),
         ca_file=cluster.file("certificate-authority"),
         ca_data=cluster.data("certificate-authority-data"),
         insecure=cluster.body.get("insecure-skip-tls-verify") is True,
         tls_server_name=cluster.text("tls-server-name"),
         proxy=cluster.text("proxy-url"),
     )
+
+
+def _unix_socket(cluster: _Entry) -> str:
+    extensions = cluster.body.get("extensions")
+    for each in extensions if isinstance(extensions, list) else ():
+        if isinstance(each, dict) and each.get("name") == UNIX_SOCKET_EXTENSION:
+            return str((each.get("extension") or {}).get("path") or "")
+    return ""
 
 
 def _has_entry(entry: _Entry, key: str) -> bool:

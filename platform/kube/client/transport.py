@@ -140,9 +140,10 @@ class Transport:
         )
         route = Route(
             origin=self._origin,
-            tls=tls_context(credentials),
+            tls=None if credentials.unix_socket else tls_context(credentials),
             server_name=credentials.tls_server_name,
             proxy=self._proxy,
+            unix_socket=credentials.unix_socket,
         )
         self._head_builder = self._new_head_builder(credentials)
         self._identity_head_builder = self._new_head_builder(replace(credentials, impersonate=()))

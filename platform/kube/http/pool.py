@@ -90,6 +90,9 @@ class ConnectionPool:
 
     async def _open_transport(self, connection: Connection) -> None:
         route = self._route
+        if route.unix_socket:
+            await self._loop.create_unix_connection(lambda: connection, route.unix_socket)
+            return
         if route.proxy is not None:
             await tunnel.connect(route.proxy, route, connection)
             return

@@ -63,3 +63,5 @@ class Route:
     """Name to verify in the certificate, if it differs from the host."""
     proxy: Origin | None = None
     """HTTP proxy to connect through; TLS is established with the server, not with the proxy."""
+    unix_socket: str = ""
+    """Path of a Unix socket to connect to instead of the origin."""
