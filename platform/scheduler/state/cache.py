@@ -13,13 +13,8 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .core_types import (
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PriorityClass,
-)
+from .core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
+from .described_podgroups import DescribedPodGroups
 from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceClass
 from .event_dispatch import apply_event
@@ -50,12 +45,7 @@ from .role_counts import RoleCounts
 from .task_table import TaskTable
 from .task_updates import is_stale_update, keep_evicting
 from .victim_columns import add_victim_columns
-from .waiting import (
-    PODGROUP,
-    QUEUES,
-    RESERVED,
-    queue_gained,
-)
+from .waiting import PODGROUP, QUEUES, RESERVED, queue_gained
 
 
 class SchedulerCache(MemberTasks):
@@ -116,6 +106,7 @@ class SchedulerCache(MemberTasks):
         arrived since the first cycle."""
         self._in_cycle = False
         self.planned = PlannedMembers(self, enabled=place_at_creation)
+        self.described = DescribedPodGroups(self)
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
