@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from batholith.agent.settings import SimulationSettings
+from batholith.job_ctrl import described_podgroups
 from batholith.model.names import (
     COMMANDS,
     EVENTS,
@@ -18,12 +19,18 @@ from batholith.model.names import (
     PODGROUPS_OF_JOB,
     PODS,
     PRIORITYCLASSES,
+    QUEUE_GATE,
     QUEUES,
     WHY,
 )
 from batholith.testing import Cluster, RequestMatcher
 
 Json = dict[str, Any]
+CLAIM = {
+    "accessModes": ["ReadWriteOnce"],
+    "resources": {"requests": {"storage": "1Mi"}},
+}
+EPHEMERAL = {"volumeClaimTemplate": {"spec": CLAIM}}
 
 
 @pytest.fixture
@@ -95,30 +102,34 @@ async def test_a_job_of_one_pod_completes_without_a_podgroup(cluster: Cluster) -
     assert not found.keys() & {"create podgroups", "patch podgroups", "patch pods/status"}
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [
-        job("j", replicas=2),
-        job("j", plugins={"env": []}),
-        job("j", annotations={PODGROUPS_OF_JOB: "all"}),
-        job("j", annotations={"example.com/large": "x" * 9000}),
-        job("j", volumes=[{"mountPath": "/data", "volumeClaim": {}}]),
-        job("j", pod={"schedulerName": "default-scheduler"}),
-        job("j", pod={"nodeName": "sim-1"}),
-        job("j", networkTopology={"mode": "soft"}),
-        job("j", minAvailable=0),
-    ],
-    ids=lambda body: str(sorted(body["spec"]))[-40:],
-)
-async def test_what_may_need_a_podgroup_gets_one(cluster: Cluster, kept: Json) -> None:
-    await cluster.create(JOBS, kept)
-    await cluster.wait_until(lambda: groups(cluster) == ["j"])
+KEPT = {
+    "two-pods": job("two-pods", replicas=2),
+    "plugin": job("plugin", plugins={"env": []}),
+    "annotated": job("annotated", annotations={PODGROUPS_OF_JOB: "all"}),
+    "large": job("large", annotations={"example.com/large": "x" * 9000}),
+    "volume": job("volume", volumes=[{"mountPath": "/d", "volumeClaim": CLAIM}]),
+    "claim": job("claim", pod={"volumes": [{"name": "v", "ephemeral": EPHEMERAL}]}),
+    "foreign": job("foreign", pod={"schedulerName": "default-scheduler"}),
+    "placed": job("placed", pod={"nodeName": "sim-1"}),
+    "gate": job("gate", pod={"schedulingGates": [{"name": "example.com/gate"}]}),
+    "queue-gate": job("queue-gate", template={"annotations": {QUEUE_GATE: "true"}}),
+    "topology": job("topology", networkTopology={"mode": "soft"}),
+}
+
+
+async def test_what_may_need_a_podgroup_gets_one(cluster: Cluster) -> None:
+    for each in KEPT.values():
+        await cluster.create(JOBS, each)
+    await cluster.wait_until(lambda: groups(cluster) == sorted(KEPT))
     await cluster.create(JOBS, job("other"))
     await running(cluster, "other")
-    assert groups(cluster) == ["j"]
-    assert not any(
-        PODGROUP in pod["metadata"].get("annotations", {}) for pod in cluster.pods_of("j")
-    )
+    assert groups(cluster) == sorted(KEPT)
+    described = [
+        pod["metadata"]["name"]
+        for pod in cluster.objects(PODS).values()
+        if PODGROUP in pod["metadata"]["annotations"]
+    ]
+    assert described == ["other-t-0"]
 
 
 async def test_a_description_in_the_template_of_a_gang_is_dropped(cluster: Cluster) -> None:
@@ -311,6 +322,23 @@ async def test_pods_without_a_podgroup_outlive_the_components(tmp_path: Path) ->
         await running(cluster, "waits")
         assert pod_uids(cluster) < uids
         assert not groups(cluster)
+
+
+async def test_without_a_scheduler_for_such_pods_podgroups_are_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A scheduler that does not know the annotation waits for the PodGroup, and so does the pod."""
+    monkeypatch.setattr(described_podgroups, "SILENCE", 1.0)
+    async with Cluster(scheduler=False, podgroups="gangs") as cluster:
+        await cluster.create(JOBS, job("j"))
+        await cluster.wait_until(lambda: cluster.pods_of("j"))
+        await cluster.wait_until(lambda: groups(cluster) == ["j"])
+        assert len(cluster.pods_of("j")) == 1
+        await cluster.wait_until(
+            lambda: (
+                "PodGroupNeeded" in [each["reason"] for each in cluster.objects(EVENTS).values()]
+            )
+        )
 
 
 async def test_a_scheduler_that_starts_late_schedules_pods_without_a_podgroup(
