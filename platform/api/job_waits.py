@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+import msgspec
+
 from ..job_ctrl.effects import Reason
 from ..model import times
+from ..model.described_podgroup import podgroup_of
 from ..model.names import SCHEDULER_NAME, WHY
-from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase
+from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..model.queue import Queue, QueueState
 from .explanations import Explanation, decode_explanation
 from .job_summaries import JobSummary, Phase, is_final
+from .pod_views import JobPod
 
 
 class WaitReason(StrEnum):
@@ -121,6 +125,37 @@ def newest(podgroups: Iterable[PodGroup]) -> PodGroup | None:
     return max(podgroups, key=order, default=None)
 
 
+def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
+    """Return the PodGroup that the newest of *pods* describes instead of having one.
+
+    Its condition and its explanation are those of the pod while that waits for a node.
+    """
+    unfinished = [pod for pod in pods if not pod.is_finished]
+    pod = max(unfinished, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
+    if pod is None:
+        return None
+    if pod.spec.node_name:
+        return podgroup_of(pod.metadata, PodGroupStatus(phase=PodGroupPhase.RUNNING))
+    conditions = tuple(
+        PodGroupCondition(
+            type="Unschedulable",
+            status="True",
+            reason=each.reason,
+            message=each.message,
+            last_transition_time=each.last_transition_time,
+        )
+        for each in pod.status.conditions
+        if (each.type, each.status) == ("PodScheduled", "False")
+    )
+    found = podgroup_of(pod.metadata, PodGroupStatus(conditions=conditions))
+    why = pod.metadata.annotations.get(WHY)
+    if found is None or not why:
+        return found
+    annotations = {**found.metadata.annotations, WHY: why}
+    metadata = msgspec.structs.replace(found.metadata, annotations=annotations)
+    return msgspec.structs.replace(found, metadata=metadata)
+
+
 def _by_lifecycle(job: JobSummary) -> tuple[bool, WaitReason, str] | None:
     """Return what follows from the phase of the job alone."""
     if is_final(job.phase):
@@ -171,6 +206,8 @@ def _by_state(view: WaitView, podgroup: PodGroup | None) -> tuple[WaitReason, st
 
 
 def _without_podgroup(job: JobSummary) -> tuple[WaitReason, str]:
+    if job.reason == Reason.PODGROUP_PENDING and job.message:
+        return WaitReason.UNSCHEDULABLE, job.message  # of its pod, which could not be read
     if job.queue:
         return WaitReason.NO_PODGROUP, "the PodGroup of the job does not exist yet"
     text = "the pods of the job are scheduled one by one: their conditions and events report why"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -105,6 +105,10 @@ def up(
         int | None,
         typer.Option(min=1, help="CPU capacity of the node.", show_default="at least 16"),
     ] = None,
+    podgroups: Annotated[
+        Literal["all", "gangs"],
+        typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
+    ] = "all",
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -113,7 +117,12 @@ def up(
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
     options = Options(
-        simulate=simulate, port=port, api_port=api_port, cpus=cpus, http_limits=http_limits
+        simulate=simulate,
+        port=port,
+        api_port=api_port,
+        cpus=cpus,
+        http_limits=http_limits,
+        podgroups=podgroups,
     )
     data = resolve_data_dir(data_dir)
     try:

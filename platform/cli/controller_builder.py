@@ -152,6 +152,7 @@ class Builder:
             reconcile_timeout=self._timeout,
             max_requeues=self.flags.max_requeue_num,
             default_queue=self.flags.default_queue,
+            count_described=self.flags.podgroups == "gangs",
             metrics=self.metrics.queues,
             work_metrics=self.metrics.work,
         )
@@ -168,11 +169,14 @@ class Builder:
     def _job_controller(self) -> LeaderElectionRunnable:
         from ..job_ctrl.controller import JobController
         from ..job_ctrl.settings import JobSettings
+        from ..model.described_podgroup import PodGroupsOf
 
         settings = JobSettings(
             workers=self.flags.worker_threads,
             ttl_waits_for_history=self.flags.ttl_waits_for_history,
             place_at_creation=self.flags.place_at_creation,
+            podgroups=PodGroupsOf(self.flags.podgroups),
+            scheduler_names=tuple(self.flags.scheduler_name),
             max_writes_in_flight=max(
                 MIN_WRITES_IN_FLIGHT, JobSettings().max_writes_in_flight // self._owned.count
             ),

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -84,6 +84,13 @@ class ControllerFlags:
             "--record-history.",
         ),
     ] = False
+    podgroups: Annotated[
+        Literal["all", "gangs"],
+        typer.Option(
+            help="Which Volcano jobs get PodGroups: all, or only those of more than one pod. The "
+            "pod of any other job describes its PodGroup to Batholith's scheduler."
+        ),
+    ] = "all"
     place_at_creation: Annotated[
         bool,
         typer.Option(

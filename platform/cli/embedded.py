@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from ..agent.runtime.mounting import lacks_sandbox_support
 from ..local import kubeconfig, pki, tokens
@@ -61,6 +61,7 @@ class Options:
     api_port: int | None = None
     cpus: int | None = None
     http_limits: str = ""
+    podgroups: Literal["all", "gangs"] = "all"
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -224,7 +225,12 @@ class EmbeddedCluster:
             ),
             ComponentSpec(
                 name="controllers",
-                arguments=self._client_arguments("controllers", *COMMON_FLAGS, *CONTROLLERS_FLAGS),
+                arguments=self._client_arguments(
+                    "controllers",
+                    *COMMON_FLAGS,
+                    *CONTROLLERS_FLAGS,
+                    f"--podgroups={self._options.podgroups}",
+                ),
                 environment=environment,
             ),
             ComponentSpec(

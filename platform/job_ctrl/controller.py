@@ -24,6 +24,7 @@ from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..machinery.shards import WHOLE, Shard
 from ..model import names, times
 from ..model.command import Command, target_kind_error, target_name_error
+from ..model.described_podgroup import PodGroupsOf
 from ..model.job import Job, JobEvent
 from ..model.meta import HasMeta, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
@@ -31,7 +32,8 @@ from . import podgroups
 from .core_types import MetadataOnly, Pod, PriorityClass
 from .decide import decide
 from .defaults import DefaultedJob
-from .effects import SetStatus
+from .described_podgroups import DescribedPodGroups, SchedulerSilentError, WithoutPodGroup
+from .effects import Reason, SetStatus
 from .executor import Executor, ExecutorDeps, SyncContext
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
 from .job_view import CommandRef, JobView
@@ -106,6 +108,11 @@ class JobController:
         factory = informers or NewInformers(client)
         self._create_informers(factory, podgroups)
         self._planned = self._planned_creation(factory)
+        self._described = DescribedPodGroups(
+            enabled=settings.podgroups is PodGroupsOf.GANGS,
+            scheduler_names=settings.scheduler_names,
+            clock=self._clock,
+        )
         self._executor = Executor(
             ExecutorDeps(
                 client=client,
@@ -243,7 +250,10 @@ class JobController:
         if new is None or pod is None:
             return
         first = self._expectations.observe(key, pod.name) == pod.uid
-        tracker = self._job_info(key).pod_tracker
+        info = self._job_info(key)
+        tracker = info.pod_tracker
+        if info.desired_state is not None:
+            self._described.observe(info.desired_state.scheduler, new)
         known = tracker.get(pod.uid)
         if tracker.update(pod, now=self._event_time(pod), first_observed=first):
             if pod.rejection and not (known is not None and known.rejection):
@@ -438,6 +448,7 @@ class JobController:
             now=self._clock.now(),
             monotonic_now=now,
             podgroup=podgroup,
+            without_podgroup=self._without_podgroup(context) if podgroup is None else None,
             podgroup_terminating=bool(
                 meta.deletion_timestamp or (meta.uid and meta.uid == info.deleting_podgroup_uid)
             ),
@@ -449,6 +460,26 @@ class JobController:
             defer_first_status=self._change_rate.quiet_in() > 0,
             last_errors=dict(info.last_errors),
         )
+
+    def _without_podgroup(self, context: SyncContext) -> WithoutPodGroup | None:
+        """Return how a job that has no PodGroup does without one; None if it needs one."""
+        job, info, desired = context.job, context.job_info, context.desired_state
+        if not desired.scheduler or info.podgroup_needed:
+            return None
+        try:
+            found = self._described.without_podgroup(
+                job,
+                desired.podgroup_spec,
+                scheduler=desired.scheduler,
+                pods=info.pod_tracker.active(),
+            )
+        except SchedulerSilentError as error:
+            info.podgroup_needed = True
+            self._executor.record_event(job, Reason.PODGROUP_NEEDED, str(error), warning=True)
+            return None
+        if found is not None and found.check_after is not None:
+            context.request_requeue(found.check_after)
+        return found
 
     def _latest(self, key: str) -> Job | None:
         """Return the job from the informer, or from the last own write if that is newer."""
@@ -485,11 +516,13 @@ class JobController:
         ):
             return known
         values = {one.metadata.name: one.value for one in self._priority_classes}
+        podgroup_spec = podgroups.desired_spec(job, priorities=values)
         return DesiredState(
             spec_key=spec_key,
             priority_classes_generation=generation,
-            podgroup_spec=podgroups.desired_spec(job, priorities=values),
+            podgroup_spec=podgroup_spec,
             plugins=self._plugins.for_job(job),
+            scheduler=self._described.scheduler_of(job, podgroup_spec),
         )
 
     def _next_command(self, key: str) -> CommandRef | None:

@@ -287,7 +287,9 @@ def _sync(view: JobView) -> Iterator[Effect]:
     if view.plugin_objects_stale:
         yield EnsurePluginObjects()
     if view.podgroup is None:
-        yield CreatePodGroup(view.podgroup_spec)
+        if view.without_podgroup is None:
+            yield CreatePodGroup(view.podgroup_spec)
+        yield from _warn_unschedulable(view)
     elif not view.podgroup_terminating:
         changes = podgroups.spec_patch(view.podgroup.spec, view.podgroup_spec)
         if changes:
@@ -327,7 +329,8 @@ def _create_missing_pods(view: JobView) -> Iterator[Effect]:
         and podgroups.dependencies_met(task, partial(_has_started, view))
     }
     if any(missing.values()):
-        yield CreatePods(missing)
+        without = view.without_podgroup
+        yield CreatePods(missing, without.description if without is not None else "")
 
 
 def _delete_for_restart(view: JobView) -> list[Effect]:
@@ -390,10 +393,10 @@ def _warn_ineffective_policies(view: JobView) -> Iterator[Effect]:
 
 def _warn_unschedulable(view: JobView) -> Iterator[Effect]:
     """Warn why the gang does not start: the scheduler's condition, and what it cannot know."""
-    condition = podgroups.unschedulable_condition(view.podgroup) if view.podgroup else None
+    condition = view.unschedulable
     if condition is not None:
-        meta = view.job.metadata
-        message = f"PodGroup {meta.namespace}:{meta.name} {condition.type.lower()}: "
+        meta, what = view.job.metadata, "PodGroup" if view.podgroup is not None else "pod of"
+        message = f"{what} {meta.namespace}:{meta.name} {condition.type.lower()}: "
         yield RecordEvent(Reason.PODGROUP_PENDING, message + condition.message, warning=True)
     if view.unsatisfiable_reason:
         yield RecordEvent(Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason, warning=True)

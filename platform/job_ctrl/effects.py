@@ -24,6 +24,7 @@ class Reason(StrEnum):
     PVC_ERROR = "PVCError"
     PODGROUP_PENDING = "PodGroupPending"
     PODGROUP_ERROR = "PodGroupError"
+    PODGROUP_NEEDED = "PodGroupNeeded"
     GANG_UNSATISFIABLE = "NotEnoughPods"
     POLICY_NEVER_FIRES = "PolicyCannotFire"
     POD_REJECTED = "PodRejected"
@@ -68,6 +69,8 @@ class CreatePods:
     """Create the pods of these indices, by task in the order of the spec."""
 
     indices: Mapping[str, tuple[int, ...]]
+    description: str = ""
+    """The PodGroup that they describe instead of having one; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)

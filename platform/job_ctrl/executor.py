@@ -59,6 +59,7 @@ _PODS_PER_SECOND = 100.0
 """Pods that delay the priority of a job by one second."""
 _MAX_INITIAL_BATCH = 64
 """Maximum number of pods in the first batch of a slow start."""
+_Member = tuple[TaskSpec, int]
 _PERSISTENT_ERRORS = (AlreadyExistsError, ForbiddenError, InvalidError)
 """Errors that persist until the job or its namespace changes."""
 
@@ -358,11 +359,10 @@ class Executor:
         desired = [
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
         ]
-
         priority, conflicts = self._priority(len(desired)), list[AlreadyExistsError]()
-        existing: list[tuple[TaskSpec, int]] = []
+        existing: list[_Member] = []
 
-        async def create(pod: tuple[TaskSpec, int]) -> None:
+        async def create(pod: _Member) -> None:
             async with self._write_slots.slot(priority):
                 if context.job_info.pod_tracker.has_index(pod[0].name, pod[1]):
                     # Created by a former leader and observed while this batch was being created:
@@ -370,7 +370,7 @@ class Executor:
                     existing.append(pod)
                     return
                 try:
-                    await self._create_pod(context, *pod)
+                    await self._create_pod(context, pod, effect.description)
                 except AlreadyExistsError as error:  # does not affect the other pods
                     conflicts.append(error)
                     expectations.observe(context.key, _pod_name(context, *pod))
@@ -402,22 +402,23 @@ class Executor:
             accepted = min(1 << (created.bit_length() - 1), _MAX_INITIAL_BATCH)
             self._initial_batch[namespace] = max(accepted, self._initial_batch.get(namespace, 1))
 
-    async def _create_pod(self, context: SyncContext, task: TaskSpec, index: int) -> None:
-        expectations, name = self._deps.expectations, _pod_name(context, task, index)
-        body = pods.build(context.job, task, index)
+    async def _create_pod(self, context: SyncContext, pod: _Member, description: str) -> None:
+        expectations, name = self._deps.expectations, _pod_name(context, *pod)
+        body = pods.build(context.job, *pod)
         context.desired_state.plugins.mutate_pod(body, context.job)
+        pods.set_description(body, description)
         expectations.expect(context.key, (name,))
         try:
-            created = await self._post_pod(context, body, task, index)
+            created = await self._post_pod(context, body, *pod)
             self._deps.metrics.pod_created(context.job, created.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             created = await self._adopt_pod(context, name, error)
         if self._deps.settings.place_at_creation:
-            context.job_info.plan_use.observe_created(task.name, index)
-        pod = parse_pod(created)
+            context.job_info.plan_use.observe_created(pod[0].name, pod[1])
+        info = parse_pod(created)
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
-        if pod is not None and expectations.set_created(context.key, name, pod.uid):
-            context.job_info.pod_tracker.add_created(pod)
+        if info is not None and expectations.set_created(context.key, name, info.uid):
+            context.job_info.pod_tracker.add_created(info)
 
     async def _post_pod(
         self, context: SyncContext, body: pods.Pod, task: TaskSpec, index: int

@@ -28,6 +28,8 @@ class DesiredState:
     """Generation of the priority classes that this was computed from."""
     podgroup_spec: PodGroupSpec
     plugins: JobPlugins
+    scheduler: str = ""
+    """Scheduler of the only pod of a job that may be without a PodGroup; empty for other jobs."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ class JobInfo:
     """The PodGroup after the controller's last write, while the informer holds an older version."""
     podgroup_written_at: float = 0.0
     """Time of that write on the monotonic clock."""
+    podgroup_needed: bool = False
+    """No scheduler handles its pod without a PodGroup."""
     deleting_podgroup_uid: str = ""
     """Uid of the PodGroup whose deletion this controller requested."""
     plugin_object_uids: dict[tuple[Resource, str], str] = field(default_factory=dict)

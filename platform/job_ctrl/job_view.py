@@ -7,7 +7,9 @@ from functools import cached_property
 
 from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
-from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
+from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec
+from . import podgroups
+from .described_podgroups import WithoutPodGroup
 from .effects import Reason
 from .pod_info import PodCounts, PodInfo, PodReader
 from .restarts import CommandRef, RestartTarget, target_from_status
@@ -28,6 +30,8 @@ class JobView:
     monotonic_now: float
     """Time on the monotonic clock, which lifecycle events use."""
     podgroup: PodGroup | None = None
+    without_podgroup: WithoutPodGroup | None = None
+    """How the job does without a PodGroup; none if it needs one, or has one."""
     podgroup_terminating: bool = False
     """The deletion of the PodGroup was requested, by this controller or another client."""
     plugin_objects_stale: bool = False
@@ -54,11 +58,24 @@ class JobView:
     @property
     def admitted(self) -> bool:
         """Whether pods may be created: the PodGroup is, or has been, admitted to its queue."""
-        if self.podgroup is None or self.podgroup_terminating:
+        if self.podgroup is None:
+            return self.without_podgroup is not None
+        if self.podgroup_terminating:
             return False
         if self.podgroup.status.phase not in ("", PodGroupPhase.PENDING):
             return True
         return self.pod_tracker.has_version(self.job.status.version)
+
+    @property
+    def unschedulable(self) -> PodGroupCondition | None:
+        """Why the scheduler does not start the job: of its PodGroup, or else of its pod."""
+        if self.podgroup is not None:
+            return podgroups.unschedulable_condition(self.podgroup)
+        if self.without_podgroup is None:
+            return None
+        messages = (pod.unschedulable for pod in self.pod_tracker.active() if pod.unschedulable)
+        message = next(messages, "")
+        return PodGroupCondition(type="Unschedulable", message=message) if message else None
 
     @property
     def is_missing_pods(self) -> bool:

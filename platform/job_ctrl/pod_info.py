@@ -39,6 +39,12 @@ class PodInfo:
     """Reason why the kubelet rejected the pod before a container started, if it did."""
     replaced: bool = False
     """The scheduler evicts the pod so that it is created again."""
+    description: str = ""
+    """The PodGroup that the pod describes instead of having one; empty for none."""
+    reported: bool = False
+    """Whether a scheduler has bound that pod, or reported why it does not."""
+    unschedulable: str = ""
+    """Why the scheduler does not bind that pod; empty if it has not reported that."""
     resource_version: str = field(default="", compare=False)
     """``resourceVersion`` of the pod that this was parsed from."""
     event_time: str | None = field(default=None, compare=False)
@@ -218,6 +224,8 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         for one in all_container_statuses(pod)
         for state in (one.state, one.last_state)
     )
+    description = annotations.get(names.PODGROUP, "")
+    reported, unschedulable = _scheduling(pod) if description else (False, "")
     codes = (one.state.terminated.exit_code for one in containers if one.state.terminated)
     return PodInfo(
         uid=pod.metadata.uid,
@@ -237,10 +245,21 @@ def parse_pod(pod: Pod) -> PodInfo | None:
             (one.type, one.status) == (names.REPLACED_BY_SCHEDULER, "True")
             for one in pod.status.conditions
         ),
+        description=description,
+        reported=reported,
+        unschedulable=unschedulable,
         restarts=sum([one.restart_count for one in all_container_statuses(pod)]),
         resource_version=pod.metadata.resource_version,
         event_time=_event_time(pod, phase),
     )
+
+
+def _scheduling(pod: Pod) -> tuple[bool, str]:
+    """Return whether a scheduler has reported on *pod*, and why it is not scheduled."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled":
+            return True, condition.message if condition.status == "False" else ""
+    return False, ""
 
 
 def _event_time(pod: Pod, phase: PodPhase) -> str | None:

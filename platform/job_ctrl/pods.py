@@ -68,6 +68,17 @@ def build(job: Job, task: TaskSpec, index: int) -> Pod:
     }
 
 
+def set_description(body: Pod, description: str) -> None:
+    """Let the pod *body* describe its PodGroup; with an empty *description*, not."""
+    meta = body["metadata"]
+    if description:
+        meta["annotations"][names.PODGROUP] = description
+        meta["labels"][names.PODGROUP] = names.NO_PODGROUP
+    else:
+        meta["annotations"].pop(names.PODGROUP, None)
+        meta["labels"].pop(names.PODGROUP, None)
+
+
 def _labels(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
     labels = {
         names.TASK_INDEX: str(index),

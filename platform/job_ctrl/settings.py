@@ -1,5 +1,6 @@
 """Settings of the job controller."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -7,6 +8,8 @@ from prometheus_client import CollectorRegistry
 from ..machinery.change_rate import ChangeRate
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
+from ..model.described_podgroup import PodGroupsOf
+from ..model.names import SCHEDULER_NAME
 from .metrics import JobMetrics
 
 
@@ -41,6 +44,12 @@ class JobSettings:
 
     pvc_recheck_interval: float = 2.0
     """Seconds between two checks for a missing PersistentVolumeClaim."""
+
+    podgroups: PodGroupsOf = PodGroupsOf.ALL
+    """Which jobs get PodGroups."""
+
+    scheduler_names: Sequence[str] = (SCHEDULER_NAME,)
+    """Schedulers whose pods may be without a PodGroup."""
 
     place_at_creation: bool = False
     """Whether pods of gangs that fit are created with their node."""

@@ -22,7 +22,6 @@ from ..model.controlled_resources import (
 )
 from ..model.job import FINAL_PHASES, Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
 from ..model.pod import FINISHED, PodPhase
-from . import podgroups
 from .actions import Transition
 from .effects import Reason
 from .job_view import CommandRef, JobView
@@ -172,7 +171,7 @@ def blocking_reason(view: JobView) -> tuple[Reason, str] | None:
         return Reason.FAILED_CREATE, errors[Reason.FAILED_CREATE]
     if view.unsatisfiable_reason:
         return Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason
-    found = podgroups.unschedulable_condition(view.podgroup) if view.podgroup is not None else None
+    found = view.unschedulable
     if found is not None and view.phase is JobPhase.PENDING:
         return Reason.PODGROUP_PENDING, found.message
     return None

@@ -154,7 +154,8 @@ removes it once the queue has capacity for the pod."""
 
 # Batholith's own.
 WHY = "batholith.io/why"
-"""Annotation of a PodGroup: why it waits, as JSON; written by the scheduler."""
+"""Annotation of a PodGroup, or of a pod without one: why it waits, as JSON; written by the
+scheduler."""
 
 TASK = "batholith.io/task"
 POD = "batholith.io/pod"
@@ -171,6 +172,12 @@ PLAN = "batholith.io/plan"
 """Annotation of a PodGroup: the nodes of its members, as JSON; written by the scheduler."""
 PLACE_AT_CREATION = "batholith.io/place-at-creation"
 """Annotation of a Job: ``false`` creates its pods without a node."""
+PODGROUP = "batholith.io/podgroup"
+"""Annotation of a pod without a PodGroup: the PodGroup that it would have, as JSON; written by the
+job controller. Also a label of such a pod, with the value :data:`NO_PODGROUP`."""
+NO_PODGROUP = "none"
+PODGROUPS_OF_JOB = "batholith.io/podgroups"
+"""Annotation of a Job: ``all`` gives it a PodGroup even if it has a single pod."""
 
 REPLACED_BY_SCHEDULER = "batholith.io/ReplacedByScheduler"
 """Type of a pod condition: the scheduler evicts the pod and expects its controller to create it

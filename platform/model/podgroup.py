@@ -69,3 +69,8 @@ class PodGroup(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is an object of the API server, not only described by a pod."""
+        return bool(self.metadata.uid)

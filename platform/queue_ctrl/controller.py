@@ -31,7 +31,7 @@ from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.shards import WHOLE, Shard
 from ..model.command import Command, target_name_error
 from ..model.job import Action
-from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE
+from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, PODS, QUEUES, ROOT_QUEUE
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueSpec
 from .counts import PodGroupCounts, QueueCounts, queue_of
@@ -46,6 +46,7 @@ from .decide import (
     SetStatus,
     decide,
 )
+from .described_podgroups import SELECTOR, DescribedCounts, Pod, queue_of_pod
 from .metrics import QueueMetrics
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ class QueueSettings:
 
     default_queue: str = DEFAULT_QUEUE
     """Queue of jobs without a queue."""
+
+    count_described: bool = False
+    """Whether PodGroups that are only described by their pod are counted, too."""
 
     metrics: QueueMetrics | None = None
     """Metrics of queues, if any; several controllers may share them."""
@@ -127,6 +131,14 @@ class QueueController:
         if podgroups is None:
             podgroups = factory.informer(PODGROUPS, PodGroup, owner_key=queue_of)
         self._podgroups = podgroups
+        self._described = DescribedCounts(
+            self._counts, lambda key: self._podgroups.get(key) is not None
+        )
+        self._described_pods: Informer[Pod] | None = None
+        if self._settings.count_described:
+            self._described_pods = factory.informer(
+                PODS, Pod, owner_key=queue_of_pod, label_selector=SELECTOR
+            )
         self._commands = factory.informer(
             COMMANDS,
             Command,
@@ -166,6 +178,8 @@ class QueueController:
             KindSource(self._podgroups, self._on_podgroup),
             KindSource(self._commands, self._on_command),
         ]
+        if self._described_pods is not None:
+            sources.append(KindSource(self._described_pods, self._on_described_pod))
         await run_controller(
             sources, self._run_workers, on_synced=self._on_synced, ready=ready, elected=elected
         )
@@ -200,7 +214,14 @@ class QueueController:
                 self._workqueue.add(child.metadata.name)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        for queue in self._counts.observe(old, new):
+        changed = self._counts.observe(old, new)
+        if old is None or new is None:
+            changed |= self._described.update((new or old or PodGroup()).metadata.key)
+        for queue in changed:
+            self._workqueue.add(queue)
+
+    def _on_described_pod(self, old: Pod | None, new: Pod | None) -> None:
+        for queue in self._described.observe_pod(old, new):
             self._workqueue.add(queue)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:

@@ -499,7 +499,7 @@ class Scheduler:
     def _record_incomplete(self, eviction: IncompleteEviction) -> None:
         podgroup = eviction.gang.podgroup
         log.info("stranded gang evicted", extra=eviction.gang.log_fields())
-        if self._recorder is not None and podgroup is not None:
+        if self._recorder is not None and podgroup is not None and podgroup.is_stored:
             self._recorder.record(
                 object_reference(names.PODGROUPS, podgroup.metadata),
                 type="Warning",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from ..admission.settings import JOB_PLUGINS, AdmissionSettings
 from ..admission.webhooks import webhooks
@@ -12,6 +12,7 @@ from ..agent.settings import SimulationSettings
 from ..apiserver.controllers.node_health import NodeLifecycleSettings
 from ..job_ctrl.plugins import entry_points
 from ..model import crds as volcano_crds
+from ..model.described_podgroup import PodGroupsOf
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
 from . import components
 from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer
@@ -37,6 +38,7 @@ class Cluster(ApiServer):
         nodes: int | SimulationSettings = 1,
         node_lifecycle: NodeLifecycleSettings | None = DEFAULT_NODE_LIFECYCLE,
         place_at_creation: bool = False,
+        podgroups: Literal["all", "gangs"] = "all",
     ) -> None:
         """Prepare a cluster; entering the context starts it.
 
@@ -51,6 +53,7 @@ class Cluster(ApiServer):
             node_lifecycle: when nodes count as lost and their pods are deleted; by default as in
                 kube-controller-manager, after 50 seconds. ``None``: never.
             place_at_creation: whether pods of gangs that fit are created with their node.
+            podgroups: which jobs get PodGroups; with ``gangs`` those of one pod get none.
         """
         settings = AdmissionSettings(
             job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True
@@ -64,6 +67,7 @@ class Cluster(ApiServer):
         self._controllers = controllers
         self._scheduler = scheduler
         self._place_at_creation = place_at_creation
+        self._podgroups = PodGroupsOf(podgroups)
         self._simulation = SimulationSettings(nodes=nodes) if isinstance(nodes, int) else nodes
         self._components = Components(self._signal.notify)
 
@@ -140,7 +144,10 @@ class Cluster(ApiServer):
             client = await run.client(self.credentials_of("controllers"), "controllers")
             recorder = run.recorder(client, "vc-controller-manager")
             wanted |= components.controllers(
-                client, recorder, place_at_creation=self._place_at_creation
+                client,
+                recorder,
+                place_at_creation=self._place_at_creation,
+                podgroups_of=self._podgroups,
             )
         if self._scheduler:
             client = await run.client(self.credentials_of("scheduler"), "scheduler")

@@ -18,10 +18,11 @@ from ..kube.client.config import Credentials
 from ..kube.client.events import EventRecorder
 from ..kube.informer.informer import Informer
 from ..machinery.clock import SystemClock
+from ..model.described_podgroup import PodGroupsOf
 from ..model.names import PODGROUPS
 from ..model.podgroup import PodGroup
 from ..podgroup_ctrl.controller import PodGroupController
-from ..queue_ctrl.controller import QueueController
+from ..queue_ctrl.controller import QueueController, QueueSettings
 from ..scheduler.scheduler import Scheduler, SchedulerSettings
 
 
@@ -114,18 +115,26 @@ def agent(
 
 
 def controllers(
-    client: Client, recorder: EventRecorder, *, place_at_creation: bool = False
+    client: Client,
+    recorder: EventRecorder,
+    *,
+    place_at_creation: bool = False,
+    podgroups_of: PodGroupsOf = PodGroupsOf.ALL,
 ) -> Mapping[str, Component]:
     """Return Volcano's controllers."""
     podgroups = Informer(client, PODGROUPS, PodGroup)
     clock = SystemClock()
     return {
         "queue controller": QueueController(
-            client, clock=clock, recorder=recorder, podgroups=podgroups
+            client,
+            settings=QueueSettings(count_described=podgroups_of is PodGroupsOf.GANGS),
+            clock=clock,
+            recorder=recorder,
+            podgroups=podgroups,
         ),
         "job controller": JobController(
             client,
-            settings=JobSettings(place_at_creation=place_at_creation),
+            settings=JobSettings(place_at_creation=place_at_creation, podgroups=podgroups_of),
             clock=clock,
             recorder=recorder,
             podgroups=podgroups,

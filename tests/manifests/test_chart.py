@@ -32,6 +32,7 @@ COMPONENTS = ("controllers", "scheduler", "admission", "api")
 SAME_AS = {
     "batch-jobs": ("controllers.batchJobs=true",),
     "training-jobs": ("controllers.trainingJobs=true",),
+    "podgroups-of-gangs": ("controllers.podGroups=gangs",),
     "sharded-controllers": ("controllers.shards=12",),
     "monitoring": ("monitoring.enabled=true",),
     "pod-webhooks": ("admission.pods=true",),

@@ -171,10 +171,10 @@ class SchedulerWorld:
                 case Node():
                     self.cluster.update_node(None, each)
                 case Pod():
-                    self.cluster.update_pod(self.pod_objects.get(each.metadata.uid), each)
+                    self.cluster.described.update_pod(self.pod_objects.get(each.metadata.uid), each)
                     self.pod_objects[each.metadata.uid] = each
                 case PodGroup():
-                    self.cluster.update_podgroup(None, each)
+                    self.cluster.described.update_podgroup(None, each)
                 case Queue():
                     self.cluster.update_queue(None, each)
 
@@ -184,10 +184,10 @@ class SchedulerWorld:
             case Node():
                 self.cluster.update_node(deleted, None)
             case Pod():
-                self.cluster.update_pod(deleted, None)
+                self.cluster.described.update_pod(deleted, None)
                 self.pod_objects.pop(deleted.metadata.uid, None)
             case PodGroup():
-                self.cluster.update_podgroup(deleted, None)
+                self.cluster.described.update_podgroup(deleted, None)
             case Queue():
                 self.cluster.update_queue(deleted, None)
 

@@ -4,14 +4,18 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter
 
-from ...kube.errors import NotFoundError
+from ...kube.errors import ForbiddenError, NotFoundError
 from ...model.names import PODGROUPS
 from ...model.podgroup import PodGroup
 from ..dependencies import Caller, Kind, Name, Namespace, State
-from ..job_pods import read_job
-from ..job_waits import WaitView, explain_wait
+from ..job_pods import JobPods, read_job
+from ..job_summaries import is_final
+from ..job_waits import WaitView, described_podgroup, explain_wait
 from ..problems import problem_responses
 from ..schemas.why import WhyOut
+
+_MAX_PODS = 5
+"""Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
 
 router = APIRouter(prefix="/v1", tags=["pods"])
 
@@ -26,7 +30,7 @@ async def get_job_why(
 ) -> WhyOut:
     """Return whether the job waits, and for what, with the scheduler's explanation.
 
-    Job and PodGroup are read with the caller's rights.
+    Job and PodGroup, or the pod of a job without one, are read with the caller's rights.
     """
     job = await read_job(caller.client, kind, namespace, name)
     summary = kind.summarize(job)
@@ -39,6 +43,8 @@ async def get_job_why(
         except NotFoundError:
             continue  # The cache lags behind.
         podgroups.append(found)
+    if not podgroups and kind.is_volcano and not is_final(summary.phase):
+        podgroups = await _described_podgroups(JobPods(caller.client, kind, job))
     view = WaitView(
         job=summary,
         podgroups=tuple(podgroups),
@@ -46,3 +52,13 @@ async def get_job_why(
         now=datetime.now(UTC),
     )
     return WhyOut.of(explain_wait(view))
+
+
+async def _described_podgroups(pods: JobPods) -> list[PodGroup]:
+    """Return the PodGroup that a pod of the job describes; none if the caller may not read pods."""
+    try:
+        found = await pods.read(limit=_MAX_PODS)
+    except ForbiddenError:
+        return []  # the status of the job has the reason, too
+    described = described_podgroup(found.pods)
+    return [] if described is None else [described]

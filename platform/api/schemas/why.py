@@ -103,7 +103,9 @@ class WhyOut(BaseModel):
     waiting: bool
     reason: WaitReason
     summary: str = Field(description="For people.")
-    conditions: list[PodGroupConditionOut] = Field(description="Those of the job's PodGroup.")
+    conditions: list[PodGroupConditionOut] = Field(
+        description="Those of the job's PodGroup, or that of its pod."
+    )
     explanation: ExplanationOut | None = Field(
         description="Null unless Batholith's scheduler has written one."
     )

@@ -13,13 +13,8 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
-from .core_types import (
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PriorityClass,
-)
+from .core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
+from .described_podgroups import DescribedPodGroups
 from .disruption_budgets import DisruptionBudgets
 from .equivalence import EquivalenceClass
 from .event_dispatch import apply_event
@@ -118,6 +113,7 @@ class SchedulerCache(MemberTasks):
         arrived since the first cycle."""
         self._in_cycle = False
         self.planned = PlannedMembers(self, enabled=place_at_creation)
+        self.described = DescribedPodGroups(self)
 
     @contextmanager
     def cycle(self) -> Iterator[None]:

@@ -30,11 +30,11 @@ def apply_event(cache: "SchedulerCache", event: CacheEvent) -> None:
     """Apply *event* to *cache*."""
     match event:
         case PodEvent(old, new):
-            cache.update_pod(old, new)
+            cache.described.update_pod(old, new)
         case NodeEvent(old, new):
             cache.update_node(old, new)
         case PodGroupEvent(old, new):
-            cache.update_podgroup(old, new)
+            cache.described.update_podgroup(old, new)
         case QueueEvent(old, new):
             cache.update_queue(old, new)
         case PlacementForgotten(uid):

@@ -319,8 +319,9 @@ class Evictor:
         log.info("pod evicted", extra=log_fields)
         self._record_event(request.eviction, "Warning", EVICTED, request.eviction.message)
         gang = request.eviction.gang
-        if self._recorder is not None and gang is not None and gang.podgroup is not None:
-            regarding = object_reference(names.PODGROUPS, gang.podgroup.metadata)
+        podgroup = gang.podgroup if gang is not None else None
+        if self._recorder is not None and podgroup is not None and podgroup.is_stored:
+            regarding = object_reference(names.PODGROUPS, podgroup.metadata)
             message = f"pod {request.eviction.name}: {request.eviction.message}"
             self._recorder.record(regarding, type="Normal", reason=EVICTED, message=message)
 

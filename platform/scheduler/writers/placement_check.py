@@ -43,7 +43,7 @@ class PlacementCheck:
     def __call__(self, placement: Placement) -> StalePlacement | None:
         """Return why *placement* does not hold any more, or ``None`` if it does."""
         expected = placement.gang.podgroup if placement.gang is not None else None
-        if expected is not None:
+        if expected is not None and expected.is_stored:
             podgroup = self._podgroups(expected.metadata.key)
             if podgroup is None or podgroup.metadata.uid != expected.metadata.uid:
                 message = f"PodGroup {expected.metadata.name} was deleted"

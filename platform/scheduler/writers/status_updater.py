@@ -130,6 +130,8 @@ class _PodState:
     condition: PodScheduledCondition
     observed_condition: tuple[str, str] | None
     written_at: float = float("-inf")
+    why: Explanation | None = None
+    """The explanation to write into the pod: its PodGroup is not stored."""
 
 
 @dataclass(slots=True)
@@ -195,15 +197,17 @@ class StatusUpdater:
     def submit(self, report: PodGroupReport) -> None:
         """Write *report* when it is due."""
         self._report_count += 1
-        if report.podgroup is None:
+        podgroup = report.podgroup
+        if podgroup is None or not podgroup.is_stored:
             self._podgroups.pop(report.key, None)
         else:
-            self._submit_podgroup(report, report.podgroup)
+            self._submit_podgroup(report, podgroup)
         for condition in report.pod_conditions:
             state = self._pods.get(condition.uid)
             if state is None:
                 state = self._pods[condition.uid] = _PodState(condition, condition.observed)
             state.condition = condition
+            state.why = report.why if podgroup is not None and not podgroup.is_stored else None
             if state.observed_condition != (condition.reason, condition.message):
                 is_new = (
                     state.observed_condition is None
@@ -432,11 +436,14 @@ class StatusUpdater:
             "message": desired.message,
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
+        metadata: dict[str, object] = {**_preconditions(uid, version)}
+        if state.why is not None:
+            metadata["annotations"] = {names.WHY: state.why.encode()}
         with self._pod_versions.write_in_progress(uid):
             new = await self._client.patch(
                 names.PODS,
                 desired.name,
-                {"metadata": _preconditions(uid, version), "status": {"conditions": [condition]}},
+                {"metadata": metadata, "status": {"conditions": [condition]}},
                 namespace=desired.namespace,
                 subresource="status",
                 kind=PatchType.STRATEGIC,

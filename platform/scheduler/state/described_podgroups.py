@@ -1,0 +1,96 @@
+"""PodGroups that are not stored, but described by their only pod.
+
+A gang has the PodGroup that is stored, or else the described one, which exists as long as a pod of
+the gang does. Its status is kept in memory: a pod with a node has a running group. Where one
+replaces the other, the status continues.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...model import names
+from ...model.described_podgroup import podgroup_of
+from ...model.pod import FINISHED
+from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
+from .core_types import Pod
+from .gangs import Gang
+
+if TYPE_CHECKING:
+    from .cache import SchedulerCache
+
+
+class DescribedPodGroups:
+    """The described PodGroups of a scheduler cache; applies the events of pods and PodGroups."""
+
+    def __init__(self, cache: "SchedulerCache") -> None:
+        """Start without any."""
+        self._cache = cache
+        self._by_gang: dict[str, tuple[str, PodGroup]] = {}
+        """The description and the PodGroup, by the key of the gang."""
+
+    def __len__(self) -> int:
+        """Number of gangs with a description."""
+        return len(self._by_gang)
+
+    def update_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """Add, update or delete a pod."""
+        if new is not None and names.PODGROUP in new.metadata.annotations:
+            self._add(new)
+        self._cache.update_pod(old, new)
+        if old is not None and self._by_gang and (new is None or _key(new) != _key(old)):
+            self._discard(_key(old))
+
+    def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        """Add, update or delete a stored PodGroup."""
+        key = (new or old or PodGroup()).metadata.key
+        gang = self._cache.gangs.get(key) if key in self._by_gang else None
+        if gang is None:
+            self._cache.update_podgroup(old, new)
+            return
+        before, phase, status = gang.podgroup, gang.phase, gang.last_status
+        self._cache.update_podgroup(old, new)
+        if new is None:
+            gang.set_podgroup(self._by_gang[key][1])
+        if before is not None and before.is_stored is (new is not None):
+            return
+        if new is None or not new.status.phase:
+            gang.phase, gang.last_status = phase, status
+
+    def _add(self, pod: Pod) -> None:
+        key, text = _key(pod), pod.metadata.annotations[names.PODGROUP]
+        known = self._by_gang.get(key)
+        if (known and known[0] == text) or not self._cache.is_of_gang_scheduler(pod):
+            return
+        podgroup = podgroup_of(pod.metadata, _initial_status(pod))
+        if podgroup is None:
+            return
+        self._by_gang[key] = text, podgroup
+        gang = self._cache.gangs.get(key)
+        if gang is None or gang.podgroup is None or not gang.podgroup.is_stored:
+            self._cache.update_podgroup(None, podgroup)
+        elif not gang.phase:  # stored, and not reported on before a restart
+            gang.phase, gang.last_status = podgroup.status.phase, podgroup.status
+
+    def _discard(self, key: str) -> None:
+        """Drop the description with the last pod of its gang."""
+        gang = self._cache.gangs.get(key)
+        if key not in self._by_gang or (gang is not None and gang.tasks):
+            return
+        podgroup = self._by_gang.pop(key)[1]
+        if gang is not None and _is_described(gang):
+            self._cache.update_podgroup(podgroup, None)
+
+
+def _key(pod: Pod) -> str:
+    meta = pod.metadata
+    return f"{meta.namespace}/{meta.annotations.get(names.GROUP_NAME, '')}"
+
+
+def _is_described(gang: Gang) -> bool:
+    return gang.podgroup is not None and not gang.podgroup.is_stored
+
+
+def _initial_status(pod: Pod) -> PodGroupStatus:
+    if not pod.spec.node_name:
+        return PodGroupStatus()
+    finished = pod.status.phase in FINISHED
+    return PodGroupStatus(phase=PodGroupPhase.COMPLETED if finished else PodGroupPhase.RUNNING)
