@@ -55,12 +55,12 @@ class PodClasses:
 
     def register(self, pod: Pod, traits: PodTraits = NO_TRAITS) -> EquivalenceClass:
         """Put the terms of *pod* into use, and follow its PVCs; returns its class."""
-        uid = pod.metadata.uid
-        known = known_pod(pod, self.eq_classes.unmatched(pod).terms)
+        uid, eq_class = pod.metadata.uid, self.eq_classes.unmatched(pod)
+        known = known_pod(pod, eq_class.terms)
         self.pvcs.add_pod(uid, known.namespace, known.pvcs)
         for selector in self.topology.add_pod(uid, known):
             self._reclassify(self.topology.matching_pods(selector))
-        return self.get(pod, traits)
+        return self._current(eq_class.variant(traits=traits), known)
 
     def register_like(self, pod: Pod, eq_class: EquivalenceClass) -> EquivalenceClass:
         """Do the same for a pod whose spec and traits are those of a registered pod of *eq_class*,
