@@ -360,17 +360,19 @@ class Executor:
         existing: list[tuple[TaskSpec, int]] = []
 
         async def create(pod: tuple[TaskSpec, int]) -> None:
-            async with self._write_slots.slot(priority):
+            await self._write_slots.acquire(priority)
+            try:
                 if context.job_info.pod_tracker.has_index(pod[0].name, pod[1]):
                     # Created by a former leader and observed while this batch was being created:
                     # no further event would end the expectation.
                     existing.append(pod)
                     return
-                try:
-                    await self._create_pod(context, *pod)
-                except AlreadyExistsError as error:  # does not affect the other pods
-                    conflicts.append(error)
-                    expectations.observe(context.key, _pod_name(context, *pod))
+                await self._create_pod(context, *pod)
+            except AlreadyExistsError as error:  # does not affect the other pods
+                conflicts.append(error)
+                expectations.observe(context.key, _pod_name(context, *pod))
+            finally:
+                self._write_slots.release()
 
         initial = self._initial_batch.get(context.namespace, 1)
         outcome = await slow_start(desired, create, initial=initial)
@@ -467,7 +469,8 @@ class Executor:
         async def delete(pod: PodInfo) -> None:
             version = ""
             try:
-                async with self._write_slots.slot(priority):
+                await self._write_slots.acquire(priority)
+                try:
                     current = tracker.get(pod.uid)
                     if current is None:
                         return
@@ -481,6 +484,8 @@ class Executor:
                         uid=pod.uid,
                         version=version,
                     )
+                finally:
+                    self._write_slots.release()
             except BaseException as error:
                 if not version or _was_rejected(error):
                     tracker.unmark_deleting((pod.uid,))

@@ -80,6 +80,8 @@ class Description:
     hash: str
     pods: Mapping[str, bytes]
     """What :func:`scheduling_fields` returns of the pods, by task."""
+    is_uniform: bool
+    """The pods of a task cannot differ in them, since no plugin changes pods."""
 
 
 def describe(
@@ -118,7 +120,7 @@ def describe(
     text = encode_members(members)
     if len(text) > MAX_TEXT:
         raise NotDescribedError(Unplaced.SIZE)
-    return Description(text, hash_of(text), described)
+    return Description(text, hash_of(text), described, is_uniform=not plugins.mutate_pods)
 
 
 def _check_job(job: Job) -> None:

@@ -22,6 +22,9 @@ class Template(ApiStruct, frozen=True):
     spec: PodSpec = PodSpec()
 
 
+_DECODE = msgspec.json.Decoder(Template).decode
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
     """A task with the priority and the quota usage of one of its pods."""
@@ -56,7 +59,7 @@ def min_resources(
 
 
 def _task_request(task: TaskSpec, priorities: Mapping[str, int]) -> TaskRequest:
-    spec = msgspec.json.decode(task.template, type=Template).spec
+    spec = _DECODE(task.template).spec
     priority = priorities.get(spec.priority_class_name, 0)
     return TaskRequest(task, priority, quota_usage(spec))
 
