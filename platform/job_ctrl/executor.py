@@ -413,10 +413,11 @@ class Executor:
             created = await self._adopt_pod(context, name, error)
         if self._deps.settings.place_at_creation:
             context.job_info.plan_use.observe_created(task.name, index)
-        pod = parse_pod(created)
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
-        if pod is not None and expectations.set_created(context.key, name, pod.uid):
-            context.job_info.pod_tracker.add_created(pod)
+        if expectations.set_created(context.key, name, created.metadata.uid):
+            pod = parse_pod(created)
+            if pod is not None:
+                context.job_info.pod_tracker.add_created(pod)
 
     async def _post_pod(
         self, context: SyncContext, body: pods.Pod, task: TaskSpec, index: int

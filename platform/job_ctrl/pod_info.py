@@ -7,7 +7,7 @@ from typing import Protocol
 from ..model import names
 from ..model.job import JobEvent
 from ..model.pod import FINISHED, PodPhase, is_rejection
-from .core_types import ContainerStatus, Pod
+from .core_types import ContainerStatus, Pod, PodCondition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,7 @@ class PodReader(Protocol):
         ...
 
 
+_REPLACED = PodCondition(type=names.REPLACED_BY_SCHEDULER, status="True")
 _PHASES = {"": PodPhase.PENDING} | {phase.value: phase for phase in PodPhase}
 
 
@@ -212,13 +213,15 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         return None
     retries = annotations.get(names.JOB_RETRY_COUNT, "")
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
-    containers = pod.status.container_statuses
-    is_rejected = is_rejection(phase, pod.status.reason) and not any(
+    containers, statuses = pod.status.container_statuses, all_container_statuses(pod)
+    ended = [
         state.terminated
-        for one in all_container_statuses(pod)
+        for one in statuses
         for state in (one.state, one.last_state)
-    )
-    codes = (one.state.terminated.exit_code for one in containers if one.state.terminated)
+        if state.terminated is not None
+    ]
+    is_rejected = not ended and is_rejection(phase, pod.status.reason)
+    codes = [one.state.terminated.exit_code for one in containers if one.state.terminated]
     return PodInfo(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -233,24 +236,11 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
         exit_code=next(filter(None, codes), 0),
         rejection=pod.status.reason if is_rejected else "",
-        replaced=any(
-            (one.type, one.status) == (names.REPLACED_BY_SCHEDULER, "True")
-            for one in pod.status.conditions
-        ),
-        restarts=sum([one.restart_count for one in all_container_statuses(pod)]),
+        replaced=_REPLACED in pod.status.conditions,
+        restarts=sum([one.restart_count for one in statuses]),
         resource_version=pod.metadata.resource_version,
-        event_time=_event_time(pod, phase),
+        # Of a pending pod its creation, else the end of the last container.
+        event_time=pod.metadata.creation_timestamp
+        if phase is PodPhase.PENDING
+        else max([one.finished_at for one in ended if one.finished_at], default=None),
     )
-
-
-def _event_time(pod: Pod, phase: PodPhase) -> str | None:
-    """Return when a pending pod was created, or when the last container of another terminated."""
-    if phase is PodPhase.PENDING:
-        return pod.metadata.creation_timestamp
-    finish_times = [
-        state.terminated.finished_at
-        for one in all_container_statuses(pod)
-        for state in (one.state, one.last_state)
-        if state.terminated is not None and state.terminated.finished_at
-    ]
-    return max(finish_times, default=None)
