@@ -1,7 +1,7 @@
 """Fields that the job controller reads of objects of Kubernetes."""
 
 from ..model.base import ApiStruct
-from ..model.meta import Condition, ObjectMeta
+from ..model.meta import ObjectMeta
 
 
 class Terminated(ApiStruct, frozen=True):
@@ -26,12 +26,20 @@ class ContainerStatus(ApiStruct, frozen=True):
     last_state: ContainerState = ContainerState()
 
 
+class PodCondition(ApiStruct, frozen=True):
+    """A condition of a pod, as far as it is read; without times most are equal."""
+
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
 class PodStatus(ApiStruct, frozen=True):
     """``status`` of a Pod."""
 
     phase: str = ""
     reason: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 

@@ -363,17 +363,19 @@ class Executor:
         existing: list[_Member] = []
 
         async def create(pod: _Member) -> None:
-            async with self._write_slots.slot(priority):
+            await self._write_slots.acquire(priority)
+            try:
                 if context.job_info.pod_tracker.has_index(pod[0].name, pod[1]):
                     # Created by a former leader and observed while this batch was being created:
                     # no further event would end the expectation.
                     existing.append(pod)
                     return
-                try:
-                    await self._create_pod(context, pod, effect.description)
-                except AlreadyExistsError as error:  # does not affect the other pods
-                    conflicts.append(error)
-                    expectations.observe(context.key, _pod_name(context, *pod))
+                await self._create_pod(context, pod, effect.description)
+            except AlreadyExistsError as error:  # does not affect the other pods
+                conflicts.append(error)
+                expectations.observe(context.key, _pod_name(context, *pod))
+            finally:
+                self._write_slots.release()
 
         initial = self._initial_batch.get(context.namespace, 1)
         outcome = await slow_start(desired, create, initial=initial)
@@ -415,10 +417,11 @@ class Executor:
             created = await self._adopt_pod(context, name, error)
         if self._deps.settings.place_at_creation:
             context.job_info.plan_use.observe_created(pod[0].name, pod[1])
-        info = parse_pod(created)
         # If the informer was faster, the tracker holds the pod, or has removed it, already.
-        if info is not None and expectations.set_created(context.key, name, info.uid):
-            context.job_info.pod_tracker.add_created(info)
+        if expectations.set_created(context.key, name, created.metadata.uid):
+            info = parse_pod(created)
+            if info is not None:
+                context.job_info.pod_tracker.add_created(info)
 
     async def _post_pod(
         self, context: SyncContext, body: pods.Pod, task: TaskSpec, index: int
@@ -471,7 +474,8 @@ class Executor:
         async def delete(pod: PodInfo) -> None:
             version = ""
             try:
-                async with self._write_slots.slot(priority):
+                await self._write_slots.acquire(priority)
+                try:
                     current = tracker.get(pod.uid)
                     if current is None:
                         return
@@ -485,6 +489,8 @@ class Executor:
                         uid=pod.uid,
                         version=version,
                     )
+                finally:
+                    self._write_slots.release()
             except BaseException as error:
                 if not version or _was_rejected(error):
                     tracker.unmark_deleting((pod.uid,))

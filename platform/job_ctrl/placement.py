@@ -80,8 +80,9 @@ class Description:
     hash: str
     pods: Mapping[str, bytes]
     """What :func:`scheduling_fields` returns of the pods, by task."""
-
-    labels: tuple[Mapping[str, str], ...] = ()
+    is_uniform: bool
+    """The pods of a task cannot differ in them, since no plugin changes pods."""
+    labels: tuple[Mapping[str, str], ...]
     """Of a pod of each task."""
 
 
@@ -123,7 +124,9 @@ def describe(
     text = encode_members(members)
     if len(text) > MAX_TEXT:
         raise NotDescribedError(Unplaced.SIZE)
-    return Description(text, hash_of(text), described, tuple(labels))
+    return Description(
+        text, hash_of(text), described, is_uniform=not plugins.mutate_pods, labels=tuple(labels)
+    )
 
 
 def _check_job(job: Job) -> None:

@@ -129,6 +129,8 @@ class PlannedCreation:
         node = plan.nodes.get((task, index), "")
         if not node or (task, index) in use.created or plan.members != use.description.hash:
             return ""
+        if use.description.is_uniform:
+            return node
         try:
             if scheduling_fields(body) == use.description.pods[task]:
                 return node

@@ -218,15 +218,17 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         return None
     retries = annotations.get(names.JOB_RETRY_COUNT, "")
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
-    containers = pod.status.container_statuses
-    is_rejected = is_rejection(phase, pod.status.reason) and not any(
+    containers, statuses = pod.status.container_statuses, all_container_statuses(pod)
+    ended = [
         state.terminated
-        for one in all_container_statuses(pod)
+        for one in statuses
         for state in (one.state, one.last_state)
-    )
+        if state.terminated is not None
+    ]
+    is_rejected = not ended and is_rejection(phase, pod.status.reason)
+    codes = [one.state.terminated.exit_code for one in containers if one.state.terminated]
     description = annotations.get(names.PODGROUP, "")
     reported, unschedulable = _scheduling(pod) if description else (False, "")
-    codes = (one.state.terminated.exit_code for one in containers if one.state.terminated)
     return PodInfo(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -242,15 +244,20 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         exit_code=next(filter(None, codes), 0),
         rejection=pod.status.reason if is_rejected else "",
         replaced=any(
-            (one.type, one.status) == (names.REPLACED_BY_SCHEDULER, "True")
-            for one in pod.status.conditions
+            [
+                one.type == names.REPLACED_BY_SCHEDULER and one.status == "True"
+                for one in pod.status.conditions
+            ]
         ),
         description=description,
         reported=reported,
         unschedulable=unschedulable,
-        restarts=sum([one.restart_count for one in all_container_statuses(pod)]),
+        restarts=sum([one.restart_count for one in statuses]),
         resource_version=pod.metadata.resource_version,
-        event_time=_event_time(pod, phase),
+        # Of a pending pod its creation, else the end of the last container.
+        event_time=pod.metadata.creation_timestamp
+        if phase is PodPhase.PENDING
+        else max([one.finished_at for one in ended if one.finished_at], default=None),
     )
 
 
@@ -260,16 +267,3 @@ def _scheduling(pod: Pod) -> tuple[bool, str]:
         if condition.type == "PodScheduled":
             return True, condition.message if condition.status == "False" else ""
     return False, ""
-
-
-def _event_time(pod: Pod, phase: PodPhase) -> str | None:
-    """Return when a pending pod was created, or when the last container of another terminated."""
-    if phase is PodPhase.PENDING:
-        return pod.metadata.creation_timestamp
-    finish_times = [
-        state.terminated.finished_at
-        for one in all_container_statuses(pod)
-        for state in (one.state, one.last_state)
-        if state.terminated is not None and state.terminated.finished_at
-    ]
-    return max(finish_times, default=None)

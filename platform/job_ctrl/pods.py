@@ -17,6 +17,7 @@ from . import podgroups
 Pod = dict[str, Any]
 """A pod as decoded JSON."""
 
+_DECODE = msgspec.json.Decoder(dict[str, Any]).decode
 _INHERITED_LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
 _INHERITED_ANNOTATIONS = (*_INHERITED_LABELS, "volcano.sh/revocable-zone")
 _DISRUPTION_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
@@ -42,7 +43,7 @@ def build(job: Job, task: TaskSpec, index: int) -> Pod:
     Raises:
         msgspec.DecodeError: the template is not a JSON object.
     """
-    template = msgspec.json.decode(task.template, type=dict[str, Any])
+    template = _DECODE(task.template)
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
     spec["schedulerName"] = (
@@ -112,7 +113,7 @@ def _annotations(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
 
 
 def _select(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    return {key: given[key] for key in keys if key in given}
+    return {key: given[key] for key in keys if key in given} if given else {}
 
 
 def _mount_volumes(job: Job, spec: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -20,6 +21,9 @@ class Template(ApiStruct, frozen=True):
     """A pod template."""
 
     spec: PodSpec = PodSpec()
+
+
+_DECODE = msgspec.json.Decoder(Template).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,15 @@ def min_resources(
 
 
 def _task_request(task: TaskSpec, priorities: Mapping[str, int]) -> TaskRequest:
-    spec = msgspec.json.decode(task.template, type=Template).spec
-    priority = priorities.get(spec.priority_class_name, 0)
-    return TaskRequest(task, priority, quota_usage(spec))
+    priority_class_name, usage = _parse_template(bytes(task.template))
+    return TaskRequest(task, priorities.get(priority_class_name, 0), usage)
+
+
+@lru_cache(maxsize=256)  # many jobs have the same template
+def _parse_template(template: bytes) -> tuple[str, Amounts]:
+    """Return the priority class and the quota usage of a pod."""
+    spec = _DECODE(template).spec
+    return spec.priority_class_name, quota_usage(spec)
 
 
 def _pods_per_task(requests: Sequence[TaskRequest], min_available: int) -> list[int]:

@@ -58,14 +58,31 @@ async def run_concurrently(
     async def attempt(item: Item) -> None:
         await call(item)
 
-    tasks = [asyncio.create_task(attempt(item)) for item in items]
-    if tasks:
-        await _wait_all(tasks)
-    results = [(item, _error_of(task)) for item, task in zip(items, tasks, strict=True)]
+    if len(items) == 1:  # a task would cost as much as the rest of this function
+        results = [(items[0], await _error_of_call(call(items[0])))]
+    else:
+        tasks = [asyncio.create_task(attempt(item)) for item in items]
+        if tasks:
+            await _wait_all(tasks)
+        results = [(item, _error_of(task)) for item, task in zip(items, tasks, strict=True)]
     return BatchResult(
         succeeded=tuple(item for item, error in results if error is None),
         failed=tuple((item, error) for item, error in results if error is not None),
     )
+
+
+async def _error_of_call(call: Awaitable[object]) -> Exception | None:
+    """Return the error of a call in this task, if it failed; raises if the task is cancelled."""
+    try:
+        await call
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return UnexpectedCancelledError()
+    except Exception as error:
+        return error
+    return None
 
 
 async def _wait_all(tasks: Sequence[asyncio.Task[None]]) -> None:

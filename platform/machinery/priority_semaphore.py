@@ -7,8 +7,6 @@ process in FIFO order.
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 
 class PrioritySemaphore:
@@ -25,16 +23,8 @@ class PrioritySemaphore:
         self._waiters: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
-    @asynccontextmanager
-    async def slot(self, priority: float) -> AsyncIterator[None]:
-        """Hold a slot for the length of the block; FIFO among equal priorities."""
-        await self._acquire(priority)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _acquire(self, priority: float) -> None:
+    async def acquire(self, priority: float) -> None:
+        """Wait for a slot, to be released by :meth:`release`; FIFO among equal priorities."""
         if self._free:
             self._free -= 1
             return
@@ -44,11 +34,11 @@ class PrioritySemaphore:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._release()  # pass the assigned slot on
+                self.release()  # pass the assigned slot on
             raise
 
-    def _release(self) -> None:
-        """Pass the slot to the next waiter, or free it."""
+    def release(self) -> None:
+        """Pass a slot to the next waiter, or free it."""
         while self._waiters:
             waiter = heapq.heappop(self._waiters)[2]
             if not waiter.done():

@@ -25,8 +25,10 @@ class Resource:
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         prefix = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        segments = [root + prefix, self.plural, name, subresource]
-        return "/".join(segment for segment in segments if segment)
+        path = f"{root}{prefix}/{self.plural}"
+        if name:
+            path = f"{path}/{name}"
+        return f"{path}/{subresource}" if subresource else path
 
 
 BATCH_GROUP = "batch.volcano.sh"

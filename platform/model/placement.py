@@ -154,7 +154,7 @@ def encode_members(members: Members) -> str:
 
 def decode_members(text: str) -> Members | None:
     """Return the members, or ``None`` if *text* describes none."""
-    members = _decode(text, Members)
+    members = _decode(text, _MEMBERS)
     if members is None or not _is_name(members.job) or not _is_name(members.uid):
         return None
     names = [role.name for role in members.roles]
@@ -173,7 +173,7 @@ def decode_members(text: str) -> Members | None:
 
 def decode_plan(text: str) -> Plan | None:
     """Return the plan, or ``None`` if *text* is none."""
-    body = _decode(text, _PlanBody)
+    body = _decode(text, _PLAN)
     if body is None or not 0 < len(body.id) <= _MAX_NAME or not all(map(_is_name, body.nodes)):
         return None
     if not 0 <= body.version <= _MAX_INT or not 0 <= body.until <= 2**40:
@@ -221,11 +221,11 @@ def _are_runs(
     return True
 
 
-def _decode(text: str, view: type[T]) -> T | None:
+def _decode(text: str, decoder: msgspec.json.Decoder[T]) -> T | None:
     if len(text) > MAX_TEXT:
         return None
     try:
-        return msgspec.json.decode(text, type=view)
+        return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None
 
@@ -236,3 +236,4 @@ def _is_name(text: str) -> bool:
 
 _FORBIDDEN = frozenset("/% \n\t\"'\\")
 _ENCODE = msgspec.json.Encoder(order="deterministic").encode
+_MEMBERS, _PLAN = msgspec.json.Decoder(Members), msgspec.json.Decoder(_PlanBody)

@@ -24,12 +24,12 @@ from batholith.model.podgroup import PodGroup, PodGroupStatus
 REGISTRY = Registry.load()
 
 
-def job(*, cpu: int = 1, replicas: int = 3, version: int = 0) -> Job:
+def job(*, cpu: int = 1, replicas: int = 3, version: int = 0, plugin: str = "") -> Job:
     container = {"name": "m", "image": "i", "resources": {"requests": {"cpu": cpu}}}
     task = {"name": "t", "replicas": replicas, "template": {"spec": {"containers": [container]}}}
     body = {
         "metadata": {"name": "j", "namespace": "d", "uid": "u"},
-        "spec": {"tasks": [task]},
+        "spec": {"tasks": [task], "plugins": {plugin: []} if plugin else {}},
         "status": {"version": version},
     }
     return msgspec.json.decode(msgspec.json.encode(body), type=DefaultedJob)
@@ -38,7 +38,7 @@ def job(*, cpu: int = 1, replicas: int = 3, version: int = 0) -> Job:
 class Harness:
     """One job, its PodGroup, and what is created."""
 
-    def __init__(self, *, enabled: bool = True) -> None:
+    def __init__(self, *, enabled: bool = True, plugin: str = "") -> None:
         self.clock = FakeClock()
         self.excluded: Unplaced | None = None
         self.asked: tuple[str, list[dict[str, str]]] | None = None
@@ -52,7 +52,7 @@ class Harness:
             count=self._count,
         )
         self.use = PlanUse()
-        self.job = job()
+        self.job = job(plugin=plugin)
         self.plugins = REGISTRY.for_job(self.job)
         self.text = self.planned.description_of(self.job, self.plugins, self.use)
         self.plan: Plan | None = None
@@ -146,7 +146,8 @@ def test_a_plan_ends_when_another_priority_is_given(harness: Harness) -> None:
     assert harness.node() == ""
 
 
-def test_a_pod_that_differs_from_its_description_is_unplaced(harness: Harness) -> None:
+def test_a_pod_that_a_plugin_makes_different_from_its_description_is_unplaced() -> None:
+    harness = Harness(plugin="env")
     harness.make_plan()
     assert harness.node() == "n0"
     body = build(harness.job, harness.job.spec.tasks[0], 1)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batholith.kube.supervision import UnexpectedCancelledError
 from batholith.machinery.batches import run_concurrently, slow_start
 
 
@@ -78,3 +79,32 @@ async def test_cancellation_is_not_a_failure_of_an_item() -> None:
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hanging
+
+
+async def cancel_itself(item: int) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_an_unexpected_cancellation_is_a_failure_of_its_item(count: int) -> None:
+    outcome = await run_concurrently(range(count), cancel_itself)
+    assert [type(error) for _, error in outcome.failed] == [UnexpectedCancelledError] * count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_cancellation_ends_all_calls(count: int) -> None:
+    ended: list[int] = []
+
+    async def call(item: int) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(item)
+
+    running = asyncio.create_task(run_concurrently(range(count), call))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sorted(ended) == list(range(count))

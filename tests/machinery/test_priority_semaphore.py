@@ -28,10 +28,11 @@ class Contenders:
         await run_ready_tasks()
 
     async def _acquire(self, name: str, priority: float) -> None:
-        async with self.semaphore.slot(priority):
-            self.holders.append(name)
-            await self.released[name].wait()
-            self.holders.remove(name)
+        await self.semaphore.acquire(priority)
+        self.holders.append(name)
+        await self.released[name].wait()
+        self.holders.remove(name)
+        self.semaphore.release()
 
 
 async def test_smallest_priority_is_next_and_fifo_among_equals() -> None:

@@ -65,6 +65,11 @@ class JobPlugins:
             (name, plugin) for name, plugin in plugins if isinstance(plugin, PodMutator)
         ]
 
+    @property
+    def mutate_pods(self) -> bool:
+        """Whether a plugin may change pods."""
+        return bool(self._mutators)
+
     def mutate_pod(self, pod: Pod, job: Job) -> None:
         """Call ``on_pod_create`` of each plugin, which changes *pod*.
 

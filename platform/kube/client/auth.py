@@ -27,6 +27,10 @@ REFRESH_INTERVAL = 60.0
 class CredentialSource(Protocol):
     """Source of the ``Authorization`` header; empty for none."""
 
+    def current(self) -> str | None:
+        """Return the value if it is known and valid; ``None`` if :meth:`header` must be awaited."""
+        ...
+
     async def header(self) -> str:
         """Return the current value."""
         ...
@@ -41,6 +45,10 @@ class StaticCredentials:
 
     def __init__(self, value: str) -> None:
         self._value = value
+
+    def current(self) -> str:
+        """The header's value."""
+        return self._value
 
     async def header(self) -> str:
         """The header's value."""
@@ -58,6 +66,10 @@ class TokenFileSource:
         self._timing = timing
         self._value = ""
         self._valid_until = float("-inf")
+
+    def current(self) -> str | None:
+        """Return the token while it is cached."""
+        return self._value if self._timing.monotonic() < self._valid_until else None
 
     async def header(self) -> str:
         """Return the token, cached for a minute; the previous one if the file is unreadable."""
@@ -95,6 +107,10 @@ class ExecCredentialSource:
         self._valid_until = timing.monotonic() + REFRESH_INTERVAL
         self._refresh_lock = asyncio.Lock()
 
+    def current(self) -> str | None:
+        """Return the plugin's token while it is valid."""
+        return self._token if self._timing.monotonic() < self._valid_until else None
+
     async def header(self) -> str:
         """Return the plugin's token; the loader runs the plugin again when it expires."""
         if self._timing.monotonic() >= self._valid_until:
@@ -102,6 +118,10 @@ class ExecCredentialSource:
                 if self._timing.monotonic() >= self._valid_until:
                     await self._refresh()
                     self._valid_until = self._timing.monotonic() + REFRESH_INTERVAL
+        return self._token
+
+    @property
+    def _token(self) -> str:
         return str(self._configuration.api_key.get("BearerToken", ""))
 
     def invalidate(self) -> None:

@@ -242,7 +242,7 @@ class Client:
         """
         path = codec.collection_path(resource, namespace)
         if limit.seconds:
-            path = codec.with_query(path, timeout=f"{limit.seconds}s")
+            path = f"{path}?timeout={limit.seconds}s"
         data = codec.encode_object(body, resource)
         content = await self._send("POST", path, data, "application/json", limit.guard)
         return codec.decode(content, view)

@@ -1,5 +1,6 @@
 """Encode request bodies and queries; decode responses and lists."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -13,6 +14,8 @@ from ..errors import DecodeError
 T = TypeVar("T")
 
 _ENCODE = msgspec.json.Encoder().encode
+_UNRESERVED = "-._~:"
+_is_unreserved = re.compile(rf"[{_UNRESERVED}0-9A-Za-z]*").fullmatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ def _path_segment(text: str, *, required: bool = False) -> str:
     """Validate one path segment and encode it as Kubernetes does with names."""
     if text in {".", ".."} or "/" in text or "%" in text or (required and not text):
         raise ValueError(f"invalid name: {text!r}")
-    return text if text.isalnum() and text.isascii() else quote(text, safe="-._~:")
+    return text if _is_unreserved(text) else quote(text, safe=_UNRESERVED)
 
 
 def _query_value(value: str | int | bool) -> str:
@@ -107,8 +110,8 @@ def _query_value(value: str | int | bool) -> str:
 
 def with_query(path: str, **query: str | int | bool) -> str:
     """Append *query* to a path that has none; empty values are omitted."""
-    text = urlencode({name: _query_value(value) for name, value in query.items() if value})
-    return f"{path}?{text}" if text else path
+    given = {name: _query_value(value) for name, value in query.items() if value}
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 def encode(body: object) -> bytes:

@@ -24,6 +24,7 @@ import msgspec
 
 from .. import errors
 from ..http import tunnel
+from ..http.deadlines import Deadlines
 from ..http.http1 import READ_BUFFER_LIMIT, Exchange
 from ..http.pool import ConnectionPool
 from ..http.request_heads import RequestHeadBuilder
@@ -90,6 +91,11 @@ class ApiRequest(msgspec.Struct, frozen=True):
         """The path without its query, for error messages."""
         return self.path.partition("?")[0]
 
+    @property
+    def summary(self) -> str:
+        """Method and path, for error messages."""
+        return f"{self.method} {self.path_only}"
+
 
 class ApiResponse(msgspec.Struct, frozen=True):
     """A complete response."""
@@ -147,6 +153,7 @@ class Transport:
         )
         self._head_builder = self._new_head_builder(credentials)
         self._identity_head_builder = self._new_head_builder(replace(credentials, impersonate=()))
+        self._deadlines = Deadlines()
         self._pool = self._pool_without_cert = self._new_pool(route)
         if credentials.has_certificate:
             route = replace(route, tls=tls_context(credentials.without_certificate()))
@@ -187,6 +194,7 @@ class Transport:
             if pool is not None:
                 await pool.close()
         self._pool = self._pool_without_cert = None
+        self._deadlines.close()
 
     async def send(self, request: ApiRequest) -> bytes:
         """Send one request and return the body of its successful response.
@@ -259,7 +267,8 @@ class Transport:
         return error
 
     async def _send_once(self, request: ApiRequest) -> ApiResponse:
-        await self._wait_for_rate_limit(request)
+        if self.limiter is not None:
+            await self._wait_for_rate_limit(self.limiter, request)
         if request.method == "GET":
             return await self._read_response(request)
         await self._in_flight.acquire(background=request.background)
@@ -275,10 +284,11 @@ class Transport:
             if check is not None:
                 check()
 
-    async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
-        if self.limiter is not None:
-            waited = await self.limiter.wait(background=request.background)
-            self._metrics.observe_limiter_wait(request.method, waited)
+    async def _wait_for_rate_limit(
+        self, limiter: TokenBucketRateLimiter, request: ApiRequest
+    ) -> None:
+        waited = await limiter.wait(background=request.background)
+        self._metrics.observe_limiter_wait(request.method, waited)
 
     async def _read_response(self, request: ApiRequest) -> ApiResponse:
         started = time.perf_counter()
@@ -294,36 +304,47 @@ class Transport:
         self, request: ApiRequest, *, timeout: float | None, streamed: bool = False
     ) -> Exchange:
         """Send a request and wait for its response; of a *streamed* one for the headers."""
-        what = f"{request.method} {request.path_only}"
+        deadlines = self._deadlines
+        due = None if timeout is None else deadlines.now() + timeout
         try:
-            async with asyncio.timeout(timeout):
-                exchange = await self._start_exchange(request, streamed=streamed)
-                try:
-                    await exchange.response_ready
-                except asyncio.CancelledError:
-                    exchange.abort()
-                    raise
-            return exchange
-        except TimeoutError as error:
+            exchange = await self._start_exchange(request, streamed=streamed, due=due)
+            if due is not None:
+                deadlines.set(exchange, due)
+            try:
+                await exchange.response_ready
+            except asyncio.CancelledError:
+                exchange.abort()
+                raise
+            finally:
+                deadlines.clear(exchange)
+        except (TimeoutError, errors.RequestTimeoutError) as error:
             limit = "" if timeout is None else f" within {timeout:g} s"
-            text = f"{what}: no response{limit} {self._server_label}"
+            text = f"{request.summary}: no response{limit} {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            text = f"{what}: {error} {self._server_label}"
+            text = f"{request.summary}: {error} {self._server_label}"
             raise errors.ConnectionLostError(text) from error
+        return exchange
 
-    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool) -> Exchange:
-        """Send a request on a pooled connection; does not await after the fence."""
-        identity = api_request.identity
-        pool, builder, authorization = self._pool, self._head_builder, ""
+    async def _start_exchange(
+        self, api_request: ApiRequest, *, streamed: bool, due: float | None
+    ) -> Exchange:
+        """Send a request on a pooled connection; does not await after the fence.
+
+        Raises:
+            TimeoutError: it could not be sent before *due*.
+        """
+        identity, source = api_request.identity, self._credential_source
+        pool, builder, authorization = self._pool, self._head_builder, source.current()
         if identity is not None:
             builder = self._identity_head_builder
         if identity is not None and identity.replaces_credentials:
-            pool = self._pool_without_cert
-        else:
-            authorization = await self._credential_source.header()
+            pool, authorization = self._pool_without_cert, ""
         if pool is None:
             raise RuntimeError("the client is used outside its `async with` block")
+        if authorization is None:
+            async with asyncio.timeout_at(due):
+                authorization = await source.header()
         request = builder.encode(
             api_request.method,
             api_request.path,
@@ -332,7 +353,10 @@ class Transport:
             content_type=api_request.content_type,
             more_lines=b"" if identity is None else identity.header_lines,
         )
-        connection = pool.idle_connection() or await pool.acquire()
+        connection = pool.idle_connection()
+        if connection is None:
+            async with asyncio.timeout_at(due):
+                connection = await pool.acquire()
         try:
             if api_request.method != "GET":
                 self._check_fences(api_request)
@@ -357,17 +381,20 @@ class Transport:
         Raises:
             ApiError, ConnectionLostError: as :meth:`send`, also from the iteration.
         """
-        await self._wait_for_rate_limit(request)
+        if self.limiter is not None:
+            await self._wait_for_rate_limit(self.limiter, request)
         exchange = await self._open_stream(request, idle_timeout)
         try:
             self._metrics.count_response(request.method, str(exchange.status))
             if exchange.status >= 300:
-                chunks = [chunk async for chunk in _body_chunks(exchange, request, idle_timeout)]
+                chunks = [
+                    chunk async for chunk in self._body_chunks(exchange, request, idle_timeout)
+                ]
                 error = errors.from_response(
                     exchange.status, b"".join(chunks), retry_after=exchange.retry_after
                 )
                 raise self._note_rejected_credentials(request, error)
-            yield lambda: _body_chunks(exchange, request, idle_timeout)
+            yield lambda: self._body_chunks(exchange, request, idle_timeout)
         finally:
             exchange.abort()
 
@@ -381,21 +408,25 @@ class Transport:
             self._metrics.count_response(request.method, "<error>")
             raise
 
-
-async def _body_chunks(
-    exchange: Exchange, request: ApiRequest, idle_timeout: float | None
-) -> AsyncIterator[bytes]:
-    """Yield all chunks; time that the caller spends between two reads does not count as idle."""
-    try:
-        while True:
-            async with asyncio.timeout(idle_timeout):
-                chunk = await exchange.read()
-            if not chunk:
-                return
-            yield chunk
-    except TimeoutError as error:
-        raise errors.RequestTimeoutError(
-            f"{request.path_only}: no data before the idle timeout"
-        ) from error
-    except errors.ConnectionLostError as error:
-        raise errors.ConnectionLostError(f"{request.path_only}: {error}") from error
+    async def _body_chunks(
+        self, exchange: Exchange, request: ApiRequest, idle_timeout: float | None
+    ) -> AsyncIterator[bytes]:
+        """Yield all chunks; the time between two reads does not count as idle."""
+        deadlines = self._deadlines
+        try:
+            while True:
+                if idle_timeout is not None:
+                    deadlines.set(exchange, deadlines.now() + idle_timeout)
+                try:
+                    chunk = await exchange.read()
+                finally:
+                    deadlines.clear(exchange)
+                if not chunk:
+                    return
+                yield chunk
+        except errors.RequestTimeoutError as error:
+            raise errors.RequestTimeoutError(
+                f"{request.path_only}: no data before the idle timeout"
+            ) from error
+        except errors.ConnectionLostError as error:
+            raise errors.ConnectionLostError(f"{request.path_only}: {error}") from error

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from httptools import HttpParserError, HttpResponseParser
 
-from ..errors import ConnectionLostError
+from ..errors import ConnectionLostError, RequestTimeoutError
 
 MAX_HEAD_SIZE = 256 * 1024
 """Maximum size of a response's headers, give or take one read."""
@@ -106,6 +106,11 @@ class Exchange:
         """Discard the rest of the response: close the connection if the response is incomplete."""
         if not self.complete and self._error is None:
             self._connection.abort("response discarded")
+
+    def expire(self) -> None:
+        """Fail with RequestTimeoutError, and close the connection, unless it is complete."""
+        if not self.complete and self._error is None:
+            self._connection.expire()
 
     # Called by the connection.
 
@@ -210,6 +215,10 @@ class Connection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close immediately; a pending response fails with ConnectionLostError *reason*."""
         self._fail(ConnectionLostError(reason))
+
+    def expire(self) -> None:
+        """Close immediately; a pending response fails with RequestTimeoutError."""
+        self._fail(RequestTimeoutError("no data in time"))
 
     def resume_reading(self) -> None:
         """Resume reading after the reader has emptied the buffer."""

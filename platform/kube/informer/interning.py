@@ -85,6 +85,8 @@ class Interner(Generic[T]):
             return _unchanged
 
         def run(value: Any, _: Any) -> Any:
+            if internable and (known := self._interned.get(value)) is not None:
+                return known
             interned = tuple([intern(one, None) for one in value])
             return self._intern_value(interned, None) if internable else interned
 
@@ -105,6 +107,8 @@ class Interner(Generic[T]):
         self._visiting.discard(kind)
 
         def run(value: Any, old: Any) -> Any:
+            if intern_whole and (known := self._interned.get(value)) is not None:
+                return known
             for field, intern in plan:
                 current = getattr(value, field)
                 if current:
