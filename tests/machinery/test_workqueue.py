@@ -31,6 +31,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
         self.processing: dict[str, bool] = {}
         self.get_count = 0
         self.done_count = 0
+        self.included_count = 0
         self.closed = False
 
     @rule(key=KEYS)
@@ -60,6 +61,13 @@ class WorkQueueMachine(RuleBasedStateMachine):
             if self.processing.pop(key):
                 self.order.append(key)
 
+    @rule(key=KEYS)
+    def include_changes(self, key: str) -> None:
+        self.queue.include_changes(key)
+        if self.processing.get(key):
+            self.processing[key] = False
+            self.included_count += 1
+
     @rule()
     @precondition(lambda self: self.get_count > 3)
     def shut_down(self) -> None:
@@ -72,7 +80,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
         again = sum(self.processing.values())
         assert len(self.queue) == len(self.order)
         assert self.queue.depth == len(self.order) + again
-        assert self.stats.adds - self.get_count == self.queue.depth
+        assert self.stats.adds - self.get_count - self.included_count == self.queue.depth
         assert self.stats.queue_duration.count == self.get_count
         assert self.stats.work_duration.count == self.done_count
         assert self.queue.idle == (not self.order and not self.processing)
