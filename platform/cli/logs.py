@@ -75,7 +75,7 @@ def configure(*, log_format: str = "text", level: str = "INFO") -> None:
     """Send all logs to standard error; *log_format* is ``text`` or ``json``."""
     # No line shows the thread, the process or the caller, half of the cost of a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # type: ignore[attr-defined]  # documented: do not look for the caller
+    logging._srcfile = None  # documented: do not look for the caller
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -322,7 +322,7 @@ class JobController:
             info.pod_tracker.clear_event(JobEvent.JOB_UNKNOWN)
         self._clean_up(key)
         written = info.last_written_podgroup
-        if old is not None and new is not None and _decisive_parts(old) == _decisive_parts(new):
+        if old is not None and new is not None and decisive_parts(old) == decisive_parts(new):
             return
         if new is None or written is None or written.metadata != new.metadata:
             self._workqueue.add(key)  # not the echo of this controller's own write
@@ -588,7 +588,7 @@ _UNADMITTED_PHASES = frozenset({PodGroupPhase.PENDING, PodGroupPhase.UNKNOWN})
 """Phases that differ for a job; it starts in all others, and continues."""
 
 
-def _decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
+def decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
     """Return what decisions about the job depend on."""
     meta, phase = podgroup.metadata, podgroup.status.phase or PodGroupPhase.PENDING
     return (

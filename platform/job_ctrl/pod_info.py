@@ -244,10 +244,8 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         exit_code=next(filter(None, codes), 0),
         rejection=pod.status.reason if is_rejected else "",
         replaced=any(
-            [
-                one.type == names.REPLACED_BY_SCHEDULER and one.status == "True"
-                for one in pod.status.conditions
-            ]
+            one.type == names.REPLACED_BY_SCHEDULER and one.status == "True"
+            for one in pod.status.conditions
         ),
         description=description,
         reported=reported,

@@ -13,6 +13,7 @@ from support.job_simulator import JobSimulator
 from support.jobs import NOW, job, job_view, pod_info, task
 
 from batholith.job_ctrl import podgroups, status
+from batholith.job_ctrl.controller import decisive_parts
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -767,3 +768,41 @@ def test_any_life_keeps_the_rules(
     ended = [phase for phase in world.phases if phase in ("Completed", "Failed", "Terminated")]
     assert world.phases[-len(ended) :] == ended if ended else True
     assert len(ended) <= 1
+
+
+CONDITIONS = st.lists(
+    st.builds(
+        PodGroupCondition,
+        type=st.sampled_from(["Scheduled", "Unschedulable"]),
+        status=st.sampled_from(["True", "False"]),
+        message=st.sampled_from(["", "no room"]),
+        last_transition_time=st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
+    ),
+    max_size=2,
+).map(tuple)
+STATUSES = st.builds(
+    PodGroupStatus,
+    phase=st.sampled_from(["", "Pending", "Inqueue", "Running", "Unknown", "Completed"]),
+    conditions=CONDITIONS,
+    running=st.integers(0, 2),
+)
+
+
+@given(
+    before=STATUSES,
+    after=STATUSES,
+    phase=st.sampled_from(list(JobPhase)),
+    pods=st.sampled_from([(), (P.PENDING,), (P.RUNNING, P.RUNNING), (P.FAILED, P.RUNNING)]),
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_decisions_depend_on_the_decisive_parts_of_the_podgroup(
+    before: PodGroupStatus, after: PodGroupStatus, phase: JobPhase, pods: tuple[PodPhase, ...]
+) -> None:
+    current = job(status=JobStatus(state=JobState(phase=phase), min_available=2))
+    infos = [pod_info(f"t-{index}", phase=each) for index, each in enumerate(pods)]
+    view = job_view(current, *infos)
+    assert view.podgroup is not None
+    groups = [msgspec.structs.replace(view.podgroup, status=each) for each in (before, after)]
+    if decisive_parts(groups[0]) == decisive_parts(groups[1]):
+        one, other = (list(decide(dataclasses.replace(view, podgroup=each))) for each in groups)
+        assert one == other

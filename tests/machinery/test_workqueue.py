@@ -34,6 +34,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
         self.processing: dict[str, bool] = {}
         self.get_count = 0
         self.done_count = 0
+        self.included_count = 0
         self.closed = False
 
     @rule(key=KEYS, low_priority=st.booleans())
@@ -73,6 +74,13 @@ class WorkQueueMachine(RuleBasedStateMachine):
             if self.processing.pop(key):
                 self.order.append(key)
 
+    @rule(key=KEYS)
+    def include_changes(self, key: str) -> None:
+        self.queue.include_changes(key)
+        if self.processing.get(key):
+            self.processing[key] = False
+            self.included_count += 1
+
     @rule()
     @precondition(lambda self: self.get_count > 3)
     def shut_down(self) -> None:
@@ -86,7 +94,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
         queued = len(self.order) + len(self.low_priority)
         assert len(self.queue) == queued
         assert self.queue.depth == queued + again
-        assert self.stats.adds - self.get_count == self.queue.depth
+        assert self.stats.adds - self.get_count - self.included_count == self.queue.depth
         assert self.stats.queue_duration.count == self.get_count
         assert self.stats.work_duration.count == self.done_count
         assert self.queue.idle == (not queued and not self.processing)
