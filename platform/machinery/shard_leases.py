@@ -33,6 +33,7 @@ from ..model.names import LEASES
 from .clock import Clock
 from .leader_election import (
     JITTER_FACTOR,
+    RELEASE_TIMEOUT,
     LeaderElectionConfig,
     LeaderElectionConfigError,
     LeaderElectionMetrics,
@@ -266,14 +267,27 @@ class ShardLeases:
         return election
 
     async def _stop(self, elections: list[asyncio.Task[None]]) -> None:
-        """Finish the work on all shards and release the Leases, that of the member last."""
-        await asyncio.gather(*(self._release(shard) for shard in list(self._state.running)))
-        for election in reversed(elections):
-            election.remove_done_callback(self._on_done)
-            election.cancel()
-            await asyncio.gather(election, return_exceptions=True)
-        if len(elections) > 1:
-            await self._delete_lease(self._config.member_lease)
+        """Finish the work on all shards and release the Leases, that of the group last.
+
+        That of the member is released at once: else the others would leave it the shards that are
+        released first.
+        """
+        group, members = elections[:1], elections[1:]
+        await asyncio.gather(
+            *(self._leave(member) for member in members),
+            *(self._release(shard) for shard in list(self._state.running)),
+        )
+        for election in group:
+            await self._cancel_election(election)
+
+    async def _leave(self, election: asyncio.Task[None]) -> None:
+        await self._cancel_election(election)
+        await self._delete_lease(self._config.member_lease, timeout=RELEASE_TIMEOUT)
+
+    async def _cancel_election(self, election: asyncio.Task[None]) -> None:
+        election.remove_done_callback(self._on_done)
+        election.cancel()
+        await asyncio.gather(election, return_exceptions=True)
 
     # -- observation ---------------------------------------------------------------------------
 
@@ -396,9 +410,7 @@ class ShardLeases:
         running.work.remove_done_callback(self._on_done)
         running.work.cancel()
         await asyncio.gather(running.work, return_exceptions=True)
-        running.election.remove_done_callback(self._on_done)
-        running.election.cancel()
-        await asyncio.gather(running.election, return_exceptions=True)
+        await self._cancel_election(running.election)
         self._shards[shard] = self._shard_elector(shard)
         del self._state.running[shard]
         self._metrics.held.set(len(self._state.running))
@@ -412,17 +424,19 @@ class ShardLeases:
 
     async def _delete_dead_members(self) -> None:
         """Delete the Leases of replicas that ended long ago without doing so."""
-        limit = _REMOVE_AFTER * self._config.election.lease_duration
-        prefix = f"{self._config.election.name}-member-"
+        election = self._config.election
+        limit = _REMOVE_AFTER * election.lease_duration
+        prefix = f"{election.name}-member-"
         now = self._clock.monotonic()
         for name, observed in list(self._state.leases.items()):
             if name.startswith(prefix) and now - observed.changed_at > limit:
-                await self._delete_lease(name, observed.lease.metadata.resource_version)
+                version = observed.lease.metadata.resource_version
+                await self._delete_lease(name, version, timeout=election.request_timeout)
 
-    async def _delete_lease(self, name: str, version: str = "") -> None:
+    async def _delete_lease(self, name: str, version: str = "", *, timeout: float) -> None:
         namespace = self._config.election.namespace
         try:
-            async with asyncio.timeout(self._config.election.request_timeout):
+            async with asyncio.timeout(timeout):
                 await self._client.delete(
                     LEASES, name, namespace=namespace, resource_version=version
                 )

@@ -55,6 +55,9 @@ class Replica:
     shards: int = 8
     finish_delay: float = 0.0
     """Seconds that work on a shard takes to end."""
+    blocked_shard: int = -1
+    """Shard whose work does not end before `unblocked`."""
+    unblocked: asyncio.Event = field(default_factory=asyncio.Event)
     violations: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     clock: SystemClock = field(default_factory=SystemClock)
@@ -82,6 +85,8 @@ class Replica:
                     await asyncio.sleep(0.02)
                 except asyncio.CancelledError:
                     await asyncio.sleep(self.finish_delay)
+                    if held.index == self.blocked_shard:
+                        await self.unblocked.wait()
                     held.check_fence()
                     del self.working[held.index]
                     raise
@@ -173,6 +178,20 @@ async def test_the_shards_of_a_stopped_replica_are_taken_over_at_once(group: Gro
     assert not any(lease["spec"]["holderIdentity"] == "a" for lease in group.leases())
     await group.wait_balanced()
     assert b.leases.held == tuple(range(8))
+
+
+async def test_shards_of_a_stopping_replica_are_acquired_while_it_finishes_others(
+    group: Group,
+) -> None:
+    a, b = await group.start("a"), await group.start("b")
+    await group.wait_balanced()
+    a.blocked_shard = a.leases.held[0]
+    stopping = asyncio.create_task(group.remove(a, orderly=True))
+    await wait_for(lambda: len(b.leases.held) == 7)
+    assert a.leases.held == (a.blocked_shard,)
+    a.unblocked.set()
+    await stopping
+    await group.wait_balanced()
 
 
 async def test_the_shards_of_a_dead_replica_are_taken_over_once_its_leases_expire(
