@@ -411,7 +411,7 @@ class Session(PluginDecisions):
         waits = Waits(
             self._events(gang, rejection),
             demand=demand if rejection.shared else None,
-            room=rejection.room,
+            limit_need=rejection.limit_need,
         )
         self.reject(gang, rejection.diagnosis(), waits, retry_at=rejection.retry_at)
 

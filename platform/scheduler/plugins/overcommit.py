@@ -9,7 +9,7 @@ from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
 from ..state.gangs import Gang, add_amounts
 from ..state.resources import Amounts, format_amount
-from ..state.waiting import FREED, RESERVED, TOTAL, RoomNeed
+from ..state.waiting import FREED, RESERVED, TOTAL, LimitNeed
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
@@ -60,7 +60,7 @@ class OvercommitPlugin:
             shortages=shortages,
             wake_on=frozenset({FREED, RESERVED, TOTAL}),
             shared=True,
-            room=RoomNeed(frozenset({FREED, RESERVED}), request, self._current_idle),
+            limit_need=LimitNeed(frozenset({FREED, RESERVED}), request, self._current_idle),
         )
 
     def job_enqueued(self, gang: Gang) -> None:

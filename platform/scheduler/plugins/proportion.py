@@ -15,7 +15,7 @@ from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.resources import Amounts, BoolVector, IntVector, Matrix
 from ..state.task_table import TaskTable
-from ..state.waiting import QUEUES, TOTAL, RoomNeed, queue_gained
+from ..state.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
 from .queue_limits import compared, count_within, guarantee_of, over_limit, real_capability, share
@@ -59,7 +59,7 @@ class ProportionPlugin:
             rejection,
             wake_on=frozenset({gained, QUEUES, TOTAL}),
             shared=True,
-            room=RoomNeed(frozenset({gained}), request, self._free, queue.name),
+            limit_need=LimitNeed(frozenset({gained}), request, self._free, queue.name),
         )
 
     def _free(self, name: str) -> Amounts:

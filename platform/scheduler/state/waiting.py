@@ -86,7 +86,7 @@ class NodeNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomNeed:
+class LimitNeed:
     """What a limit must leave free for gangs with equal demand to be admitted."""
 
     events: frozenset[Wake]
@@ -112,7 +112,7 @@ class Waits:
     demand: Hashable | None = None
     """Equal for gangs that the same rejection concerns; ``None`` if it concerns this one only."""
 
-    room: RoomNeed | None = None
+    limit_need: LimitNeed | None = None
     """What must be free, too, after some of the events."""
 
     def __or__(self, other: "Waits") -> "Waits":
@@ -165,7 +165,7 @@ class WaitGroup:
 
 
 def _is_possible(
-    need: RoomNeed | None, event: Wake, known: dict[object, Mapping[str, int]]
+    need: LimitNeed | None, event: Wake, known: dict[object, Mapping[str, int]]
 ) -> bool:
     """Return whether *event* may help gangs with *need*; *known* is what is free of limits."""
     if need is None or event not in need.events:
@@ -284,7 +284,7 @@ class WaitingGangs:
         free: dict[object, Mapping[str, int]] = {}
         for event in sorted(published):
             for group in self._by_event.get(event, {}).values():
-                if _is_possible(group.waits.room, event, free):
+                if _is_possible(group.waits.limit_need, event, free):
                     self._wake(group, event.kind)
         if published:
             for group in self._by_event.get(ANY, {}).values():
