@@ -18,7 +18,16 @@ from ..state.task_table import TaskTable
 from ..state.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
-from .queue_limits import compared, count_within, guarantee_of, over_limit, real_capability, share
+from .queue_limits import (
+    compared,
+    count_within,
+    free_of_limit,
+    guarantee_of,
+    inqueue,
+    over_limit,
+    real_capability,
+    share,
+)
 from .queue_state import queue_state_rejection
 
 
@@ -51,7 +60,7 @@ class ProportionPlugin:
         limit = self._division.real_capability(queue.name)
         if not gang.min_resources or limit is None:
             return True
-        rejection = over_limit(gang.min_request, _inqueue(queue), limit)
+        rejection = over_limit(gang.min_request, inqueue(queue), limit)
         if rejection is None:
             return True
         gained, request = queue_gained(queue.name), tuple(compared(gang.min_request))
@@ -65,10 +74,8 @@ class ProportionPlugin:
     def _free(self, name: str) -> Amounts:
         """Return what gangs that are admitted to queue *name* may have, as of the last session."""
         queue = self._cache.queues.get(name) if self._cache else None
-        free = dict(self._division.real_capability(name) or {})
-        if queue is not None:
-            add_amounts(free, _inqueue(queue), -1)
-        return free
+        limit = self._division.real_capability(name)
+        return free_of_limit(queue, limit) if queue and limit else {}
 
     def job_enqueued(self, gang: Gang) -> None:
         """Do nothing: the cache adds the minimum of an admitted gang to ``reserved``."""
@@ -126,13 +133,6 @@ class ProportionPlugin:
         return bool(deserved) and all(
             queue.allocated.get(name, 0) >= n for name, n in (deserved or {}).items()
         )
-
-
-def _inqueue(queue: QueueInfo) -> Amounts:
-    """Return what is allocated and reserved, without what gangs have beyond their minimum."""
-    inqueue = sum_amounts((queue.allocated, queue.reserved))
-    add_amounts(inqueue, queue.elastic, -1)
-    return inqueue
 
 
 class Division:
