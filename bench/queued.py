@@ -33,7 +33,7 @@ from bench.components import COMPONENTS
 from bench.load import NAMESPACE, job, submit
 from bench.realkube import install_prerequisites, platform, submitter
 
-CASES = ("queue", "same-queue", "resource")
+SCENARIOS = ("queue", "same-queue", "resource")
 TIMEOUT = 3600.0
 SETTLE_SECONDS = 12.0
 """Seconds without writes after which none is delayed any more."""
@@ -158,19 +158,21 @@ async def real(load: Load) -> AsyncIterator[Target]:
             yield Target(client, target.cpu)
 
 
-def waiting_jobs(case: str, load: Load) -> Iterator[dict[str, Any]]:
+def waiting_jobs(scenario: str, load: Load) -> Iterator[dict[str, Any]]:
     """Return jobs that no queue or no node has enough for."""
     for number in range(load.queued):
         body = job(f"wait-{number:05d}", 1, cpu=f"{16000 + number % load.demands}m")
-        if case == "resource":
+        if scenario == "resource":
             container = body["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
             container["resources"]["limits"] = {MISSING: "1"}
             container["resources"]["requests"][MISSING] = "1"
-        body["spec"]["queue"] = SMALL if case == "resource" else FULL
+        body["spec"]["queue"] = SMALL if scenario == "resource" else FULL
         yield body
 
 
-async def submit_small_jobs(target: Target, seen: PhaseTimes, case: str, load: Load) -> list[float]:
+async def submit_small_jobs(
+    target: Target, seen: PhaseTimes, scenario: str, load: Load
+) -> list[float]:
     """Submit small jobs at a constant rate; return the seconds from then to Running of each."""
     began, starts = time.perf_counter(), dict[str, float]()
 
@@ -179,7 +181,7 @@ async def submit_small_jobs(target: Target, seen: PhaseTimes, case: str, load: L
         await asyncio.sleep(max(at - time.perf_counter(), 0.0))
         starts[name] = at
         body = job(name, number % 4 + 1, cpu="50m", command=("sleep", "2"))
-        body["spec"]["queue"] = FULL if case == "same-queue" else SMALL
+        body["spec"]["queue"] = FULL if scenario == "same-queue" else SMALL
         await target.client.create(JOBS, body, namespace=NAMESPACE)
 
     async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as tasks:
@@ -210,8 +212,8 @@ class Meter:
         ]
 
 
-async def measure(case: str, load: Load, *, on_real: bool) -> None:
-    """Run one case, and print its rows."""
+async def measure(scenario: str, load: Load, *, on_real: bool) -> None:
+    """Run one scenario, and print its rows."""
     async with (real if on_real else embedded)(load) as target:
         for name, capability in ((FULL, CAPABILITY), (SMALL, None)):
             spec = {"weight": 1} | ({"capability": capability} if capability else {})
@@ -219,33 +221,33 @@ async def measure(case: str, load: Load, *, on_real: bool) -> None:
         seen = PhaseTimes(target.client)
         async with seen.watching():
             meter = Meter(target, seen)
-            await submit(target.client, waiting_jobs(case, load))
+            await submit(target.client, waiting_jobs(scenario, load))
             async with asyncio.timeout(TIMEOUT):
                 while len(seen.waiting) < load.queued:  # noqa: ASYNC110 - rarely polled
                     await asyncio.sleep(0.5)
                 await seen.wait_settled()
-            _print_row(case, f"{load.queued} jobs are queued", "", meter)
+            _print_row(scenario, f"{load.queued} jobs are queued", "", meter)
             meter = Meter(target, seen)
-            taken = await submit_small_jobs(target, seen, case, load)
+            taken = await submit_small_jobs(target, seen, scenario, load)
             await seen.wait_settled()
             spread = ", ".join(
-                f"{name} {taken[min(int(len(taken) * part), len(taken) - 1)]:.2f}"
-                for name, part in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+                f"{name} {taken[min(int(len(taken) * fraction), len(taken) - 1)]:.2f}"
+                for name, fraction in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
             )
-            _print_row(case, f"{load.jobs} small jobs", spread, meter)
+            _print_row(scenario, f"{load.jobs} small jobs", spread, meter)
             meter = Meter(target, seen)
             await asyncio.sleep(load.idle_seconds)
-            _print_row(case, "nothing happens", "", meter)
+            _print_row(scenario, "nothing happens", "", meter)
 
 
-def _print_row(case: str, what: str, taken: str, meter: Meter) -> None:
-    print(f"| {' | '.join([case, what, taken, *meter.cells()])} |", flush=True)
+def _print_row(scenario: str, what: str, taken: str, meter: Meter) -> None:
+    print(f"| {' | '.join([scenario, what, taken, *meter.cells()])} |", flush=True)
 
 
 def main() -> None:
-    """Run the named cases, or all."""
+    """Run the named scenarios, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench.queued")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCENARIOS))
     parser.add_argument("--real", action="store_true", help="on a real kube-apiserver")
     parser.add_argument("--running", type=int, default=10000, help="pods that run")
     parser.add_argument("--queued", type=int, default=10000, help="jobs that wait")
@@ -254,8 +256,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=5.0, help="small jobs per second")
     parser.add_argument("--idle", type=float, default=30.0, help="seconds without any change")
     given = parser.parse_args()
-    if unknown := set(given.names) - set(CASES):
-        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    if unknown := set(given.names) - set(SCENARIOS):
+        parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
     load = Load(
         running=given.running,
         queued=given.queued,
@@ -266,8 +268,8 @@ def main() -> None:
     )
     print("| waits for | what | submit to Running | duration | CPU s | writes |")
     print("| --- | --- | --- | ---: | --- | --- |", flush=True)
-    for case in given.names or CASES:
-        uvloop.run(measure(case, load, on_real=given.real))
+    for scenario in given.names or SCENARIOS:
+        uvloop.run(measure(scenario, load, on_real=given.real))
 
 
 if __name__ == "__main__":

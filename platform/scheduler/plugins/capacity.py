@@ -182,7 +182,7 @@ class CapacityPlugin:
 
     def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> LimitNeed | None:
         """Return what must be free in *queue* after the events *gained* to admit *gang*, if that
-        can be told before the next session."""
+        is known before the next session."""
         return LimitNeed(gained, tuple(compared(gang.min_request)), self._free, queue.name)
 
     def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
