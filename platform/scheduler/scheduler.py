@@ -12,6 +12,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from ..model.queue import Queue
 from . import conf
 from .conf_reload import ConfReloader
 from .cycle_runner import CycleRunner
+from .cycle_time_limit import CycleTimeLimit
 from .framework.decision import Decision, IncompleteEviction
 from .framework.framework import Framework
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, GANG_INCOMPLETE
@@ -139,7 +141,7 @@ class SchedulerSettings:
 
     max_cycle_seconds: float = 0.05
     """Time after which a cycle leaves the rest to the next, so that results are published and
-    events are applied."""
+    events are applied; see :class:`.CycleTimeLimit`."""
 
     write_intervals: WriteIntervals = field(default_factory=WriteIntervals)
     """How often statuses are written."""
@@ -180,7 +182,8 @@ class Scheduler:
             loaded.actions,
             stranded_timeout=self._settings.stranded_gang_timeout,
         )
-        self._cycle_runner.action_timer = self._metrics.action
+        self._time_limit = CycleTimeLimit(self._clock, self._settings.max_cycle_seconds)
+        self._cycle_runner.action_timer = self._time_action
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
@@ -435,6 +438,10 @@ class Scheduler:
         if cache.has_changes():
             self._wake.set()
 
+    def _time_action(self, name: str) -> AbstractContextManager[object]:
+        self._time_limit.start_action()
+        return self._metrics.action(name)
+
     async def _decide(self) -> Decision:
         now, busy = self._clock.monotonic(), self._change_rate.quiet_in() > 0
         time, at_most = self._time(), self._settings.inline_cycle_max_tasks
@@ -443,9 +450,10 @@ class Scheduler:
             now=now,
             time=time,
             busy=busy,
-            interrupted=lambda: self._clock.monotonic() - now > self._settings.max_cycle_seconds,
+            interrupted=self._time_limit.is_reached,
             prepared=True,
         )
+        self._time_limit.start_cycle()
         if self._cycle_runner.tasks_to_try(time=time, at_most=at_most) > at_most:
             return await asyncio.to_thread(run)
         return run()

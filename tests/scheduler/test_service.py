@@ -13,6 +13,7 @@ from support.running_controller import FakeRecorder, running
 from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES
 from batholith.scheduler.actions.registry import ACTIONS
 from batholith.scheduler.conf import DEFAULT
+from batholith.scheduler.cycle_time_limit import CycleTimeLimit
 from batholith.scheduler.framework.session import Session
 from batholith.scheduler.plugins.registry import PLUGINS
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
@@ -146,7 +147,9 @@ async def test_failing_plugin_does_not_end_the_scheduler(monkeypatch: pytest.Mon
             assert failures()
 
 
-async def test_long_cycle_is_continued_after_its_results_are_published() -> None:
+async def test_long_cycle_is_continued_after_its_results_are_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With no time at all, each cycle still schedules a gang, and all are scheduled."""
     registry = CollectorRegistry()
 
@@ -168,7 +171,8 @@ async def test_long_cycle_is_continued_after_its_results_are_published() -> None
             api.put(PODGROUPS, name, spec={"minMember": 1}, status={"phase": "Inqueue"})
             meta = {"annotations": {GROUP_NAME: name}}
             api.put(PODS, f"{name}-0", metadata=meta, spec=pod, status={"phase": "Pending"})
-        settings = SchedulerSettings(registry=registry, max_cycle_seconds=0.0)
+        monkeypatch.setattr(CycleTimeLimit, "is_reached", lambda self: True)
+        settings = SchedulerSettings(registry=registry)
         async with running(Scheduler(client, settings=settings)):
             await wait_for(lambda: allocated() == 4000)
             assert cycles() >= 4

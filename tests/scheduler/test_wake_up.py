@@ -36,13 +36,19 @@ from batholith.scheduler.state.gangs import Gang
 
 _CAPABILITIES: list[dict[str, Amount] | None] = [None, {"cpu": 2}, {"cpu": 4}]
 _QUEUES = ("default", "q1", "q2")
+_CONFIGURATIONS = (
+    conf.DEFAULT,
+    conf.DEFAULT.replace("name: proportion", "name: capacity"),
+    conf.DEFAULT.replace("name: proportion", "name: capacity\n    enableHierarchy: true"),
+)
 
 
 class TwoWorlds:
     """The same cluster twice: in one of them, every rejected gang is tried in each cycle."""
 
-    def __init__(self) -> None:
-        self.ours, self.eager = SchedulerWorld(queue_gates=True), SchedulerWorld(queue_gates=True)
+    def __init__(self, text: str = conf.DEFAULT) -> None:
+        self.ours = SchedulerWorld(text, queue_gates=True)
+        self.eager = SchedulerWorld(text, queue_gates=True)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.pvc: PersistentVolumeClaim | None = None
@@ -281,7 +287,7 @@ _EVENTS = [
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_gangs_are_scheduled_as_if_all_were_tried_in_each_cycle(data: st.DataObject) -> None:
-    worlds = TwoWorlds()
+    worlds = TwoWorlds(data.draw(st.sampled_from(_CONFIGURATIONS)))
     for step in range(3):
         _set_node(data, worlds, step)
     for step in range(data.draw(st.integers(4, 25))):

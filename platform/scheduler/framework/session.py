@@ -408,7 +408,11 @@ class Session(PluginDecisions):
 
     def reject_for(self, gang: Gang, rejection: Rejection, demand: Hashable = None) -> None:
         """Record *rejection* of *gang*; with *demand*, of all gangs with equal demand."""
-        waits = Waits(self._events(gang, rejection), demand=demand if rejection.shared else None)
+        waits = Waits(
+            self._events(gang, rejection),
+            demand=demand if rejection.shared else None,
+            limit_need=rejection.limit_need,
+        )
         self.reject(gang, rejection.diagnosis(), waits, retry_at=rejection.retry_at)
 
     def _events(self, gang: Gang, rejection: Rejection) -> frozenset[Wake]:

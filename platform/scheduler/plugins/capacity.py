@@ -5,13 +5,14 @@ others may reclaim what it has borrowed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...model.queue import QueueSpec
 from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.resources import MAX_AMOUNT, Amounts, amounts
+from ..state.waiting import QUEUES, TOTAL, LimitNeed, Wake, queue_gained
 from .arguments import integer
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 from .queue_limits import (
@@ -19,7 +20,9 @@ from .queue_limits import (
     QueueLimits,
     compared,
     count_within,
+    free_of_limit,
     guarantee_of,
+    inqueue,
     over_limit,
     real_capability,
     share,
@@ -91,11 +94,16 @@ class CapacityPlugin:
         if not gang.min_resources:
             return True
         for level in self.levels(queue):
-            used = sum_amounts((level.allocated, level.reserved))
-            add_amounts(used, level.elastic, -1)
+            used = inqueue(level)
             limit, of = level.limits.real_capability, _name_of(level, queue)
             if rejection := over_limit(gang.min_request, used, limit, of=of):
-                return rejection
+                gained = frozenset(queue_gained(each.name) for each in self.levels(queue))
+                return replace(
+                    rejection,
+                    wake_on=gained | {QUEUES, TOTAL},
+                    shared=True,
+                    limit_need=self.limit_need(gang, queue, gained),
+                )
         return True
 
     def job_enqueued(self, gang: Gang) -> None:
@@ -172,6 +180,11 @@ class CapacityPlugin:
             return ()
         return (QueueLevel(queue.name, limits, queue.allocated, queue.reserved, queue.elastic),)
 
+    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> LimitNeed | None:
+        """Return what must be free in *queue* after the events *gained* to admit *gang*, if that
+        is known before the next session."""
+        return LimitNeed(gained, tuple(compared(gang.min_request)), self._free, queue.name)
+
     def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
         """Return the levels of *queue* that entitle it to what they deserve."""
         return self.levels(queue)[:1]
@@ -189,6 +202,12 @@ class CapacityPlugin:
         }
 
     # -- private -------------------------------------------------------------------------------
+
+    def _free(self, name: str) -> Amounts:
+        """Return what gangs that are admitted to queue *name* may have, as of the last session."""
+        queue = self._cache.queues.get(name) if self._cache else None
+        limits = self._limits.get(name)
+        return free_of_limit(queue, limits.real_capability) if queue and limits else {}
 
     def _update_specs(self, cache: SchedulerCache) -> bool:
         """Return whether the spec of a queue has changed, or a queue is new or deleted."""

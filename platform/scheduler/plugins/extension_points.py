@@ -20,7 +20,7 @@ from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo, NodeMatrix
 from ..state.resources import BoolVector, IntVector, Matrix
 from ..state.task_table import TaskTable
-from ..state.waiting import Wake
+from ..state.waiting import LimitNeed, Wake
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
@@ -52,6 +52,9 @@ class Rejection:
 
     shared: bool = False
     """Whether it holds for every gang with the same queue, priority and minimum."""
+
+    limit_need: LimitNeed | None = None
+    """What must be free before some of the events may end it."""
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of a gang that is rejected as a whole."""

@@ -12,8 +12,9 @@ from ...model.names import ROOT_QUEUE
 from ...model.queue import QueueSpec
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Stage
-from ..state.gangs import QueueInfo, add_amounts, sum_amounts
+from ..state.gangs import Gang, QueueInfo, add_amounts, sum_amounts
 from ..state.resources import Amounts, amounts
+from ..state.waiting import Wake
 from .capacity import CapacityPlugin, QueueLevel
 from .extension_points import Allocation, Rejection
 from .queue_limits import QueueLimits, guarantee_of, real_capability
@@ -96,6 +97,9 @@ class HierarchicalCapacityPlugin(CapacityPlugin):
         self._add_up()
         self._stale.add(queue.name)  # it may change without another comparison
         return self._paths.get(queue.name, ())
+
+    def limit_need(self, gang: Gang, queue: QueueInfo, gained: frozenset[Wake]) -> None:
+        """Return nothing: the sums of ancestors are added up in sessions only."""
 
     def reclaim_levels(self, queue: QueueInfo) -> Sequence[QueueLevel]:
         """Return *queue*, and the ancestors below the root that the argument includes."""

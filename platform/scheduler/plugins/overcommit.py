@@ -9,7 +9,7 @@ from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
 from ..state.gangs import Gang, add_amounts
 from ..state.resources import Amounts, format_amount
-from ..state.waiting import FREED, RESERVED, TOTAL
+from ..state.waiting import FREED, RESERVED, TOTAL, LimitNeed
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
@@ -21,6 +21,7 @@ class OvercommitPlugin:
         """Parse the factor; one below 1 is replaced by the default."""
         factor = number(arguments, "overcommit-factor", default=1.2)
         self._factor = factor if factor >= 1 else 1.2
+        self._cache: SchedulerCache | None = None
         self._limit: Amounts = {}
         """What is allocatable in the cluster, times the factor."""
         self._idle: Amounts = {}
@@ -28,11 +29,10 @@ class OvercommitPlugin:
 
     def on_session_open(self, cache: SchedulerCache) -> None:
         """Compute the idle resources that are not reserved."""
-        node_matrix = cache.node_matrix
-        self._limit = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
-        self._idle = dict(self._limit)
-        add_amounts(self._idle, node_matrix.used(), -1)
-        add_amounts(self._idle, cache.reserved, -1)
+        self._cache = cache
+        total = cache.node_matrix.total()
+        self._limit = {name: int(n * self._factor) for name, n in total.items()}
+        self._idle = self._current_idle("")
 
     def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Reject a gang whose minimum exceeds the idle resources."""
@@ -52,6 +52,7 @@ class OvercommitPlugin:
             f"overcommit factor {each.factor:g})"
             for each in shortages
         ]
+        request = tuple((name, n) for name, n in gang.min_request.items() if n and name != "pods")
         message = f"resource in cluster is overused: {', '.join(insufficient)}"
         return Rejection(
             NOT_ENOUGH_RESOURCES,
@@ -59,11 +60,20 @@ class OvercommitPlugin:
             shortages=shortages,
             wake_on=frozenset({FREED, RESERVED, TOTAL}),
             shared=True,
+            limit_need=LimitNeed(frozenset({FREED, RESERVED}), request, self._current_idle),
         )
 
     def job_enqueued(self, gang: Gang) -> None:
         """Reserve the minimum of the gang."""
         add_amounts(self._idle, gang.min_request, -1)
+
+    def _current_idle(self, _: str) -> Amounts:
+        """Return what is neither used nor reserved now, of the limit as of the last session."""
+        idle = dict(self._limit)
+        if self._cache is not None:
+            add_amounts(idle, self._cache.node_matrix.used(), -1)
+            add_amounts(idle, self._cache.reserved, -1)
+        return idle
 
     def _used(self, name: str) -> int:
         return self._limit.get(name, 0) - self._idle.get(name, 0)

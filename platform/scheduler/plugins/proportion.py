@@ -15,10 +15,19 @@ from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sum_amounts
 from ..state.resources import Amounts, BoolVector, IntVector, Matrix
 from ..state.task_table import TaskTable
-from ..state.waiting import QUEUES, TOTAL, queue_gained
+from ..state.waiting import QUEUES, TOTAL, LimitNeed, queue_gained
 from .extension_points import NOT_ENOUGH_RESOURCES, Preemptor, Rejection
 from .fair_division import UNLIMITED, divide
-from .queue_limits import count_within, guarantee_of, over_limit, real_capability, share
+from .queue_limits import (
+    compared,
+    count_within,
+    free_of_limit,
+    guarantee_of,
+    inqueue,
+    over_limit,
+    real_capability,
+    share,
+)
 from .queue_state import queue_state_rejection
 
 
@@ -51,14 +60,22 @@ class ProportionPlugin:
         limit = self._division.real_capability(queue.name)
         if not gang.min_resources or limit is None:
             return True
-        inqueue = sum_amounts((queue.allocated, queue.reserved))
-        add_amounts(inqueue, queue.elastic, -1)
-        rejection = over_limit(gang.min_request, inqueue, limit)
+        rejection = over_limit(gang.min_request, inqueue(queue), limit)
         if rejection is None:
             return True
+        gained, request = queue_gained(queue.name), tuple(compared(gang.min_request))
         return replace(
-            rejection, wake_on=frozenset({queue_gained(queue.name), QUEUES, TOTAL}), shared=True
+            rejection,
+            wake_on=frozenset({gained, QUEUES, TOTAL}),
+            shared=True,
+            limit_need=LimitNeed(frozenset({gained}), request, self._free, queue.name),
         )
+
+    def _free(self, name: str) -> Amounts:
+        """Return what gangs that are admitted to queue *name* may have, as of the last session."""
+        queue = self._cache.queues.get(name) if self._cache else None
+        limit = self._division.real_capability(name)
+        return free_of_limit(queue, limit) if queue and limit else {}
 
     def job_enqueued(self, gang: Gang) -> None:
         """Do nothing: the cache adds the minimum of an admitted gang to ``reserved``."""

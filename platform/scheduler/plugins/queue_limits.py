@@ -7,9 +7,10 @@ from typing import Protocol
 from ...model.queue import QueueSpec
 from ..state.diagnosis import Shortage
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, positive_difference
+from ..state.gangs import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
 from ..state.resources import MAX_AMOUNT, Amounts, amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
+from .queue_state import queue_state_rejection
 
 
 class Claimant(Protocol):
@@ -28,6 +29,25 @@ class Claimant(Protocol):
     @property
     def eq_class(self) -> EquivalenceClass:
         """Their class."""
+        ...
+
+
+class QueueSums(Protocol):
+    """The sums over the gangs of a queue."""
+
+    @property
+    def allocated(self) -> Amounts:
+        """What is allocated."""
+        ...
+
+    @property
+    def reserved(self) -> Amounts:
+        """What admitted gangs need in addition."""
+        ...
+
+    @property
+    def elastic(self) -> Amounts:
+        """What gangs have beyond their minimum."""
         ...
 
 
@@ -104,6 +124,25 @@ def over_limit(
     ]
     message = f"{of or 'queue'} resource quota insufficient: {', '.join(insufficient)}"
     return Rejection(NOT_ENOUGH_RESOURCES, message, shortages=shortages)
+
+
+def inqueue(sums: QueueSums) -> Amounts:
+    """Return what admitted gangs have and need, without what they have beyond their minimum."""
+    total = sum_amounts((sums.allocated, sums.reserved))
+    add_amounts(total, sums.elastic, -1)
+    return total
+
+
+def free_of_limit(queue: QueueInfo, limit: Amounts) -> Amounts:
+    """Return what gangs of *queue* that are to be admitted may have of *limit*.
+
+    That is no less than all of it if the queue is not open: gangs are rejected for that then.
+    """
+    free = dict(limit)
+    if queue_state_rejection(queue):
+        return dict.fromkeys(free, MAX_AMOUNT)
+    add_amounts(free, inqueue(queue), -1)
+    return free
 
 
 def share(allocated: Mapping[str, int], deserved: Mapping[str, int]) -> float:

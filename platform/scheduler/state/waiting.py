@@ -9,8 +9,9 @@ is due, or that has not been tried for long, is tried on its own.
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from .equivalence import EquivalenceClass
@@ -21,6 +22,9 @@ OrderKey = tuple[object, ...]
 
 RESYNC_SECONDS = 300.0
 """A gang is tried again after this time if nothing has woken it."""
+
+_RESYNC_BATCH = 100
+"""How many gangs a cycle tries for that reason: thousands may have been parked by one cycle."""
 
 
 class Wake(NamedTuple):
@@ -82,6 +86,24 @@ class NodeNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitNeed:
+    """What a limit must leave free for gangs with equal demand to be admitted."""
+
+    events: frozenset[Wake]
+    """Events of no use to the gangs while less than that is free."""
+
+    request: tuple[tuple[str, int], ...]
+    free_of: Callable[[str], Mapping[str, int]]
+    """Returns what is free now of the limit of that name, or more."""
+
+    name: str = ""
+
+    def is_met(self, free: Mapping[str, int]) -> bool:
+        """Return whether *free* is sufficient."""
+        return all(free.get(name, 0) >= units for name, units in self.request)
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """What a rejected gang waits for; any of it is enough."""
 
@@ -89,6 +111,9 @@ class Waits:
     needs: tuple[NodeNeed, ...] = ()
     demand: Hashable | None = None
     """Equal for gangs that the same rejection concerns; ``None`` if it concerns this one only."""
+
+    limit_need: LimitNeed | None = None
+    """What must be free, too, after some of the events."""
 
     def __or__(self, other: "Waits") -> "Waits":
         """Return what a gang waits for that was rejected twice."""
@@ -137,6 +162,19 @@ class WaitGroup:
         self._members = sorted(((order(gang), gang) for gang in self.gangs), key=_order)
         for key, gang in self._members:
             gang.wait_order = key
+
+
+def _is_possible(
+    need: LimitNeed | None, event: Wake, known: dict[object, Mapping[str, int]]
+) -> bool:
+    """Return whether *event* may help gangs with *need*; *known* is what is free of limits."""
+    if need is None or event not in need.events:
+        return True
+    key = need.free_of, need.name
+    free = known.get(key)
+    if free is None:
+        free = known[key] = need.free_of(need.name)
+    return need.is_met(free)
 
 
 def _order(member: tuple[OrderKey, Gang]) -> OrderKey:
@@ -243,9 +281,11 @@ class WaitingGangs:
             for group in self._groups.values():
                 self._wake(group, ANY.kind)
             return
+        free: dict[object, Mapping[str, int]] = {}
         for event in sorted(published):
             for group in self._by_event.get(event, {}).values():
-                self._wake(group, event.kind)
+                if _is_possible(group.waits.limit_need, event, free):
+                    self._wake(group, event.kind)
         if published:
             for group in self._by_event.get(ANY, {}).values():
                 self._wake(group, ANY.kind)
@@ -263,14 +303,13 @@ class WaitingGangs:
                     self._wake(group, NODES)
 
     def wake_due(self, now: float) -> None:
-        """Activate the gangs whose timer is due at Unix time *now*, or that were not tried for
-        long."""
+        """Activate the gangs whose timer is due at Unix time *now*, and some of those that were not
+        tried for long."""
         while self._timers and self._timers[0][0] <= now:
             due, key = heapq.heappop(self._timers)
             if self._timer_of.get(key) == due:
                 self.activate(self._tried_at[key][1], TIMER)
-        while self._tried_at:
-            tried_at, gang = next(iter(self._tried_at.values()))
+        for tried_at, gang in list(islice(self._tried_at.values(), _RESYNC_BATCH)):
             if tried_at + RESYNC_SECONDS > now:
                 return
             self.activate(gang, RESYNC)
@@ -297,14 +336,17 @@ class WaitingGangs:
         return not self._by_event.keys().isdisjoint(self.published)
 
     def to_try(self, at_most: int) -> int:
-        """Return how many tasks are to be tried, or some number above *at_most*."""
+        """Return how many tasks are to be tried, or some number above *at_most*.
+
+        A gang without tasks counts as one: it may be admitted.
+        """
         total = 0
         for gang in self.active.values():
-            total += len(gang.pending_tasks) + len(gang.gated_by_queue)
+            total += len(gang.pending_tasks) + len(gang.gated_by_queue) or 1
             if total > at_most:
                 return total
         for group in self.woken.values():
-            total += len(group.first()[1].pending_tasks) * len(group)
+            total += max(len(group.first()[1].pending_tasks), 1) * len(group)
             if total > at_most:
                 return total
         return total

@@ -1,0 +1,37 @@
+"""When a scheduling cycle leaves the rest of the gangs to the next one."""
+
+import math
+
+from ..machinery.clock import Clock
+
+
+class CycleTimeLimit:
+    """The time of a cycle: a maximum, but each action tries gangs as long as it ordered them.
+
+    Else a cycle that has more gangs to order than it has time for would try one of them, and a
+    thousand cycles would order the rest again.
+    """
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        """Limit cycles to *seconds*, if ordering the gangs takes less."""
+        self._clock = clock
+        self._seconds = seconds
+        self._end = math.inf
+        self._action_started: float | None = None
+
+    def start_cycle(self) -> None:
+        """Start with the time of a cycle."""
+        self._end = self._clock.monotonic() + self._seconds
+        self._action_started = None
+
+    def start_action(self) -> None:
+        """Measure from now until the first call of :meth:`is_reached`."""
+        self._action_started = self._clock.monotonic()
+
+    def is_reached(self) -> bool:
+        """Return whether the cycle is to stop, now that an action has tried a gang."""
+        now = self._clock.monotonic()
+        if self._action_started is not None:
+            self._end = max(self._end, now + now - self._action_started)
+            self._action_started = None
+        return now > self._end
