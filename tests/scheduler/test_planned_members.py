@@ -137,14 +137,19 @@ def test_a_plan_with_progress_is_extended(world: PlanningWorld) -> None:
     assert world.allocated() == 1000
 
 
-def test_an_unplaced_pod_gets_the_place_of_its_member(world: PlanningWorld) -> None:
+@pytest.mark.parametrize("placed", [0, 2])
+def test_an_unplaced_pod_gets_the_place_of_its_member(world: PlanningWorld, placed: int) -> None:
+    """They arrive one after another; a gang with a bound pod would be allocated first anyway."""
     world.add(planned_gang("j", role("t", 8)))
     world.settle()
-    world.create_planned("j", ("t", 0), ("t", 1))
-    world.upsert(*(created_pod("j", "t", index) for index in range(2, 8)))
+    for index in range(placed):
+        world.create_planned("j", ("t", index))
     world.upsert(podgroup("g", 1, created="2020-01-01T00:00:00Z"), pod("p", "g"))
     allocated = world.schedule()
-    assert sorted(allocated) == [f"j-t-{index}" for index in range(2, 8)]
+    for index in range(placed, 8):
+        world.upsert(created_pod("j", "t", index))
+        allocated |= world.schedule()
+    assert sorted(allocated) == [f"j-t-{index}" for index in range(placed, 8)]
     assert not world.cluster.reservations
 
 
