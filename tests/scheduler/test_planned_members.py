@@ -441,6 +441,40 @@ def test_no_plan_is_made_for_nodes_that_are_lost_after_its_end(world: PlanningWo
     assert world.allocated() == 2000
 
 
+def test_a_plan_that_ends_while_members_are_tried_is_not_renewed(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 2)))
+    world.settle()
+    first = world.plan("j")
+    assert first is not None
+    world.upsert(node("n3", cpu=4))
+    for name in ("n1", "n2"):
+        world.remove(node(name))
+    world.time = START + PLAN_SECONDS - 0.1
+    world.decision()
+    world.time = START + PLAN_SECONDS
+    world.settle()
+    assert world.plan("j") is None
+    assert world.idle("n3") == 4000
+    assert world.allocated() == 2000
+
+
+def test_nothing_is_reserved_for_members_without_pods(world: PlanningWorld) -> None:
+    """A gang with bound pods whose other members leave a node is not stranded."""
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    world.create_planned("j", *(key for key, at in plan.nodes.items() if at == "n2"))
+    world.settle()
+    world.upsert(node("n3", cpu=2), node("n1", cpu=4, cordoned=True))
+    world.settle()
+    assert not world.cluster.reservations
+    assert world.idle("n3") == 2000
+    assert len(world.pod_objects) == 4
+    world.upsert(podgroup("g", 2), *(pod(f"p-{i}", "g") for i in range(2)))
+    assert len(world.schedule()) == 2
+
+
 def test_nothing_is_evicted_for_pods_that_do_not_exist(world: PlanningWorld) -> None:
     """Of a node that another scheduler fills, members without pods leave; those with pods fit."""
     world.add(planned_gang("j", role("t", 8)))
