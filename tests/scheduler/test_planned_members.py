@@ -137,19 +137,19 @@ def test_a_plan_with_progress_is_extended(world: PlanningWorld) -> None:
     assert world.allocated() == 1000
 
 
-@pytest.mark.parametrize("placed", [0, 2])
-def test_an_unplaced_pod_gets_the_place_of_its_member(world: PlanningWorld, placed: int) -> None:
+@pytest.mark.parametrize("on_nodes", [0, 2])
+def test_an_unplaced_pod_gets_the_node_of_its_member(world: PlanningWorld, on_nodes: int) -> None:
     """They arrive one after another; a gang with a bound pod would be allocated first anyway."""
     world.add(planned_gang("j", role("t", 8)))
     world.settle()
-    for index in range(placed):
+    for index in range(on_nodes):
         world.create_planned("j", ("t", index))
     world.upsert(podgroup("g", 1, created="2020-01-01T00:00:00Z"), pod("p", "g"))
     allocated = world.schedule()
-    for index in range(placed, 8):
+    for index in range(on_nodes, 8):
         world.upsert(created_pod("j", "t", index))
         allocated |= world.schedule()
-    assert sorted(allocated) == [f"j-t-{index}" for index in range(placed, 8)]
+    assert sorted(allocated) == [f"j-t-{index}" for index in range(on_nodes, 8)]
     assert not world.cluster.reservations
 
 
