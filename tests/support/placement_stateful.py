@@ -223,16 +223,20 @@ class PlacementWorld(CheckedWorld[Any]):
     def _excuse(self, name: str) -> None:
         self._excused[name] = self.clock.monotonic() + LONGEST_WAIT
 
-    def lose_node(self, name: str, how: str) -> None:
-        """Let a node be of no use any more: cordoned, filled by another scheduler, or removed."""
+    async def lose_node(self, name: str, how: str) -> None:
+        """Let a node be cordoned or filled by another scheduler for a moment, or removed."""
         node = self.objects(NODES).get(name)
         if node is None:
             return
         cpu = int(node["status"]["allocatable"]["cpu"])
         if how == "node cordoned":
             self.put_node(name, cpu=cpu, cordoned=True)
+            await self.pass_time(0.5)
+            self.put_node(name, cpu=cpu)
         elif how == "node filled":
             self.put_other("filler", name, cpu=cpu)
+            await self.pass_time(0.5)
+            self.api.remove(PODS, "filler")
         else:
             self.remove_node(name)
 
@@ -278,6 +282,21 @@ class PlacementWorld(CheckedWorld[Any]):
             ],
         }
         self.api.put(JOBS, name, spec=spec)
+
+    def submit_gang(self, name: str, size: int) -> None:
+        """Create a PodGroup and its pods, for which no job controller is needed."""
+        status = {"phase": "Pending"}
+        spec = {"minMember": size, "queue": "default"}
+        self.api.put(PODGROUPS, name, spec=spec, status=status)
+        container = {"name": "m", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        for index in range(size):
+            self.api.put(
+                PODS,
+                f"{name}-bare-{index}",
+                metadata={"annotations": {GROUP_NAME: name}},
+                spec={"schedulerName": "volcano", "containers": [container]},
+                status=status,
+            )
 
     def scale(self, name: str, replicas: int) -> None:
         """Change the number of pods of a job."""
