@@ -128,11 +128,11 @@ class Plan:
 
 
 def _runs(
-    places: Iterable[tuple[tuple[str, int], str]], numbers: dict[str, int]
+    nodes: Iterable[tuple[tuple[str, int], str]], numbers: dict[str, int]
 ) -> dict[str, tuple[tuple[int, int, int], ...]]:
-    """Return *places* as runs; nodes that have no number get one."""
+    """Return *nodes* by index as runs; nodes that have no number get one."""
     runs: dict[str, list[tuple[int, int, int]]] = {}
-    for (role, index), node in places:
+    for (role, index), node in nodes:
         number = numbers.setdefault(node, len(numbers))
         own = runs.setdefault(role, [])
         if own and own[-1][0] == number and own[-1][1] + own[-1][2] == index:
@@ -189,12 +189,12 @@ def decode_plan(text: str) -> Plan | None:
         members=body.members,
         version=body.version,
         until=body.until,
-        nodes=dict(_places(body.roles, body.nodes)),
-        former=tuple(_places(body.former, body.nodes)),
+        nodes=dict(_nodes_by_index(body.roles, body.nodes)),
+        former=tuple(_nodes_by_index(body.former, body.nodes)),
     )
 
 
-def _places(
+def _nodes_by_index(
     roles: Mapping[str, Iterable[tuple[int, int, int]]], nodes: Sequence[str]
 ) -> Iterator[tuple[tuple[str, int], str]]:
     """Return the node of each index of *roles*."""

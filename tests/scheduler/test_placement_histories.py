@@ -166,6 +166,76 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
         self.world.run(self.world.api.carry_out_late())
         self._settle_or_advance(pace)
 
+    @precondition(lambda self: self.jobs < 7)
+    @rule(
+        size=st.integers(1, 6),
+        seen_after=st.sampled_from([0, 0, 16, 28]),
+        event=st.sampled_from(
+            [
+                "job deleted",
+                "pods deleted",
+                "node cordoned",
+                "node filled",
+                "node removed",
+                SCHEDULER,
+            ]
+        ),
+        has_controller=st.booleans(),
+        carried_out_after=st.sampled_from([0, 3, 9]),
+        pace=PACE,
+    )
+    def something_happens_while_planned_pods_are_in_flight(
+        self,
+        size: int,
+        seen_after: float,
+        event: str,
+        has_controller: bool,
+        carried_out_after: float,
+        pace: int | None,
+    ) -> None:
+        """The single rules seldom come in this order. Another gang waits for the capacity; without
+        a controller, which would create the pods again, the late requests are not in vain."""
+        names = f"j{self.jobs}", f"j{self.jobs + 1}"
+        self.jobs += 2
+        self.world.run(self._with_requests_in_flight(names[0], size, seen_after, event))
+        if has_controller:
+            self.world.run(self.world.start_component(CONTROLLER))
+            self.world.submit(names[1], size, size, cpu=1, queue="default")
+        else:
+            self.world.run(self.world.stop_component(CONTROLLER))
+            self.world.submit_gang(names[1], size)
+        self.world.run(self.world.pass_time(carried_out_after))
+        self.world.run(self.world.api.carry_out_late())
+        self._settle_or_advance(pace)
+
+    async def _with_requests_in_flight(
+        self, name: str, size: int, seen_after: float, event: str
+    ) -> None:
+        world = self.world
+        await world.recover()
+        world.submit(name, size, size, cpu=1, queue="default")
+        for _ in range(300):
+            if world.plan_of(name) is not None:
+                break
+            await world.run_iterations(1)
+        node = world.first_node_of(name)
+        world.api.hold_watches(PODGROUPS)
+        world.api.is_slow = True
+        await world.pass_time(seen_after)
+        world.api.release_watches()
+        for _ in range(6):
+            if not world.api.late:
+                await world.pass_time(0.5)
+        await world.stop_component(CONTROLLER)
+        if event == SCHEDULER:
+            await world.stop_component(SCHEDULER)
+        elif event.startswith("node"):
+            await world.lose_node(node, event)
+        elif event.startswith(("job", "pods")):
+            await world.lose_pods(name, with_job=event == "job deleted")
+        world.api.is_slow = False
+        await world.start_component(SCHEDULER)
+
     @rule(seconds=st.sampled_from([0.5, 3, 12, 29, 31, 44, 90]), pace=PACE)
     def time_passes(self, seconds: float, pace: int | None) -> None:
         self.world.run(self.world.pass_time(seconds))

@@ -203,14 +203,19 @@ def test_a_plan_with_progress_is_extended(world: PlanningWorld) -> None:
     assert world.allocated() == 1000
 
 
-def test_an_unplaced_pod_gets_the_place_of_its_member(world: PlanningWorld) -> None:
+@pytest.mark.parametrize("on_nodes", [0, 2])
+def test_an_unplaced_pod_gets_the_node_of_its_member(world: PlanningWorld, on_nodes: int) -> None:
+    """They arrive one after another; a gang with a bound pod would be allocated first anyway."""
     world.add(planned_gang("j", role("t", 8)))
     world.settle()
-    world.create_planned("j", ("t", 0), ("t", 1))
-    world.upsert(*(created_pod("j", "t", index) for index in range(2, 8)))
+    for index in range(on_nodes):
+        world.create_planned("j", ("t", index))
     world.upsert(podgroup("g", 1, created="2020-01-01T00:00:00Z"), pod("p", "g"))
     allocated = world.schedule()
-    assert sorted(allocated) == [f"j-t-{index}" for index in range(2, 8)]
+    for index in range(on_nodes, 8):
+        world.upsert(created_pod("j", "t", index))
+        allocated |= world.schedule()
+    assert sorted(allocated) == [f"j-t-{index}" for index in range(on_nodes, 8)]
     assert not world.cluster.reservations
 
 
@@ -500,6 +505,40 @@ def test_no_plan_is_made_for_nodes_that_are_lost_after_its_end(world: PlanningWo
     assert world.plan("j") == first
     assert world.idle("n3") == 4000
     assert world.allocated() == 2000
+
+
+def test_a_plan_that_ends_while_members_are_tried_is_not_renewed(world: PlanningWorld) -> None:
+    world.add(planned_gang("j", role("t", 2)))
+    world.settle()
+    first = world.plan("j")
+    assert first is not None
+    world.upsert(node("n3", cpu=4))
+    for name in ("n1", "n2"):
+        world.remove(node(name))
+    world.time = START + PLAN_SECONDS - 0.1
+    world.decision()
+    world.time = START + PLAN_SECONDS
+    world.settle()
+    assert world.plan("j") is None
+    assert world.idle("n3") == 4000
+    assert world.allocated() == 2000
+
+
+def test_nothing_is_reserved_for_members_without_pods(world: PlanningWorld) -> None:
+    """A gang with bound pods whose other members leave a node is not stranded."""
+    world.add(planned_gang("j", role("t", 8)))
+    world.settle()
+    plan = world.plan("j")
+    assert plan is not None
+    world.create_planned("j", *(key for key, at in plan.nodes.items() if at == "n2"))
+    world.settle()
+    world.upsert(node("n3", cpu=2), node("n1", cpu=4, cordoned=True))
+    world.settle()
+    assert not world.cluster.reservations
+    assert world.idle("n3") == 2000
+    assert len(world.pod_objects) == 4
+    world.upsert(podgroup("g", 2), *(pod(f"p-{i}", "g") for i in range(2)))
+    assert len(world.schedule()) == 2
 
 
 def test_nothing_is_evicted_for_pods_that_do_not_exist(world: PlanningWorld) -> None:

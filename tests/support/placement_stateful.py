@@ -35,7 +35,7 @@ from batholith.model.names import (
     QUEUES,
     Resource,
 )
-from batholith.model.placement import REQUEST_SECONDS
+from batholith.model.placement import REQUEST_SECONDS, Plan, decode_plan
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.scheduler import conf
@@ -76,9 +76,12 @@ class PlacementApi(SchedulerApi):
             self.late.append((self.clock.monotonic() + REQUEST_SECONDS, client.name, request))
         raise ConnectionLostError("late")
 
-    async def carry_out_late(self) -> None:
-        """Carry out what is in flight, apart from what is in flight for too long."""
-        late, self.late = self.late, []
+    async def carry_out_late(self, *, keep: bool = False) -> None:
+        """Carry out what is in flight, apart from what is in flight for too long.
+
+        With *keep*, a copy of each request stays in flight.
+        """
+        late, self.late = self.late, list(self.late) if keep else []
         for until, name, request in late:
             if self.clock.monotonic() < until:
                 self.requesting_client = name
@@ -188,6 +191,19 @@ class PlacementWorld(CheckedWorld[Any]):
             if name.startswith(f"{job}-t-") and pod.get("status", {}).get("phase") not in ENDED
         ]
 
+    def plan_of(self, job: str) -> Plan | None:
+        """The plan of the PodGroup of a job."""
+        for name, group in self.objects(PODGROUPS).items():
+            text = group["metadata"].get("annotations", {}).get(PLAN)
+            if text and name.startswith(f"{job}-"):
+                return decode_plan(text)
+        return None
+
+    def first_node_of(self, job: str) -> str:
+        """A node in the plan of a job; empty for none."""
+        plan = self.plan_of(job)
+        return next(iter(plan.nodes.values()), "") if plan is not None else ""
+
     # What others do.
 
     def put_node(self, name: str, *, cpu: int, cordoned: bool = False) -> None:
@@ -206,6 +222,39 @@ class PlacementWorld(CheckedWorld[Any]):
 
     def _excuse(self, name: str) -> None:
         self._excused[name] = self.clock.monotonic() + LONGEST_WAIT
+
+    async def lose_node(self, name: str, how: str) -> None:
+        """Let a node be cordoned or filled by another scheduler for a moment, or removed."""
+        node = self.objects(NODES).get(name)
+        if node is None:
+            return
+        cpu = int(node["status"]["allocatable"]["cpu"])
+        if how == "node cordoned":
+            self.put_node(name, cpu=cpu, cordoned=True)
+            await self.pass_time(0.5)
+            self.put_node(name, cpu=cpu)
+        elif how == "node filled":
+            self.put_other("filler", name, cpu=cpu)
+            await self.pass_time(0.5)
+            self.api.remove(PODS, "filler")
+        else:
+            self.remove_node(name)
+
+    async def lose_pods(self, job: str, *, with_job: bool) -> None:
+        """Delete a job, or its pods with those whose creation is in flight, maybe twice."""
+        if with_job:
+            self.delete_job(job)
+            return
+        await self.api.carry_out_late(keep=True)
+        for pod in self.pods_of(job):
+            self.api.force_delete(PODS, pod["metadata"]["name"])
+
+    async def recover(self) -> None:
+        """Let all go well from now on, with both components."""
+        self.api.dies_after, self.api.is_slow = None, False
+        self.api.clear_faults()
+        self.api.release_watches()
+        await self.start()
 
     def collect_pods(self) -> None:
         """Remove the pods of nodes that do not exist, as the pod garbage collector does."""
@@ -233,6 +282,21 @@ class PlacementWorld(CheckedWorld[Any]):
             ],
         }
         self.api.put(JOBS, name, spec=spec)
+
+    def submit_gang(self, name: str, size: int) -> None:
+        """Create a PodGroup and its pods, for which no job controller is needed."""
+        status = {"phase": "Pending"}
+        spec = {"minMember": size, "queue": "default"}
+        self.api.put(PODGROUPS, name, spec=spec, status=status)
+        container = {"name": "m", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        for index in range(size):
+            self.api.put(
+                PODS,
+                f"{name}-bare-{index}",
+                metadata={"annotations": {GROUP_NAME: name}},
+                spec={"schedulerName": "volcano", "containers": [container]},
+                status=status,
+            )
 
     def scale(self, name: str, replicas: int) -> None:
         """Change the number of pods of a job."""
@@ -309,12 +373,9 @@ class PlacementWorld(CheckedWorld[Any]):
 
     async def run_until_quiet(self) -> None:
         """Let all go well from now on, until nothing is left to do."""
-        self.api.dies_after, self.api.is_slow = None, False
         self.controller_skew = 0.0
         self.api.late.clear()
-        self.api.clear_faults()
-        self.api.release_watches()
-        await self.start()
+        await self.recover()
         for _ in range(MAX_ROUNDS):
             before = self.controller_writes
             self.collect_pods()

@@ -93,8 +93,7 @@ class StrandedGangs:
     @staticmethod
     def _in_order(session: Session, keys: Iterable[str]) -> list[Gang]:
         gangs = (session.cache.gangs.get(key) for key in keys)
-        planned = session.cache.planned  # of those, members may have another node soon
-        found = [gang for gang in gangs if gang is not None and not planned.is_planning(gang.key)]
+        found = [gang for gang in gangs if gang is not None]
         return sorted(found, key=lambda gang: (gang.created, gang.key))
 
     def _allocate_or_evict(self, session: Session, gang: Gang, now: float) -> None:

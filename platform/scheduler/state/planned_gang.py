@@ -22,8 +22,8 @@ class PlanNote:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerPlace:
-    """A node that a member has left, although its pod may still be created there."""
+class FormerNode:
+    """A node that a member has left, but on which its pod may still be created."""
 
     node: str
     until: float
@@ -65,7 +65,7 @@ class PlannedGang:
     promised: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By name of the pod: the node in a plan, and when that ends."""
 
-    former: dict[str, list[FormerPlace]] = field(default_factory=dict)
+    former: dict[str, list[FormerNode]] = field(default_factory=dict)
     """By name of the pod: its nodes in earlier plans."""
 
     indexes: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -80,31 +80,31 @@ class PlannedGang:
 
     def make_plan(self, plan_id: str, *, now: float, with_former: bool = True) -> str:
         """Set the plan of the members that were not seen and are not lost; returns its text."""
-        placed = {name: task for name, task in self.unseen.items() if name not in self.lost}
+        staying = {name: task for name, task in self.unseen.items() if name not in self.lost}
         self.plan = Plan(
             id=plan_id,
             members=self.hash,
             version=self.members.version,
             until=int(self.until),
-            nodes={self.indexes[name]: task.node for name, task in placed.items()},
-            former=self._former_places(now) if with_former else (),
+            nodes={self.indexes[name]: task.node for name, task in staying.items()},
+            former=self._former_nodes(now) if with_former else (),
         )
         self.text = self.plan.encode()
-        for name, task in placed.items():
+        for name, task in staying.items():
             self.promised[name] = (task.node, self.until)
         return self.text
 
-    def _former_places(self, now: float) -> tuple[tuple[tuple[str, int], str], ...]:
+    def _former_nodes(self, now: float) -> tuple[tuple[tuple[str, int], str], ...]:
         """Return where pods may still be created by earlier plans."""
-        places = {
+        found = {
             (self.indexes[name], each.node)
             for name, former in self.former.items()
             if name in self.unseen
             for each in former
             if each.until + GRACE_SECONDS > now
         }
-        places |= {(self.indexes[name], self.unseen[name].node) for name in self.lost}
-        return tuple(sorted(places)[:MAX_MEMBERS])
+        found |= {(self.indexes[name], self.unseen[name].node) for name in self.lost}
+        return tuple(sorted(found)[:MAX_MEMBERS])
 
     def promises(self, name: str) -> list[tuple[str, float]]:
         """Return the nodes that plans have named for a pod, and when they end."""

@@ -34,7 +34,7 @@ from ...model.podgroup import PodGroup
 from .core_types import Pod
 from .described_members import Key, members_of, members_text, pods_of
 from .gangs import Gang, Task, TaskStatus
-from .planned_gang import FormerPlace, PlannedGang, PlanNote
+from .planned_gang import FormerNode, PlannedGang, PlanNote
 from .possible_pods import PossiblePods
 from .reservations import Purpose
 from .resources import IntVector
@@ -191,8 +191,8 @@ class PlannedMembers:
             if key in missing:
                 pod = missing[key]
                 uid = self._add_possible(gang, pod, node, known.until + GRACE_SECONDS)
-                place = FormerPlace(node, known.until, uid)
-                known.former.setdefault(pod.metadata.name, []).append(place)
+                former = FormerNode(node, known.until, uid)
+                known.former.setdefault(pod.metadata.name, []).append(former)
         for key, node in plan.nodes.items():
             name = members.pod_name(*key)
             known.promised[name] = (node, known.until)
@@ -275,8 +275,8 @@ class PlannedMembers:
             for name, (node, until) in known.promised.items():
                 known.promised[name] = (node, min(until, known.until))
             heapq.heappush(self._due, (known.until + GRACE_SECONDS, known.gang.key))
-            for places in known.former.values():
-                places[:] = (replace(each, until=min(each.until, known.until)) for each in places)
+            for nodes in known.former.values():
+                nodes[:] = (replace(each, until=min(each.until, known.until)) for each in nodes)
         self._possible.limit(self._now + PLAN_SECONDS + GRACE_SECONDS)
 
     def _reserve_for_unplaced(self) -> None:
@@ -323,7 +323,7 @@ class PlannedMembers:
     def leave_nodes(self, suits: Callable[[Task], bool]) -> None:
         """Take members off nodes that cannot take them any more; they are pending then.
 
-        *suits* returns whether the node of a task is still one for it, whatever it has left. To be
+        *suits* returns whether a task may be on its node, apart from what that has left. To be
         called after the actions of a cycle: the next one tries the members.
         """
         changed, filled = self._changed_nodes, self._filled_nodes
@@ -388,13 +388,13 @@ class PlannedMembers:
         uid = self._possible.add(
             (known.gang.key, name), node, task.eq_class, until + GRACE_SECONDS, has_left=True
         )
-        known.former.setdefault(name, []).append(FormerPlace(node, until, uid))
+        known.former.setdefault(name, []).append(FormerNode(node, until, uid))
         known.leaving.append(name)
         self._cache.forget(task.uid)
         self._planning[known.gang.key] = known
 
     def _settle(self, known: PlannedGang) -> None:
-        """Make the plan for members that have left their nodes; those without another one are lost
+        """Build the plan for members that have left their nodes; those without another one are lost
         to it."""
         leaving = [known.unseen[name] for name in known.leaving if name in known.unseen]
         known.leaving.clear()
@@ -413,9 +413,9 @@ class PlannedMembers:
     def _fall_back(self, known: PlannedGang, task: Task) -> None:
         """Charge a member where it was: it has left the plan, but its pod may be in flight."""
         self._cache.forget(task.uid)
-        place = known.former[task.name].pop()
-        self._possible.drop(place.uid)
-        self._cache.allocate_member(known.gang, task, place.node)
+        former = known.former[task.name].pop()
+        self._possible.drop(former.uid)
+        self._cache.allocate_member(known.gang, task, former.node)
         known.lost.add(task.name)
 
     # -- planning ------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ class PlannedMembers:
 
     def _encode(self, known: PlannedGang, plan_id: str) -> None:
         text = known.make_plan(plan_id, now=self._now)
-        if len(text) > MAX_TEXT:  # another leader would not know the former places
+        if len(text) > MAX_TEXT:  # another leader would not know the former nodes
             text = known.make_plan(plan_id, now=self._now, with_former=False)
         known.texts.add(text)
 

@@ -1,4 +1,4 @@
-"""Pods that may still be created on a node by a plan that names it no more, or whose gang is gone.
+"""Pods that may still be created on a node by a plan that names it no more, or was deleted.
 
 Each is charged on its node until no request can create it any more.
 """
@@ -77,7 +77,7 @@ class PossiblePods:
         self._cache.remove_possible_pod(uid)
 
     def drop_of(self, owner: tuple[str, str], *, seen_only: bool = False) -> None:
-        """End the charges for a pod; with *seen_only* those made when it was deleted."""
+        """End the charges for a pod; with *seen_only* those since it was deleted."""
         for uid in list(self._by_owner.get(owner, ())):
             if self._by_uid[uid].was_seen or not seen_only:
                 self.drop(uid)
