@@ -92,20 +92,21 @@ class Milestones:
 
 
 class WriteCounter:
-    """Count the writes of each kind by watching it."""
+    """Count the writes of each kind by watching it; those of pods by the informer *pods*."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, pods: Informer[_Pod]) -> None:
         self.counts: Counter[str] = Counter()
         self.informers = [
-            self._informer(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
+            self._informer(client, kind) for kind in (JOBS, PODGROUPS, QUEUES, EVENTS)
         ]
+        pods.add_event_handler(lambda _old, _new: self._count(PODS.kind))
 
     def _informer(self, client: Client, kind: Resource) -> Informer[_Any]:
         cache = Informer(client, kind, _Any)
-        cache.add_event_handler(lambda _old, _new: self._counter(kind.kind))
+        cache.add_event_handler(lambda _old, _new: self._count(kind.kind))
         return cache
 
-    def _counter(self, kind: str) -> None:
+    def _count(self, kind: str) -> None:
         self.counts[kind] += 1
 
 
@@ -126,7 +127,8 @@ def cpu_seconds(data: DataDir) -> dict[str, float]:
 async def shape(jobs: int, pods: int) -> str:
     """Measure *jobs* gangs of *pods* simulated pods each, until all run."""
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
-        seen, writes = Milestones(client, jobs * pods), WriteCounter(client)
+        seen = Milestones(client, jobs * pods)
+        writes = WriteCounter(client, seen.informer)
         caches: list[Informer[Any]] = [seen.informer, *writes.informers]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:

@@ -22,8 +22,11 @@ def decode(obj: Json, view: type[T]) -> T:
     Raises:
         DeniedError: a field has another type; the text names its path and the expected type.
     """
+    data = msgspec.json.encode(obj)
+    if b"null" in data:
+        data = msgspec.json.encode(without_nulls(obj))
     try:
-        return msgspec.json.decode(msgspec.json.encode(without_nulls(obj)), type=view)
+        return msgspec.json.decode(data, type=view)
     except msgspec.ValidationError as error:
         raise DeniedError(describe_error(error)) from error
 

@@ -20,11 +20,11 @@ class ObjectReader(Protocol):
     """Read access to other objects, for rules that relate objects."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """Return one object, or ``None``."""
+        """Return one object, which must not be modified, or ``None``."""
         ...
 
     def list(self, resource: Resource) -> Iterable[Json]:
-        """Return all objects of a resource in all namespaces."""
+        """Return all objects of a resource in all namespaces; they must not be modified."""
         ...
 
 

@@ -6,7 +6,7 @@ whether a schema is structural is checked in :mod:`.structural`.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors.fields import FieldError, required
@@ -288,14 +288,13 @@ def _checker(schema: Schema) -> Check:
 
 def _compile_checker(schema: Schema) -> Check:
     of_type, junctors, checks = value_checks(schema, _checker)
-    if keys := schema.get("required"):
-        checks.append(_requires(tuple(keys)))
-    if schema.get("x-kubernetes-embedded-resource"):
-        checks.append(_requires_head)
+    checks += _presence_checks(schema)
     nullable = schema.get("nullable", False)
     below = _below(schema)
     if not (junctors or checks or nullable or below):
         return of_type
+    if below and not (junctors or nullable) and schema.get("type") in _CONTAINERS:
+        return _container_check(_CONTAINERS[schema["type"]], of_type, checks, below)
 
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if value is None and nullable:
@@ -311,6 +310,28 @@ def _compile_checker(schema: Schema) -> Check:
             each(value, path, errors, old)
         if below:
             below(value, path, errors, old)
+
+    return check
+
+
+def _presence_checks(schema: Schema) -> Iterator[Check]:
+    if keys := schema.get("required"):
+        yield _requires(tuple(keys))
+    if schema.get("x-kubernetes-embedded-resource"):
+        yield _requires_head
+
+
+_CONTAINERS: Mapping[str, type] = {"object": dict, "array": list}
+
+
+def _container_check(container: type, of_type: Check, checks: list[Check], below: Check) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if type(value) is not container:
+            of_type(value, path, errors, old)
+            return
+        for each in checks:
+            each(value, path, errors, old)
+        below(value, path, errors, old)
 
     return check
 
@@ -338,20 +359,31 @@ def _below(schema: Schema) -> Check | None:
     if isinstance(additional, dict):
         return _values_check(_checker(additional))
     if properties := schema.get("properties"):
-        return _properties_check({key: _checker(node) for key, node in properties.items()})
+        return _properties_check(
+            {key: (_plain_type(node), _checker(node)) for key, node in properties.items()}
+        )
     return None
 
 
-def _properties_check(checks: dict[str, Check]) -> Check:
+_PLAIN_TYPES: Mapping[str, type] = {"string": str, "boolean": bool}
+_UNCHECKED_KEYS = frozenset({"type", "nullable", "default", "description", "title", "example"})
+
+
+def _plain_type(schema: Schema) -> type | None:
+    """Return the Python type of the values that are valid because of their type alone."""
+    return _PLAIN_TYPES.get(schema.get("type", "")) if schema.keys() <= _UNCHECKED_KEYS else None
+
+
+def _properties_check(checks: Mapping[str, tuple[type | None, Check]]) -> Check:
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if type(value) is not dict:
             return
         before = old if type(old) is dict else {}
         for key, item in value.items():
-            if below := checks.get(key):
+            if (found := checks.get(key)) and type(item) is not found[0]:
                 was = before.get(key, MISSING)
                 if was is MISSING or was != item:
-                    below(item, f"{path}.{key}" if path else key, errors, was)
+                    found[1](item, f"{path}.{key}" if path else key, errors, was)
 
     return check
 

@@ -5,6 +5,8 @@ The merge keys of lists are in the published schemas, see :mod:`.go_types`. Dire
 ``$deleteFromPrimitiveList/<list>``.
 """
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -62,29 +64,37 @@ def _merge_map(message: str, document: Json, patch: Json) -> Json:
         return {}
     if directive not in (None, "merge"):
         raise _failure(f"unknown patch type: {directive} in map: {_quote(patch)}")
-    merged = dict(document)
-    if (retain := patch.get(_RETAIN)) is not None:
-        if not isinstance(retain, list):
-            raise PatchError(400, "BadRequest", f"{_RETAIN} must be a list")
-        merged = {key: value for key, value in merged.items() if key in retain}
+    merged = _retained(document, patch.get(_RETAIN))
     for key, value in patch.items():
-        if key in (_DIRECTIVE, _RETAIN):
+        if key[:1] == "$" and _follow_directive(message, merged, patch, key):
             continue
-        if key.startswith((_ORDER, _DELETE_FROM)):
-            _merge_by_directive(message, merged, patch, key)
-        elif value is None:
+        if value is None:
             merged.pop(key, None)
-        else:
+        elif isinstance(value, dict | list):
             merged[key] = _merge_field(message, key, merged.get(key), patch)
+        else:
+            merged[key] = value
     return merged
 
 
-def _merge_by_directive(message: str, merged: Json, patch: Json, directive: str) -> None:
-    """Apply the directives of a list that the patch does not change otherwise."""
+def _retained(document: Json, keys: Any) -> Json:
+    """Return a copy of *document*, with these keys only unless they are ``None``."""
+    if keys is None:
+        return dict(document)
+    if not isinstance(keys, list):
+        raise PatchError(400, "BadRequest", f"{_RETAIN} must be a list")
+    return {key: value for key, value in document.items() if key in keys}
+
+
+def _follow_directive(message: str, merged: Json, patch: Json, directive: str) -> bool:
+    """Return whether *directive* is one; apply that of a list that the patch does not change."""
+    if not directive.startswith((_ORDER, _DELETE_FROM)):
+        return directive in (_DIRECTIVE, _RETAIN)
     key = directive.partition("/")[2]
     items = merged.get(key)
     if key not in patch and isinstance(items, list):
         merged[key] = _merge_list(message, key, items, {**patch, key: []})
+    return True
 
 
 def _merge_field(message: str, key: str, old: Any, patch: Json) -> Any:
@@ -98,19 +108,30 @@ def _merge_field(message: str, key: str, old: Any, patch: Json) -> Any:
 
 def _type_of(message: str, key: str) -> str:
     """Return the message in a field, or ``""`` if it is merged without a type."""
+    return _field_types(message).get(key, "")
+
+
+@functools.cache
+def _field_types(message: str) -> Mapping[str, str]:
     if message not in go_types.messages():
-        return ""
-    field = go_types.json_fields(message).get(key)
+        return {}
     # The keys of a map are data; its values are merged without a type.
-    return field.type if field and field.shape != "map" else ""
+    fields = go_types.json_fields(message)
+    return {name: field.type for name, field in fields.items() if field.shape != "map"}
 
 
 def _merge_key(message: str, key: str) -> str | None:
     """Return the merge key of a list; ``None`` if it is replaced."""
-    schema = go_types.properties(message).get(key, {})
-    if "merge" not in schema.get("x-kubernetes-patch-strategy", "").split(","):
-        return None
-    return str(schema.get("x-kubernetes-patch-merge-key", PRIMITIVES))
+    return _merge_keys(message).get(key)
+
+
+@functools.cache
+def _merge_keys(message: str) -> Mapping[str, str]:
+    return {
+        key: str(schema.get("x-kubernetes-patch-merge-key", PRIMITIVES))
+        for key, schema in go_types.properties(message).items()
+        if "merge" in schema.get("x-kubernetes-patch-strategy", "").split(",")
+    }
 
 
 def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any]:
@@ -142,11 +163,16 @@ def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any
 def _id(item: Any, merge_key: str) -> str:
     """Return the key of an item as a string in which ``1`` differs from ``"1"``."""
     if merge_key == PRIMITIVES:
-        return msgspec.json.encode(item).decode()
+        return _json(item)
     if not isinstance(item, dict) or merge_key not in item:
         shown = _quote(item) if isinstance(item, dict) else str(item)
         raise _failure(f"map: {shown} does not contain declared merge key: {merge_key}")
-    return msgspec.json.encode(item[merge_key]).decode()
+    return _json(item[merge_key])
+
+
+def _json(value: Any) -> str:
+    # No other value begins with a quote, so a string needs no escapes to be distinct.
+    return f'"{value}' if type(value) is str else msgspec.json.encode(value).decode()
 
 
 def _merge_entries(

@@ -114,6 +114,7 @@ def _struct(message: str) -> Reader:
     """Compile the decoder of a message; fields are resolved on first use (types recurse)."""
     fields: dict[str, Reader] = {}
     shown = _shown(message)
+    texts = _text_fields(message)
     go_type = _go_name(message)
     name = message.rpartition(".")[2]
 
@@ -126,11 +127,11 @@ def _struct(message: str) -> Reader:
         key, mark = "", len(unknown)
         try:
             for key, value in obj.items():
+                if type(value) is str and value and key in texts:
+                    continue  # most fields
                 reader = fields.get(key, _unknown)
-                if value is None and reader is not _unknown:
-                    new = shown.get(key, _DROP)
-                else:
-                    new = reader(value, unknown)
+                is_null = value is None and reader is not _unknown
+                new = shown.get(key, _DROP) if is_null else reader(value, unknown)
                 if new is not value:
                     changes.append((key, new))
                 if len(unknown) != mark:
@@ -144,6 +145,13 @@ def _struct(message: str) -> Reader:
         return obj
 
     return read
+
+
+def _text_fields(message: str) -> frozenset[str]:
+    fields = go_types.json_fields(message).items()
+    return frozenset(
+        name for name, field in fields if field.shape == "opt" and field.type == "string"
+    )
 
 
 @functools.cache
@@ -284,6 +292,7 @@ def _map_reader(type_name: str, *, keep: bool) -> Reader:
     read_item = _value_reader(type_name)
     go_type = f"map[string]{_go_name(type_name)}"
     null = _NULLS.get(type_name, {})
+    is_text = type_name == "string"
 
     def read(value: Any, unknown: Unknown) -> Any:
         if type(value) is not dict:
@@ -292,6 +301,8 @@ def _map_reader(type_name: str, *, keep: bool) -> Reader:
         key = ""
         try:
             for key, item in value.items():
+                if is_text and type(item) is str:
+                    continue
                 new = null if item is None else read_item(item, unknown)
                 if new is not item:
                     value[key] = new

@@ -37,6 +37,7 @@ class StoredObject:
     __slots__ = (
         "_fields",
         "_kind",
+        "_shared",
         "data",
         "deleting",
         "has_finalizers",
@@ -65,6 +66,7 @@ class StoredObject:
             self.node = (obj.get("spec") or {}).get("nodeName", "")
         self._kind = kind
         self._fields: dict[str, str] | None = None
+        self._shared: dict[str, Any] | None = None
 
     @classmethod
     def load(cls, kind: KindInfo, data: bytes) -> "StoredObject":
@@ -80,6 +82,12 @@ class StoredObject:
         """Return the object as a new dict."""
         parsed: dict[str, Any] = _decoder.decode(self.data)
         return parsed
+
+    def shared(self) -> dict[str, Any]:
+        """Return the object as a dict that must not be modified, parsed once."""
+        if self._shared is None:
+            self._shared = self.parse()
+        return self._shared
 
     def field(self, label: str) -> str:
         """Return the value of a field label of the kind."""

@@ -57,7 +57,7 @@ class LatestReader:
         entry = resource_store.latest(namespace, name)
         if (reads := _reads.get()) is not None:
             reads.append(lambda: resource_store.latest(namespace, name) is entry)
-        return entry.parse() if entry else None
+        return entry.shared() if entry else None
 
     def list(self, resource: Resource) -> Iterable[Json]:
         """Yield all objects of a resource."""
@@ -65,12 +65,12 @@ class LatestReader:
         if kind is None:
             return
         for entry in self._latest_entries(kind):
-            yield entry.parse()
+            yield entry.shared()
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """Yield the objects of a resource whose JSON contains *text*; others are not parsed."""
         kind = self._catalog.require(resource)
-        return [each.parse() for each in self._latest_entries(kind) if text in each.data]
+        return [each.shared() for each in self._latest_entries(kind) if text in each.data]
 
     def _latest_entries(self, kind: KindInfo) -> Sequence[StoredObject]:
         resource_store = self._store.resource_store(kind)

@@ -29,15 +29,13 @@ def merge_patch(document: Any, patch: Any) -> Any:
     return _merge(document, patch)
 
 
-def _merge(document: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict):
-        return patch
+def _merge(document: Any, patch: dict[str, Any]) -> dict[str, Any]:
     merged = dict(document) if isinstance(document, dict) else {}
     for key, value in patch.items():
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _merge(merged.get(key), value)
+            merged[key] = _merge(merged.get(key), value) if isinstance(value, dict) else value
     return merged
 
 

@@ -174,6 +174,7 @@ class _WatchStream:
         self._resource_store = resource_store
         self._renderer = renderer
         self._options = options
+        self._as_stored = renderer.is_as_stored
         self._watcher = Watcher(options.selection)
         self._first = True
         self._bookmark_due = False
@@ -288,6 +289,8 @@ class _WatchStream:
             next_bookmark.cancel()
 
     def _event_line(self, event_type: str, event: WatchEvent) -> bytes:
+        if self._as_stored:
+            return event.line(event_type)  # encoded once for all watchers
         line = self._renderer.line(event_type, event, first=self._first)
         self._first = False
         return line

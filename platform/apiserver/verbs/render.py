@@ -106,12 +106,15 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.encode({**_PARTIAL, "metadata": metadata})
         return self._in_version(data)
 
-    def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
-        """Encode the line of a watch for *event*; the *first* table has column definitions."""
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether objects are sent as the stored bytes."""
         kind = self.kind
         as_stored = kind.storage_version in ("", kind.resource.version) and not kind.stored_as
-        if self.output_format == PLAIN_JSON and as_stored:
-            return event.line(event_type)
+        return self.output_format == PLAIN_JSON and as_stored
+
+    def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
+        """Encode the line of a watch for *event*; the *first* table has column definitions."""
         return watch_line(event_type, self.object(event.object_for(event_type), first=first))
 
     def object(self, data: bytes, *, first: bool = False) -> bytes:
