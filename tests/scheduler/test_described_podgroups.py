@@ -132,7 +132,9 @@ class Cluster:
                 group, metadata=msgspec.structs.replace(group.metadata, annotations=marks)
             )
         created = group.metadata.creation_timestamp
-        it = with_metadata(pod(f"{name}-t-0", name, cpu=job.cpu), creation_timestamp=created)
+        it = pod(f"{name}-t-0", name, cpu=job.cpu, priority=CLASSES.get(job.priority_class, 0))
+        marks = {**it.metadata.annotations, "volcano.sh/preemptable": str(job.preemptable).lower()}
+        it = with_metadata(it, creation_timestamp=created, annotations=marks)
         if self.stored:
             self.groups[name] = group
             self.apply(group)
