@@ -394,7 +394,7 @@ def _decide_must_be_pure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class PodGroupMachine(JobMachine):
-    """A job controller that creates PodGroups for gangs only, or for all jobs, in turn."""
+    """A job controller that creates PodGroups for gangs only, or for all jobs."""
 
     @initialize(
         number=st.sampled_from([1, 1, 2, 3]),

@@ -272,9 +272,9 @@ def test_a_restart_finds_what_is_allocated(steps: list[Any]) -> None:
     for name, it in before.jobs.items():
         if it.status.phase != "Deleted":
             after.put(name, it)
-    placed = [each.uid for each in after.cycle().placements]
+    allocated = [each.uid for each in after.cycle().placements]
     bound = {it.metadata.uid for it in before.jobs.values() if it.spec.node_name}
-    assert not bound.intersection(placed)
+    assert not bound.intersection(allocated)
     for name, it in before.jobs.items():
         if it.spec.node_name and it.status.phase == "Running":
             assert after.world.cluster.gangs[f"ns/{name}"].phase == PodGroupPhase.RUNNING
@@ -288,9 +288,9 @@ def decided(world: SchedulerWorld, name: str) -> tuple[str, list[str]]:
 
 @pytest.fixture
 def world() -> SchedulerWorld:
-    made = SchedulerWorld()
-    made.upsert(node("n", cpu=4))
-    return made
+    world = SchedulerWorld()
+    world.upsert(node("n", cpu=4))
+    return world
 
 
 def test_nothing_is_written_for_a_group_that_is_not_stored(world: SchedulerWorld) -> None:
