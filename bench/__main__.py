@@ -92,14 +92,16 @@ class Milestones:
 
 
 class WriteCounter:
-    """Count the writes of each kind by watching it; those of pods by the informer *pods*."""
+    """Count the writes of each kind by watching it; those of pods by the informer *pods*, if any."""
 
-    def __init__(self, client: Client, pods: Informer[_Pod]) -> None:
+    def __init__(self, client: Client, pods: Informer[_Pod] | None = None) -> None:
         self.counts: Counter[str] = Counter()
-        self.informers = [
-            self._informer(client, kind) for kind in (JOBS, PODGROUPS, QUEUES, EVENTS)
-        ]
-        pods.add_event_handler(lambda _old, _new: self._count(PODS.kind))
+        kinds = (JOBS, PODGROUPS, QUEUES, EVENTS)
+        if pods is None:
+            kinds = (*kinds, PODS)
+        else:
+            pods.add_event_handler(lambda _old, _new: self._count(PODS.kind))
+        self.informers = [self._informer(client, kind) for kind in kinds]
 
     def _informer(self, client: Client, kind: Resource) -> Informer[_Any]:
         cache = Informer(client, kind, _Any)

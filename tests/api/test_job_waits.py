@@ -13,7 +13,8 @@ from batholith.api.explanations import Explanation, decode_explanation
 from batholith.api.job_kinds import BATCH, KINDS, VOLCANO, JobKind
 from batholith.api.job_summaries import JobKindName
 from batholith.api.job_timeline import pods_by_phase, timeline
-from batholith.api.job_waits import WaitReason, WaitView, explain_wait
+from batholith.api.job_waits import WaitReason, WaitView, described_podgroup, explain_wait
+from batholith.api.pod_views import JobPod
 from batholith.model.job import JobPhase
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
@@ -177,6 +178,57 @@ def test_every_state_has_a_reason(
     found = wait_of(state(phase), podgroup=podgroup, why=why, queue=queue, suspend=suspend)
     assert found[1] in set(WaitReason)
     assert found[2]
+
+
+def described_pod(
+    name: str = "p", *, node: str = "", phase: str = "Pending", why: str = "", message: str = ""
+) -> JobPod:
+    """A pod without a PodGroup, created at second 0, or later by the number in its name."""
+    conditions = [{"type": "PodScheduled", "status": "False", "message": message}]
+    annotations = {
+        "scheduling.k8s.io/group-name": "train-u",
+        "batholith.io/podgroup": '{"spec":{"minMember":1,"queue":"default"}}',
+        **({"batholith.io/why": why} if why else {}),
+    }
+    meta = {"name": name, "creationTimestamp": f"2026-01-01T00:00:0{len(name)}Z"}
+    status = {"phase": phase, "conditions": conditions if message else []}
+    body = {"metadata": meta | {"annotations": annotations}, "spec": {"nodeName": node}}
+    return msgspec.convert(body | {"status": status}, JobPod)
+
+
+@pytest.mark.parametrize(
+    ("pods", "reason", "text"),
+    [
+        ([described_pod()], "NotReported", "no scheduler"),
+        ([described_pod(message="full")], "Unschedulable", "full"),
+        ([described_pod(message="full", why=WHY)], "Unschedulable", "no quota left"),
+        ([described_pod(why=WHY, node="n")], "Starting", "Running"),
+        ([described_pod(phase="Failed", why=WHY), described_pod("pp")], "NotReported", "default"),
+        ([described_pod(why=WHY), described_pod("pp", node="n")], "Starting", "Running"),
+        ([described_pod(phase="Failed")], "NoPodGroup", "does not exist"),
+        ([], "NoPodGroup", "does not exist"),
+    ],
+)
+def test_a_job_without_a_podgroup_waits_for_what_its_pod_reports(
+    pods: list[JobPod], reason: str, text: str
+) -> None:
+    volcano = {"queue": "default", "tasks": [{"name": "w", "replicas": 1}]}
+    body = {"metadata": {"name": "train", "uid": "u"}, "spec": volcano, "status": state("Pending")}
+    group = described_podgroup(pods)
+    view = WaitView(
+        job=VOLCANO.summarize(msgspec.convert(body, VOLCANO.view)),
+        podgroups=() if group is None else (group,),
+        queue=msgspec.convert(OPEN, Queue),
+        now=NOW,
+    )
+    found = explain_wait(view)
+    assert (found.waiting, found.reason) == (True, reason)
+    assert text in found.summary
+
+
+def test_the_status_of_the_job_explains_if_its_pods_cannot_be_read() -> None:
+    found = wait_of(state("Pending", reason="PodGroupPending", message="full"))
+    assert found == (True, "Unschedulable", "full")
 
 
 def test_explanations_of_the_scheduler_are_decoded() -> None:

@@ -201,6 +201,13 @@ def test_placement_at_creation_is_switched_in_both_components(value: bool) -> No
     assert "--stranded-gang-timeout" in outcome.output  # the first flag is accepted
 
 
+def test_podgroups_are_an_option_of_the_controllers_alone() -> None:
+    assert ParsedCommand().controllers()[1].podgroups == "all"
+    assert ParsedCommand().controllers("--podgroups=gangs")[1].podgroups == "gangs"
+    assert CliRunner().invoke(app, ["controllers", "--podgroups=none"]).exit_code == 2
+    assert CliRunner().invoke(app, ["scheduler", "--podgroups=gangs"]).exit_code == 2
+
+
 def test_invalid_boolean_values_are_rejected() -> None:
     outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz=perhaps"])
     assert outcome.exit_code == 2

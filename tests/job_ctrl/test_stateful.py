@@ -5,6 +5,7 @@ when the controller is idle, the world is as the jobs and the pods require
 (``support.job_invariants``).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.job_invariants import ANY_EVENT, is_incomplete, is_terminating, phase_of_pod, validate
-from support.job_specs import specs
+from support.job_specs import mostly_single, specs
 from support.job_stateful import CREATED_RESOURCES, SETTLE_TIMEOUT, JobWorld
 from support.job_transitions import FINAL, phase_of
 from support.pure_decide import pure_decide
 from support.stateful import stateful_settings
 
 from batholith.job_ctrl import controller
+from batholith.model.described_podgroup import PodGroupsOf
 from batholith.model.names import COMMANDS, CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES
 
 Object = dict[str, Any]
@@ -68,6 +70,9 @@ class JobMachine(RuleBasedStateMachine):
         busy=st.booleans(),
     )
     def begin(self, number: int, first: list[Object], runs: bool, busy: bool) -> None:
+        self._begin(number, first, runs, busy)
+
+    def _begin(self, number: int, first: list[Object], runs: bool, busy: bool) -> None:
         self.world.transitions.defers_first_status = busy
         self.keys = KEYS[:number]
         for key, spec in zip(self.keys, first, strict=False):
@@ -129,6 +134,9 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.objects_by_key(JOBS)) < len(self.keys))
     @rule(which=WHICH, spec=specs(), collected=st.booleans(), pace=PACE)
     def submit(self, which: int, spec: Object, collected: bool, pace: int | None) -> None:
+        self._submit(which, spec, collected, pace)
+
+    def _submit(self, which: int, spec: Object, collected: bool, pace: int | None) -> None:
         if collected:
             self.world.collect_garbage()
         free = [key for key in self.keys if key not in self.world.objects_by_key(JOBS)]
@@ -387,5 +395,45 @@ def _decide_must_be_pure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "decide", pure_decide)
 
 
+class PodGroupMachine(JobMachine):
+    """A job controller that creates PodGroups for gangs only, or for all jobs."""
+
+    @initialize(
+        number=st.sampled_from([1, 1, 2, 3]),
+        first=st.lists(mostly_single(), min_size=1, max_size=3),
+        runs=st.sampled_from([True, True, False]),
+        busy=st.booleans(),
+    )
+    def begin(self, number: int, first: list[Object], runs: bool, busy: bool) -> None:
+        self._switch(PodGroupsOf.GANGS)
+        self._begin(number, first, runs, busy)
+
+    @precondition(lambda self: len(self.world.objects_by_key(JOBS)) < len(self.keys))
+    @rule(which=WHICH, spec=mostly_single(), collected=st.booleans(), pace=PACE)
+    def submit(self, which: int, spec: Object, collected: bool, pace: int | None) -> None:
+        self._submit(which, spec, collected, pace)
+
+    @rule(pace=PACE)
+    def switch_the_option(self, pace: int | None) -> None:
+        is_all = self.world.settings.podgroups is PodGroupsOf.ALL
+        self.world.run(self.world.kill())
+        self._switch(PodGroupsOf.GANGS if is_all else PodGroupsOf.ALL)
+        self._settle_or_advance(pace)
+
+    def _switch(self, podgroups: PodGroupsOf) -> None:
+        self.world.settings = dataclasses.replace(self.world.settings, podgroups=podgroups)
+
+    @precondition(_some("Pending", terminating=False))
+    @rule(which=WHICH, pace=PACE)
+    def report_a_pod(self, which: int, pace: int | None) -> None:
+        """The scheduler reports why it does not schedule a pod."""
+        if name := self._pick(which, "Pending", terminating=False):
+            condition = {"type": "PodScheduled", "status": "False", "message": "full"}
+            self.world.put(PODS, name, status={"phase": "Pending", "conditions": [condition]})
+        self._settle_or_advance(pace)
+
+
 TestJobMachine = JobMachine.TestCase
 TestJobMachine.settings = stateful_settings(steps=30, histories=20)
+TestPodGroupMachine = PodGroupMachine.TestCase
+TestPodGroupMachine.settings = stateful_settings(steps=30, histories=10)

@@ -132,7 +132,9 @@ class Cluster:
                 group, metadata=msgspec.structs.replace(group.metadata, annotations=marks)
             )
         created = group.metadata.creation_timestamp
-        it = with_metadata(pod(f"{name}-t-0", name, cpu=job.cpu), creation_timestamp=created)
+        it = pod(f"{name}-t-0", name, cpu=job.cpu, priority=CLASSES.get(job.priority_class, 0))
+        marks = {**it.metadata.annotations, "volcano.sh/preemptable": str(job.preemptable).lower()}
+        it = with_metadata(it, creation_timestamp=created, annotations=marks)
         if self.stored:
             self.groups[name] = group
             self.apply(group)
@@ -270,9 +272,9 @@ def test_a_restart_finds_what_is_allocated(steps: list[Any]) -> None:
     for name, it in before.jobs.items():
         if it.status.phase != "Deleted":
             after.put(name, it)
-    placed = [each.uid for each in after.cycle().placements]
+    allocated = [each.uid for each in after.cycle().placements]
     bound = {it.metadata.uid for it in before.jobs.values() if it.spec.node_name}
-    assert not bound.intersection(placed)
+    assert not bound.intersection(allocated)
     for name, it in before.jobs.items():
         if it.spec.node_name and it.status.phase == "Running":
             assert after.world.cluster.gangs[f"ns/{name}"].phase == PodGroupPhase.RUNNING
@@ -286,9 +288,9 @@ def decided(world: SchedulerWorld, name: str) -> tuple[str, list[str]]:
 
 @pytest.fixture
 def world() -> SchedulerWorld:
-    made = SchedulerWorld()
-    made.upsert(node("n", cpu=4))
-    return made
+    world = SchedulerWorld()
+    world.upsert(node("n", cpu=4))
+    return world
 
 
 def test_nothing_is_written_for_a_group_that_is_not_stored(world: SchedulerWorld) -> None:

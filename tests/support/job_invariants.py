@@ -142,7 +142,9 @@ class _JobInvariants:
             or self.phase not in ("", *RUNNING_PHASES)
         ):
             return False
-        if self.phase == "" or self.world.group(self.key) is None:
+        if self.phase == "":
+            return True
+        if self.world.group(self.key) is None and not self.world.needs_no_podgroup(self.key):
             return True
         lacks = any(
             f"{self.namespace}/{name}" not in self.world.objects_by_key(PODS)
@@ -152,6 +154,8 @@ class _JobInvariants:
 
     def _check_podgroup(self) -> Object:
         name = self.world.group(self.key)
+        if name is None and self.world.needs_no_podgroup(self.key):
+            return {"spec": {"minMember": 1}, "status": {"phase": "Inqueue"}}
         assert name is not None, f"{self.key}: the PodGroup is missing"
         group: Object = self.world.objects_by_key(PODGROUPS)[f"{self.namespace}/{name}"]
         return group

@@ -99,6 +99,18 @@ def _tasks(draw: st.DrawFn) -> list[Object]:
 
 
 @st.composite
+def mostly_single(draw: st.DrawFn) -> Object:
+    """The spec of a job; three of four have a single pod."""
+    spec: Object = draw(specs())
+    if draw(st.integers(0, 3)):
+        task = spec["tasks"][0]
+        kept = {key: task[key] for key in task if key not in ("dependsOn", "partitionPolicy")}
+        tasks = [{**kept, "replicas": 1, "minAvailable": 1}]
+        spec |= {"tasks": tasks, "minAvailable": 1, "plugins": {}, "volumes": []}
+    return spec
+
+
+@st.composite
 def specs(draw: st.DrawFn) -> Object:
     """The spec of a job."""
     tasks = draw(_tasks())

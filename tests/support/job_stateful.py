@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from support.inmemory_api import InMemoryClient, key_of
-from support.job_transitions import JobAudit, owner_uid, phase_of
+from support.job_transitions import JobAudit, may_be_without_podgroup, owner_uid, phase_of
 from support.virtual_controller import ControllerWorld
 
 from batholith.job_ctrl.controller import JobController
@@ -18,10 +18,12 @@ from batholith.job_ctrl.plugin_objects import PLUGIN_KINDS
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.machinery.change_rate import ChangeRate
+from batholith.model.described_podgroup import PodGroupsOf
 from batholith.model.names import (
     COMMANDS,
     JOBS,
     PERSISTENTVOLUMECLAIMS,
+    PODGROUP,
     PODGROUPS,
     PODS,
     Resource,
@@ -48,22 +50,27 @@ class JobWorld(ControllerWorld[JobController]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.settings = SETTINGS
         self.transitions = JobAudit(self.api)
         self.api.on_change = self.transitions.on_event
 
     def make_controller(self, client: InMemoryClient) -> JobController:
         """A new job controller."""
         self.transitions.on_controller_start()
-        settings = SETTINGS
+        settings = self.settings
         if self.transitions.defers_first_status:
             settings = dataclasses.replace(
-                SETTINGS,
+                settings,
                 change_rate=ChangeRate(self.clock, busy_threshold=1e-9),
                 max_status_delay=DEFERRED_SECONDS,
                 max_first_status_delay=DEFERRED_SECONDS,
             )
         return JobController(
-            client, settings=settings, clock=self.clock, recorder=self.recorder, plugins=PLUGINS
+            client,
+            settings=settings,
+            clock=self.clock,
+            recorder=self.recorder,
+            plugins=PLUGINS,
         )
 
     # What there is.
@@ -96,6 +103,21 @@ class JobWorld(ControllerWorld[JobController]):
         name = f"{job.partition('/')[2]}-{there['metadata']['uid']}" if there else ""
         space = job.partition("/")[0]
         return name if f"{space}/{name}" in self.objects_by_key(PODGROUPS) else None
+
+    def needs_no_podgroup(self, job: str = DEFAULT_NAMESPACE) -> bool:
+        """Whether the job may be without a PodGroup, and each of its active pods describes one."""
+        spec = self.objects_by_key(JOBS)[job]["spec"]
+        uid = self.objects_by_key(JOBS)[job]["metadata"]["uid"]
+        one_pod = may_be_without_podgroup(spec)
+        return (
+            self.settings.podgroups is PodGroupsOf.GANGS
+            and one_pod
+            and all(
+                PODGROUP in pod["metadata"]["annotations"]
+                for pod in self.objects_by_key(PODS).values()
+                if owner_uid(pod) == uid and "deletionTimestamp" not in pod["metadata"]
+            )
+        )
 
     def put(self, resource: Resource, name: str, **fields: Any) -> None:
         """Create or update an object."""

@@ -8,7 +8,7 @@ from support.inmemory_api import InMemoryApi, key_of
 
 from batholith.model import durations
 from batholith.model.controlled_resources import COMMAND_UID, RESTART_TARGET
-from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
+from batholith.model.names import COMMANDS, JOBS, PODGROUP, PODGROUPS, PODS
 
 Object = dict[str, Any]
 
@@ -272,9 +272,11 @@ class JobAudit:
         assert self._effective_phase(job) in RUNNING_PHASES, (
             f"{name} is created while the job is {phase_of(job)}"
         )
-        assert version == job.get("status", {}).get("version", 0), (
-            f"{name} is created for another version"
-        )
+        current = job.get("status", {}).get("version", 0)
+        assert version == current, f"{name} is created for another version"
+        if PODGROUP in pod["metadata"]["annotations"]:
+            assert may_be_without_podgroup(job["spec"]), f"{name} needs a PodGroup"
+            self._admitted.add((job["metadata"]["uid"], version))
         admitted = (job["metadata"]["uid"], version) in self._admitted
         assert admitted, f"INV-VC-6: {name} is created before the gang is admitted"
 
@@ -307,6 +309,15 @@ class JobAudit:
             self._podgroup_jobs[uid] = (owner_uid(group), version)
         if group.get("status", {}).get("phase") in ADMITTED and uid in self._podgroup_jobs:
             self._admitted.add(self._podgroup_jobs[uid])
+
+
+def may_be_without_podgroup(spec: Object) -> bool:
+    """Whether a job with this *spec*, of those that the histories contain, is of that kind."""
+    tasks = spec["tasks"]
+    single = len(tasks) == 1 and tasks[0]["replicas"] == 1 and spec["minAvailable"] == 1
+    special = ("dependsOn", "partitionPolicy")
+    plain = not any(tasks[0].get(name) for name in special) if tasks else False
+    return single and plain and not spec.get("plugins") and not spec.get("volumes")
 
 
 def _owner_references(obj: Object) -> list[Object]:

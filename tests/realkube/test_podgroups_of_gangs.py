@@ -1,0 +1,130 @@
+"""Jobs of one pod without a PodGroup on a real API server: what is written."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.polling import wait_until_true
+from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
+from support.running_controller import FakeRecorder, running
+
+from batholith.agent.settings import SimulationSettings
+from batholith.model import crds
+from batholith.model.described_podgroup import PodGroupsOf
+from batholith.model.names import JOBS, PODGROUPS, PODS, WHY
+from batholith.testing import components
+
+pytestmark = pytest.mark.timeout(300)
+
+Json = dict[str, Any]
+WRITES = {"create", "update", "patch", "delete"}
+JOB_COUNT = 200
+
+
+def job(name: str, *, cpu: str = "10m") -> Json:
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    task = {"name": "t", "replicas": 1, "template": template}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "volcano",
+            "queue": "default",
+            "minAvailable": 1,
+            "tasks": [task],
+        },
+    }
+
+
+@asynccontextmanager
+async def cluster(directory: Path) -> AsyncIterator[RealServer]:
+    """A real server with our components in this process, and simulated nodes."""
+    require_realkube()
+    options = RealKubeOptions(audit=True)
+    async with (
+        real_server(directory, options, crds=crds.load()) as server,
+        AsyncExitStack() as stack,
+    ):
+        clients = {
+            user: await stack.enter_async_context(server.client(user))
+            for user in ("agent", "controllers", "scheduler")
+        }
+        recorder: Any = FakeRecorder()
+        services = {
+            **components.agent(clients["agent"], SimulationSettings(nodes=4), directory),
+            **components.controllers(
+                clients["controllers"], recorder, podgroups_of=PodGroupsOf.GANGS
+            ),
+            **components.scheduler(clients["scheduler"], recorder),
+        }
+        for each in services.values():
+            await stack.enter_async_context(running(each))
+        yield server
+
+
+def writes(server: RealServer) -> Iterator[str]:
+    """The successful writes of controllers and scheduler, without Events and queues: the counts of
+    a queue are written by time, not by job."""
+    for line in server.kube.audit():
+        about = line.get("objectRef", {})
+        if line["user"]["username"] not in ("controllers", "scheduler"):
+            continue
+        if line["verb"] not in WRITES or about.get("resource") in ("events", "queues"):
+            continue
+        if line["responseStatus"]["code"] < 300:
+            below = about.get("subresource", "")
+            yield f"{line['verb']} {about['resource']}{'/' if below else ''}{below}"
+
+
+async def test_a_job_of_one_pod_costs_its_pod_its_binding_and_its_status(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as server:
+        for number in range(JOB_COUNT):
+            await server.create(JOBS.path("default"), job(f"j{number}"))
+
+        async def all_run() -> bool:
+            found = await server.get(JOBS.path("default"))
+            states = [each.get("status", {}).get("state", {}) for each in found["items"]]
+            return [each.get("phase") for each in states].count("Running") == JOB_COUNT
+
+        await wait_until_true(all_run, seconds=120)
+        counts = Counter(writes(server))
+        groups = (await server.get(PODGROUPS.path("default")))["items"]
+    assert not groups
+    assert counts["create pods"] == counts["create pods/binding"] == JOB_COUNT
+    assert not counts["patch pods/status"], counts
+    # The status is written once if the job runs soon, and else twice.
+    assert sum(counts.values()) <= 4 * JOB_COUNT, counts
+
+
+async def test_the_explanation_is_written_with_the_condition(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as server:
+        await server.create(JOBS.path("default"), job("j", cpu="1000"))
+
+        async def is_explained() -> bool:
+            pods = (await server.get(PODS.path("default")))["items"]
+            return any(WHY in pod["metadata"].get("annotations", {}) for pod in pods)
+
+        await wait_until_true(is_explained)
+        (pod,) = (await server.get(PODS.path("default")))["items"]
+        counts = Counter(writes(server))
+
+        async def has_reason() -> bool:
+            found = await server.get(JOBS.path("default", "j"))
+            reason = found.get("status", {}).get("state", {}).get("reason")
+            return bool(reason == "PodGroupPending")
+
+        await wait_until_true(has_reason)
+    (condition,) = pod["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert counts["patch pods/status"] == 1, counts
+    assert not counts["patch pods"], counts
