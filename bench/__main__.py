@@ -92,13 +92,13 @@ class Milestones:
 
 
 class WriteCounter:
-    """Count the writes of each kind by watching it; those of pods by the informer *pods*, if any."""
+    """Count the writes of each kind by watching it; those of pods by an informer *pods* if given."""
 
     def __init__(self, client: Client, pods: Informer[_Pod] | None = None) -> None:
         self.counts: Counter[str] = Counter()
-        kinds = (JOBS, PODGROUPS, QUEUES, EVENTS)
+        kinds = [JOBS, PODGROUPS, QUEUES, EVENTS]
         if pods is None:
-            kinds = (*kinds, PODS)
+            kinds.append(PODS)
         else:
             pods.add_event_handler(lambda _old, _new: self._count(PODS.kind))
         self.informers = [self._informer(client, kind) for kind in kinds]

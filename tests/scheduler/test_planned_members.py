@@ -89,8 +89,8 @@ def test_a_pod_that_is_not_as_described_replaces_its_member(
     world.settle()
     plan = world.plan("j")
     assert plan is not None
-    requests = {"cpu": 2} if change == "request" else {}
-    created = created_pod("j", "t", 0, node=plan.nodes["t", 0], **requests)
+    cpu = 2 if change == "request" else 1
+    created = created_pod("j", "t", 0, node=plan.nodes["t", 0], cpu=cpu)
     meta, spec, status = created.metadata, created.spec, created.status
     replace = msgspec.structs.replace
     match change:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ def groups(cluster: Cluster) -> list[str]:
 
 def stored(cluster: Cluster, name: str) -> Json:
     return cluster.objects(JOBS)[f"default/{name}"]
+
+
+def has_phase_without(cluster: Cluster, phase: str, pod: str) -> bool:
+    """Whether job j has *phase*, and the pod with the uid *pod* is gone."""
+    pods = [each["metadata"]["uid"] for each in cluster.pods_of("j")]
+    return stored(cluster, "j")["status"]["state"]["phase"] == phase and pod not in pods
 
 
 def writes(cluster: Cluster) -> Counter[str]:
@@ -251,12 +258,7 @@ async def test_a_restart_and_an_abort_leave_no_podgroup(cluster: Cluster) -> Non
     first = cluster.pods_of("j")[0]["metadata"]["uid"]
     for action, phase in (("RestartJob", "Running"), ("AbortJob", "Aborted")):
         await cluster.create(COMMANDS, command(action.lower(), action, "Job", "j"))
-        await cluster.wait_until(
-            lambda phase=phase: (
-                stored(cluster, "j")["status"]["state"]["phase"] == phase
-                and first not in [pod["metadata"]["uid"] for pod in cluster.pods_of("j")]
-            )
-        )
+        await cluster.wait_until(partial(has_phase_without, cluster, phase, first))
     await cluster.create(COMMANDS, command("resume", "ResumeJob", "Job", "j"))
     await running(cluster, "j")
     assert not groups(cluster)
