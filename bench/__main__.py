@@ -92,7 +92,7 @@ class Milestones:
 
 
 class WriteCounter:
-    """Count the writes of each kind by watching it; those of pods by an informer *pods* if given."""
+    """Count the writes of each kind by watching it; those of pods by an informer, if given."""
 
     def __init__(self, client: Client, pods: Informer[_Pod] | None = None) -> None:
         self.counts: Counter[str] = Counter()

@@ -69,7 +69,7 @@ def test_a_pod_takes_the_place_of_its_member_on_the_node(world: PlanningWorld) -
     matrix, gang = world.cluster.node_matrix, world.cluster.gangs["ns/j-uid-j"]
     position, version = matrix.usage_changes.position, gang.version
     world.create_planned("j")
-    assert matrix.usage_changes.position == position  # nothing left a node and came again
+    assert matrix.usage_changes.position == position  # no node was vacated
     assert gang.version > version
     assert not any(task.planned for task in gang.tasks.values())
     for role_name, count in {"t": 3, "u": 2}.items():
@@ -89,8 +89,7 @@ def test_a_pod_that_is_not_as_described_replaces_its_member(
     world.settle()
     plan = world.plan("j")
     assert plan is not None
-    cpu = 2 if change == "request" else 1
-    created = created_pod("j", "t", 0, node=plan.nodes["t", 0], cpu=cpu)
+    created = created_pod("j", "t", 0, node=plan.nodes["t", 0], cpu=2 if change == "request" else 1)
     meta, spec, status = created.metadata, created.spec, created.status
     replace = msgspec.structs.replace
     match change:

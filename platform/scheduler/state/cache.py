@@ -268,9 +268,9 @@ class SchedulerCache(MemberTasks):
             self.mark_changed(gang)
 
     def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
-        """Let *pod* take the place of its *member* on a node; returns whether it can.
+        """Replace *member* on its node by its *pod*; returns whether it can.
 
-        It can if it has arrived there as it was described.
+        It can if the pod has arrived there as it was described.
         """
         eq_class = self.pod_classes.get(pod, self._traits(pod, gang))
         if member.node != pod.spec.node_name or eq_class is not member.eq_class:

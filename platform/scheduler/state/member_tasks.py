@@ -40,7 +40,7 @@ class MemberTasks(ChangeRecord, ABC):
 
     @abstractmethod
     def adopt_member(self, gang: Gang, member: Task, pod: Pod) -> bool:
-        """Let *pod* take the place of its *member* on a node; returns whether it can."""
+        """Replace *member* on its node by its *pod*; returns whether it can."""
         ...
 
     def remove_member(self, task: Task) -> None:

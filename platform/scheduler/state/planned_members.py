@@ -205,7 +205,7 @@ class PlannedMembers:
     def observe_pod(self, gang: Gang | None, pod: Pod) -> bool:
         """Note that *pod*, maybe of *gang*, has arrived; to be called before it is added.
 
-        Returns whether it has taken the place of its member, so that it is not to be added.
+        Returns whether it has replaced its member on a node, so that it is not to be added.
         """
         if gang is None:
             return False
