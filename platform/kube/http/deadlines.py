@@ -1,5 +1,5 @@
-"""Deadlines of exchanges, with one timer for all: each timer of its own costs a request more than
-sending it."""
+"""Deadlines of exchanges, with one timer for all: a timer for each costs more than sending a request.
+"""
 
 import asyncio
 
