@@ -1,14 +1,22 @@
 """The work of cycles with many waiting gangs, in numbers of gangs that are tried and reported."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.machinery.testing import FakeClock
 from batholith.scheduler import conf
 from batholith.scheduler.cycle_time_limit import CycleTimeLimit
+from batholith.scheduler.framework.session import Session
+from batholith.scheduler.state.gangs import Gang
 from batholith.scheduler.state.waiting import RESYNC_SECONDS
 
-GANGS = 1000
+T = TypeVar("T")
+
+GANGS = 500
 LIMIT: dict[str, str | int | float] = {"cpu": 10, "memory": "100Gi"}
 
 
@@ -20,6 +28,12 @@ CONFIGURATIONS = {
 
 def _world(plugin: str = "proportion") -> SchedulerWorld:
     """A queue with two free CPUs, in which gangs wait that need more; another is empty."""
+    world = _untried_world(plugin)
+    assert world.decision().rejected == GANGS
+    return world
+
+
+def _untried_world(plugin: str = "proportion") -> SchedulerWorld:
     world = SchedulerWorld(CONFIGURATIONS[plugin])
     world.upsert(node("a", cpu=64), queue("full", capability=LIMIT), queue("other"))
     running = [pod(f"run-t-{i}", "run", node_name="a", phase="Running") for i in range(8)]
@@ -29,7 +43,6 @@ def _world(plugin: str = "proportion") -> SchedulerWorld:
         world.upsert(
             podgroup(f"w{number}", 1, phase="Pending", queue="full", resources=dict(resources))
         )
-    assert world.decision().rejected == GANGS
     return world
 
 
@@ -152,3 +165,33 @@ def test_action_tries_gangs_as_long_as_it_took_to_order_them() -> None:
     assert not limit.is_reached()
     clock.tick(0.2)
     assert limit.is_reached()
+
+
+def test_gangs_that_take_longer_to_order_than_a_cycle_lasts_need_few_cycles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+    limit = CycleTimeLimit(clock, 0.05)
+
+    def slow(method: Callable[[Session, Gang], T]) -> Callable[[Session, Gang], T]:
+        def call(session: Session, gang: Gang) -> T:
+            clock.tick(0.001)
+            return method(session, gang)
+
+        return call
+
+    def timer(_: str) -> AbstractContextManager[object]:
+        limit.start_action()
+        return nullcontext()
+
+    monkeypatch.setattr(Session, "job_order", slow(Session.job_order))
+    monkeypatch.setattr(Session, "job_enqueueable", slow(Session.job_enqueueable))
+    world = _untried_world()
+    world.core.action_timer = timer
+    cycles = 0
+    while world.cluster.has_changes():
+        limit.start_cycle()
+        world.core.run_once(now=clock.monotonic(), interrupted=limit.is_reached)
+        cycles += 1
+    assert len(world.cluster.waiting) == GANGS
+    assert cycles <= 5
