@@ -16,6 +16,35 @@ WHICH = st.integers(0, 30)
 COMPONENT = st.sampled_from([CONTROLLER, SCHEDULER])
 
 
+async def _bring_requests_in_flight(
+    world: PlacementWorld, name: str, *, size: int, seen_after: float, event: str
+) -> None:
+    """Let the creation of planned pods be in flight, without a controller, when *event* happens."""
+    await world.recover()
+    world.submit(name, size, size, cpu=1, queue="default")
+    for _ in range(300):
+        if world.plan_of(name) is not None:
+            break
+        await world.run_iterations(1)
+    node = world.first_node_of(name)
+    world.api.hold_watches(PODGROUPS)
+    world.api.is_slow = True
+    await world.pass_time(seen_after)
+    world.api.release_watches()
+    for _ in range(6):
+        if not world.api.late:
+            await world.pass_time(0.5)
+    await world.stop_component(CONTROLLER)
+    if event == SCHEDULER:
+        await world.stop_component(SCHEDULER)
+    elif event.startswith("node"):
+        await world.lose_node(node, event)
+    elif event.startswith(("job", "pods")):
+        await world.lose_pods(name, with_job=event == "job deleted")
+    world.api.is_slow = False
+    await world.start_component(SCHEDULER)
+
+
 class PlacementMachine(ControllerMachine[PlacementWorld]):
     """Both components under everything that may happen to them."""
 
@@ -193,11 +222,18 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
         carried_out_after: float,
         pace: int | None,
     ) -> None:
-        """The single rules seldom come in this order. Another gang waits for the capacity; without
-        a controller, which would create the pods again, the late requests are not in vain."""
+        """The single rules are seldom executed in this order.
+
+        Another gang waits for the capacity. Without a controller, which would create the pods
+        again, the late requests are not in vain.
+        """
         names = f"j{self.jobs}", f"j{self.jobs + 1}"
         self.jobs += 2
-        self.world.run(self._with_requests_in_flight(names[0], size, seen_after, event))
+        self.world.run(
+            _bring_requests_in_flight(
+                self.world, names[0], size=size, seen_after=seen_after, event=event
+            )
+        )
         if has_controller:
             self.world.run(self.world.start_component(CONTROLLER))
             self.world.submit(names[1], size, size, cpu=1, queue="default")
@@ -207,34 +243,6 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
         self.world.run(self.world.pass_time(carried_out_after))
         self.world.run(self.world.api.carry_out_late())
         self._settle_or_advance(pace)
-
-    async def _with_requests_in_flight(
-        self, name: str, size: int, seen_after: float, event: str
-    ) -> None:
-        world = self.world
-        await world.recover()
-        world.submit(name, size, size, cpu=1, queue="default")
-        for _ in range(300):
-            if world.plan_of(name) is not None:
-                break
-            await world.run_iterations(1)
-        node = world.first_node_of(name)
-        world.api.hold_watches(PODGROUPS)
-        world.api.is_slow = True
-        await world.pass_time(seen_after)
-        world.api.release_watches()
-        for _ in range(6):
-            if not world.api.late:
-                await world.pass_time(0.5)
-        await world.stop_component(CONTROLLER)
-        if event == SCHEDULER:
-            await world.stop_component(SCHEDULER)
-        elif event.startswith("node"):
-            await world.lose_node(node, event)
-        elif event.startswith(("job", "pods")):
-            await world.lose_pods(name, with_job=event == "job deleted")
-        world.api.is_slow = False
-        await world.start_component(SCHEDULER)
 
     @rule(seconds=st.sampled_from([0.5, 3, 12, 29, 31, 44, 90]), pace=PACE)
     def time_passes(self, seconds: float, pace: int | None) -> None:
@@ -325,6 +333,36 @@ def test_capacity_is_free_only_when_no_request_can_use_it_any_more(seen_after: f
 
     try:
         world.run(run())
+        assert world.violations == []
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("event", ["node cordoned", "node filled"])
+def test_a_former_node_is_charged_while_requests_for_it_are_in_flight(event: str) -> None:
+    """The members get another node, the controller ends, and the former node is idle again."""
+    world = PlacementWorld()
+    try:
+        world.put_node("n0", cpu=4)
+        world.put_node("n1", cpu=4)
+        world.run(world.start())
+        world.run(_bring_requests_in_flight(world, "a", size=4, seen_after=0.0, event=event))
+        assert world.api.late
+        plan = world.plan_of("a")
+        assert plan is not None
+        (former,) = {node for _, node in plan.former}
+        assert set(plan.nodes.values()) == {"n0", "n1"} - {former}
+        world.submit_gang("g", 4)
+        world.run(world.pass_time(5))
+        assert not any(
+            name.startswith("g") and pod["spec"].get("nodeName") for name, pod in world.pods.items()
+        )
+        world.run(world.api.carry_out_late())
+        late = world.pods_of("a")
+        assert late
+        assert {pod["spec"]["nodeName"] for pod in late} == {former}
+        world.run(world.run_until_quiet())
+        world.check_invariants()
         assert world.violations == []
     finally:
         world.close()

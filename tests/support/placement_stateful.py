@@ -236,7 +236,7 @@ class PlacementWorld(CheckedWorld[Any]):
         elif how == "node filled":
             self.put_other("filler", name, cpu=cpu)
             await self.pass_time(0.5)
-            self.api.remove(PODS, "filler")
+            self.api.force_delete(PODS, "filler")
         else:
             self.remove_node(name)
 
