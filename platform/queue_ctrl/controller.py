@@ -131,14 +131,8 @@ class QueueController:
         if podgroups is None:
             podgroups = factory.informer(PODGROUPS, PodGroup, owner_key=queue_of)
         self._podgroups = podgroups
-        self._described = DescribedCounts(
-            self._counts, lambda key: self._podgroups.get(key) is not None
-        )
-        self._described_pods: Informer[Pod] | None = None
-        if self._settings.count_described:
-            self._described_pods = factory.informer(
-                PODS, Pod, owner_key=queue_of_pod, label_selector=SELECTOR
-            )
+        self._described = DescribedCounts(self._counts, self._is_stored)
+        self._described_pods = self._described_pod_informer(factory)
         self._commands = factory.informer(
             COMMANDS,
             Command,
@@ -158,6 +152,14 @@ class QueueController:
         }
         if self._settings.metrics is not None:
             self._settings.metrics.add(self._counts_by_queue)
+
+    def _described_pod_informer(self, factory: InformerFactory) -> Informer[Pod] | None:
+        if not self._settings.count_described:
+            return None
+        return factory.informer(PODS, Pod, owner_key=queue_of_pod, label_selector=SELECTOR)
+
+    def _is_stored(self, podgroup: str) -> bool:
+        return self._podgroups.get(podgroup) is not None
 
     async def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +64,6 @@ def groups(cluster: Cluster) -> list[str]:
 
 def stored(cluster: Cluster, name: str) -> Json:
     return cluster.objects(JOBS)[f"default/{name}"]
-
-
-def has_phase_without(cluster: Cluster, phase: str, pod: str) -> bool:
-    """Whether job j has *phase*, and the pod with the uid *pod* is gone."""
-    pods = [each["metadata"]["uid"] for each in cluster.pods_of("j")]
-    return stored(cluster, "j")["status"]["state"]["phase"] == phase and pod not in pods
 
 
 def writes(cluster: Cluster) -> Counter[str]:
@@ -256,9 +249,13 @@ async def test_a_restart_and_an_abort_leave_no_podgroup(cluster: Cluster) -> Non
     await cluster.create(JOBS, job("j"))
     await running(cluster, "j")
     first = cluster.pods_of("j")[0]["metadata"]["uid"]
-    for action, phase in (("RestartJob", "Running"), ("AbortJob", "Aborted")):
-        await cluster.create(COMMANDS, command(action.lower(), action, "Job", "j"))
-        await cluster.wait_until(partial(has_phase_without, cluster, phase, first))
+    await cluster.create(COMMANDS, command("restart", "RestartJob", "Job", "j"))
+    await cluster.wait_until(
+        lambda: first not in [pod["metadata"]["uid"] for pod in cluster.pods_of("j")]
+    )
+    await running(cluster, "j")
+    await cluster.create(COMMANDS, command("abort", "AbortJob", "Job", "j"))
+    await cluster.wait_for_phase(JOBS, "j", "Aborted")
     await cluster.create(COMMANDS, command("resume", "ResumeJob", "Job", "j"))
     await running(cluster, "j")
     assert not groups(cluster)
@@ -274,8 +271,18 @@ async def test_a_failed_pod_is_retried_without_a_podgroup(cluster: Cluster) -> N
     assert not groups(cluster)
 
 
-async def test_a_create_without_a_response_creates_one_pod(cluster: Cluster) -> None:
-    lost = cluster.faults.lose_response(RequestMatcher("create", PODS, name="j-t-0"))
+WRITES = [
+    RequestMatcher("create", PODS),
+    RequestMatcher("create", "pods/binding"),
+    RequestMatcher("patch", "jobs.batch.volcano.sh/status"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=["pod", "binding", "status"])
+async def test_a_write_without_a_response_is_carried_out_once(
+    cluster: Cluster, write: RequestMatcher
+) -> None:
+    lost = cluster.faults.lose_response(write)
     await cluster.create(JOBS, job("j"))
     await running(cluster, "j")
     assert lost.injected == 1
@@ -341,6 +348,24 @@ async def test_without_a_scheduler_for_such_pods_podgroups_are_created(
                 "PodGroupNeeded" in [each["reason"] for each in cluster.objects(EVENTS).values()]
             )
         )
+
+
+@pytest.mark.parametrize("write", WRITES, ids=["pod", "binding", "status"])
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_components_that_end_at_a_write_continue(
+    tmp_path: Path, write: RequestMatcher, carried_out: bool
+) -> None:
+    nodes = SimulationSettings(nodes=1)
+    async with Cluster(data_dir=tmp_path, nodes=nodes, podgroups="gangs") as cluster:
+        faults = cluster.faults
+        held = faults.hold_response(write) if carried_out else faults.hold(write)
+        await cluster.create(JOBS, job("j"))
+        await held.wait_held()
+    async with Cluster(data_dir=tmp_path, nodes=nodes, podgroups="gangs") as cluster:
+        await running(cluster, "j")
+        await cluster.wait_until(queue_counts(cluster, running=1))
+        assert len(cluster.pods_of("j")) == 1
+        assert not groups(cluster)
 
 
 async def test_a_scheduler_that_starts_late_schedules_pods_without_a_podgroup(

@@ -1,6 +1,4 @@
-"""Deadlines of exchanges, with one timer for all: a timer for each costs more than sending a request.
-"""
-
+"""Deadlines of exchanges, with one timer for all: one for each costs more than sending a request."""
 import asyncio
 
 from .http1 import Exchange
