@@ -41,7 +41,7 @@ from .metrics import JobMetrics
 from .planned_creation import PlannedCreation
 from .plugin_objects import WATCHED_PLUGIN_KINDS
 from .plugins.registry import Registry
-from .pod_info import LifecycleEvent, PodInfo, parse_pod
+from .pod_info import LifecycleEvent, PodInfo, has_same_job, parse_pod
 from .pod_rules import PodRules
 from .pod_tracker import PodTracker
 from .policies import policy_inputs
@@ -243,7 +243,7 @@ class JobController:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         key = _owner_key(new.metadata) if new is not None else ""
         pod = self._parse(key, new) if new is not None else None
-        if old is not None and (new is None or pod is None or not _has_same_job(old, new)):
+        if old is not None and (new is None or pod is None or not has_same_job(old, new)):
             before = parse_pod(old)
             if before is not None and (pod is None or pod.owner != before.owner):
                 self._pod_deleted(_owner_key(old.metadata), before)  # deleted or orphaned
@@ -322,7 +322,11 @@ class JobController:
             info.pod_tracker.clear_event(JobEvent.JOB_UNKNOWN)
         self._clean_up(key)
         written = info.last_written_podgroup
-        if old is not None and new is not None and decisive_parts(old) == decisive_parts(new):
+        if (
+            old is not None
+            and new is not None
+            and podgroups.decisive_parts(old) == podgroups.decisive_parts(new)
+        ):
             return
         if new is None or written is None or written.metadata != new.metadata:
             self._workqueue.add(key)  # not the echo of this controller's own write
@@ -573,31 +577,6 @@ class JobController:
     def statistics(self) -> dict[str, int]:
         """Return the number of known jobs and of queued keys."""
         return {"jobs": len(self._job_infos), "queued": self._workqueue.depth()}
-
-
-def _has_same_job(one: Pod, other: Pod) -> bool:
-    """Whether two versions of a pod belong to the same job, or are equally none of a job."""
-    before, after = one.metadata, other.metadata
-    return (before.owner_references, before.annotations) == (
-        after.owner_references,
-        after.annotations,
-    )
-
-
-_UNADMITTED_PHASES = frozenset({PodGroupPhase.PENDING, PodGroupPhase.UNKNOWN})
-"""Phases that differ for a job; it starts in all others, and continues."""
-
-
-def decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
-    """Return what decisions about the job depend on."""
-    meta, phase = podgroup.metadata, podgroup.status.phase or PodGroupPhase.PENDING
-    return (
-        meta.uid,
-        meta.deletion_timestamp,
-        podgroup.spec,
-        phase if phase in _UNADMITTED_PHASES else "",
-        podgroups.unschedulable_condition(podgroup),
-    )
 
 
 def _own_key(job: Job) -> str:

@@ -25,7 +25,7 @@ from ..kube.errors import (
     TooManyRequestsError,
     was_rejected,
 )
-from ..machinery.batches import run_concurrently, slow_start
+from ..machinery.batches import InitialBatches, run_concurrently, slow_start
 from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock
 from ..machinery.controller import RequeueError, ShardedQueue, requeue_on_conflict
@@ -57,8 +57,6 @@ log = logging.getLogger(__name__)
 
 _PODS_PER_SECOND = 100.0
 """Pods that delay the priority of a job by one second."""
-_MAX_INITIAL_BATCH = 64
-"""Maximum number of pods in the first batch of a slow start."""
 _Member = tuple[TaskSpec, int]
 _PERSISTENT_ERRORS = (AlreadyExistsError, ForbiddenError, InvalidError)
 """Errors that persist until the job or its namespace changes."""
@@ -115,8 +113,8 @@ class Executor:
         self._plugin_objects = PluginObjects(deps.client)
         self._volume_claims = VolumeClaims(deps.client)
         self._write_slots = PrioritySemaphore(deps.settings.max_writes_in_flight)
-        # Size of the first batch of a slow start by namespace: a power of two.
-        self._initial_batch: dict[str, int] = {}
+        self._initial_batches = InitialBatches()
+        """By namespace."""
         self._handlers: Mapping[type, Callable[[SyncContext, Any], Awaitable[None]]] = {
             fx.SetStatus: self._set_status,
             fx.CreatePodGroup: self._create_podgroup,
@@ -377,10 +375,10 @@ class Executor:
             finally:
                 self._write_slots.release()
 
-        initial = self._initial_batch.get(context.namespace, 1)
+        initial = self._initial_batches[context.namespace]
         outcome = await slow_start(desired, create, initial=initial)
         created = len(outcome.succeeded) - len(conflicts) - len(existing)
-        self._adjust_slow_start(context.namespace, created, failed=bool(outcome.failed))
+        self._initial_batches.update(context.namespace, created, failed=bool(outcome.failed))
         context.requeue = context.requeue or bool(created or existing)
         if created:
             log.info("pods created", extra={"job": context.key, "pods": created})
@@ -395,14 +393,6 @@ class Executor:
         if isinstance(error, ApiError):
             self._record_error(context, fx.Reason.FAILED_CREATE, error)
         raise error
-
-    def _adjust_slow_start(self, namespace: str, created: int, *, failed: bool) -> None:
-        """Start the next batch of the namespace with as many pods as were just accepted."""
-        if failed:
-            self._initial_batch.pop(namespace, None)
-        elif created:
-            accepted = min(1 << (created.bit_length() - 1), _MAX_INITIAL_BATCH)
-            self._initial_batch[namespace] = max(accepted, self._initial_batch.get(namespace, 1))
 
     async def _create_pod(self, context: SyncContext, pod: _Member, description: str) -> None:
         expectations, name = self._deps.expectations, _pod_name(context, *pod)

@@ -265,3 +265,12 @@ def _scheduling(pod: Pod) -> tuple[bool, str]:
         if condition.type == "PodScheduled":
             return True, condition.message if condition.status == "False" else ""
     return False, ""
+
+
+def has_same_job(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod belong to the same job, or are equally none of a job."""
+    before, after = one.metadata, other.metadata
+    return (before.owner_references, before.annotations) == (
+        after.owner_references,
+        after.annotations,
+    )

@@ -7,7 +7,13 @@ import msgspec
 from ..model import names
 from ..model.job import Job, JobSpec, NetworkTopology, TaskSpec
 from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
-from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupSpec, SubGroupPolicy
+from ..model.podgroup import (
+    PodGroup,
+    PodGroupCondition,
+    PodGroupPhase,
+    PodGroupSpec,
+    SubGroupPolicy,
+)
 from . import resources
 
 
@@ -154,4 +160,26 @@ def _sub_group(task: TaskSpec) -> SubGroupPolicy | None:
         min_sub_groups=policy.min_partitions,
         label_selector=LabelSelector(match_labels={names.TASK_SPEC: task.name}),
         match_label_keys=(names.PARTITION_ID,),
+    )
+
+
+_UNADMITTED_PHASES = frozenset({PodGroupPhase.PENDING, PodGroupPhase.UNKNOWN})
+"""Phases that differ for a job; it starts in all others, and continues."""
+
+
+def differ(one: PodGroup, other: PodGroup) -> bool:
+    """Whether decisions about the job may differ for two versions of its PodGroup."""
+    return decisive_parts(one) != decisive_parts(other)
+
+
+def decisive_parts(podgroup: PodGroup) -> tuple[object, ...]:
+    """Return what decisions about the job depend on."""
+    meta, phase = podgroup.metadata, podgroup.status.phase or PodGroupPhase.PENDING
+    return (
+        meta.uid,
+        meta.deletion_timestamp,
+        meta.annotations.get(names.PLAN),
+        podgroup.spec,
+        phase if phase in _UNADMITTED_PHASES else "",
+        unschedulable_condition(podgroup),
     )

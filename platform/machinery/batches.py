@@ -25,6 +25,28 @@ class BatchResult(Generic[Item]):
         return self.failed[0][1] if self.failed else None
 
 
+_MAX_INITIAL_BATCH = 64
+
+
+class InitialBatches:
+    """Size of the first batch of the next slow start by key: as much as was just accepted."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def __getitem__(self, key: str) -> int:
+        """Return the size for *key*, a power of two."""
+        return self._sizes.get(key, 1)
+
+    def update(self, key: str, succeeded: int, *, failed: bool) -> None:
+        """Adapt the size for *key* to the result of a batch; after a failure it is one."""
+        if failed:
+            self._sizes.pop(key, None)
+        elif succeeded:
+            accepted = min(1 << (succeeded.bit_length() - 1), _MAX_INITIAL_BATCH)
+            self._sizes[key] = max(accepted, self[key])
+
+
 async def slow_start(
     items: Sequence[Item], call: Callable[[Item], Awaitable[object]], *, initial: int = 1
 ) -> BatchResult[Item]:

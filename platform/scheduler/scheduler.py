@@ -129,8 +129,8 @@ class SchedulerSettings:
     """Concurrent bindings, and concurrent removals of gates."""
 
     max_status_writes_in_flight: int = 64
-    """Concurrent status writes, among them the admission of gangs: fewer than those of the job
-    controller would make all jobs of a burst wait for each other."""
+    """Concurrent status writes, among them admissions. With fewer than the writes of the job
+    controller, a busy API server serves those first, and gangs wait for their admission."""
 
     stranded_gang_timeout: float = DEFAULT_TIMEOUT
     """Seconds after which the bound members of a gang that was never complete are evicted."""

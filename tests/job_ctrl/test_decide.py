@@ -13,7 +13,6 @@ from support.job_simulator import JobSimulator
 from support.jobs import NOW, job, job_view, pod_info, task
 
 from batholith.job_ctrl import podgroups, status
-from batholith.job_ctrl.controller import decisive_parts
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -775,7 +774,7 @@ CONDITIONS = st.lists(
         PodGroupCondition,
         type=st.sampled_from(["Scheduled", "Unschedulable"]),
         status=st.sampled_from(["True", "False"]),
-        message=st.sampled_from(["", "no room"]),
+        message=st.sampled_from(["", "no capacity"]),
         last_transition_time=st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
     ),
     max_size=2,
@@ -803,6 +802,6 @@ def test_decisions_depend_on_the_decisive_parts_of_the_podgroup(
     view = job_view(current, *infos)
     assert view.podgroup is not None
     groups = [msgspec.structs.replace(view.podgroup, status=each) for each in (before, after)]
-    if decisive_parts(groups[0]) == decisive_parts(groups[1]):
+    if podgroups.decisive_parts(groups[0]) == podgroups.decisive_parts(groups[1]):
         one, other = (list(decide(dataclasses.replace(view, podgroup=each))) for each in groups)
         assert one == other

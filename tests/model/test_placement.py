@@ -34,7 +34,7 @@ PLANS = st.builds(
     nodes=st.dictionaries(st.tuples(NAMES, st.integers(0, 40)), NAMES, max_size=60),
     former=st.sets(
         st.tuples(st.tuples(NAMES | st.just("t"), st.integers(0, 9)), NAMES), max_size=20
-    ).map(lambda places: tuple(sorted(places))),
+    ).map(lambda drawn: tuple(sorted(drawn))),
 )
 PODS = st.dictionaries(NAMES, JSON, max_size=3).map(
     lambda pod: msgspec.Raw(msgspec.json.encode(pod))

@@ -1,4 +1,5 @@
-"""Deadlines of exchanges, with one timer for all: one for each costs more than sending a request."""
+"""Deadlines of exchanges: one timer for all, since one for each costs more than a request."""
+
 import asyncio
 
 from .http1 import Exchange

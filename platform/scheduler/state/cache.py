@@ -22,35 +22,25 @@ from .events import CacheEvent
 from .foreign_pods import ForeignPod, ForeignPods
 from .gangs import (
     Gang,
-    QueueInfo,
     Task,
     TaskStatus,
     add_amounts,
-    positive_difference,
-    sum_amounts,
     task_role,
     task_status,
 )
 from .member_tasks import MemberTasks
-from .node_matrix import ChangeLog
 from .node_usage import NodeUsages
 from .planned_members import PlannedMembers
 from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
-from .priority_classes import PriorityClasses
-from .queue_shares import QueueShare
 from .reservations import Reservations
 from .resource_quotas import NamespaceQuotas
-from .resources import Amounts
 from .role_counts import RoleCounts
-from .task_table import TaskTable
 from .task_updates import is_stale_update, is_status_update, keep_evicting
-from .victim_columns import add_victim_columns
 from .victim_traits import VictimTraits, restarted_traits
 from .waiting import (
     PODGROUP,
     QUEUES,
-    RESERVED,
     queue_gained,
 )
 
@@ -73,9 +63,7 @@ class SchedulerCache(MemberTasks):
         of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
         queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
-        super().__init__()
-        self.task_table = TaskTable(self.node_matrix.resource_index)
-        add_victim_columns(self.task_table)
+        super().__init__(default_queue=default_queue)
         self.reservations = Reservations(self.node_matrix, self.task)
         self.refused_evictions: dict[str, float] = {}
         """Until when pods are not evicted again whose eviction was refused, by uid."""
@@ -91,23 +79,13 @@ class SchedulerCache(MemberTasks):
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
         self.gangs: dict[str, Gang] = {}
-        self.queues: dict[str, QueueInfo] = {}
-        self.queue_changes: ChangeLog[str] = ChangeLog()
-        """Names of queues whose object or sums changed."""
-        self.queue_version = 0
-        """Grows when the object of a queue is added, changed or deleted."""
-        self.reserved: Amounts = {}
-        """What admitted gangs of all queues still need for their minimum."""
         self.pending_gangs: dict[str, Gang] = {}
         """Gangs that are not admitted yet, or have gated or pending tasks."""
         self._gang_scheduler_names = frozenset(gang_scheduler_names)
         self._pod_scheduler_names = frozenset(pod_scheduler_names)
-        self._default_queue = default_queue
         self._queue_gates = queue_gates
-        self._priority_classes = PriorityClasses()
         self._tasks: dict[str, tuple[Gang, Task]] = {}
         self._foreign_pods = ForeignPods(self.node_matrix, self.pod_classes)
-        self._queue_shares: dict[str, QueueShare] = {}
         self.overcommitted_nodes: set[int] = set()
         """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
         arrived since the first cycle."""
@@ -386,17 +364,6 @@ class SchedulerCache(MemberTasks):
         known = self._tasks.get(uid)
         return known[1] if known else None
 
-    def queue_named(self, name: str) -> QueueInfo:
-        """Return queue *name*; one that is not known yet has no ``object``."""
-        queue = self.queues.get(name)
-        if queue is None:
-            queue = self.queues[name] = QueueInfo(name)
-        return queue
-
-    def queue_of(self, gang: Gang) -> QueueInfo:
-        """Return the queue of *gang*."""
-        return self.queue_named("" if gang.single else gang.queue_name or self._default_queue)
-
     def refresh(self) -> None:
         """Update the queue sums and the pending gangs for gangs that changed."""
         while self._dirty_gangs:
@@ -412,30 +379,6 @@ class SchedulerCache(MemberTasks):
                 self.waiting.discard(gang)
             if gang.podgroup is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
-
-    def pop_changed_queues(self) -> set[str]:
-        """Return queues whose allocation may have changed since the last call, with ancestors."""
-        changed = {each for name in self._changed_queues for each in self.with_ancestors(name)}
-        self._changed_queues.clear()
-        return changed
-
-    def subtree_allocated(self, name: str) -> Amounts:
-        """Return what is allocated in queue *name* and in all queues below it."""
-        return sum_amounts(
-            queue.allocated
-            for queue in self.queues.values()
-            if name in self.with_ancestors(queue.name)
-        )
-
-    def with_ancestors(self, name: str) -> list[str]:
-        """Return *name* and its ancestors, each once even if they form a loop."""
-        path: list[str] = []
-        while name and name not in path:
-            path.append(name)
-            queue = self.queues.get(name)
-            parent = queue.object.spec.parent if queue and queue.object else ""
-            name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
-        return path
 
     # -- private -------------------------------------------------------------------------------
 
@@ -598,48 +541,3 @@ class SchedulerCache(MemberTasks):
             self.node_matrix.add_releasing(eq_class, (node_index,), -1)
         self.node_matrix.vacate(eq_class, (node_index,))
         self.node_matrix.free_if_empty(node_index)
-
-    def _mark_allocation_changed(self, gang: Gang) -> None:
-        self._changed_queues.update({self.queue_of(gang).name} - {""})
-        self.mark_changed(gang)
-
-    def _update_queue_sums(self, gang: Gang) -> None:
-        """Replace the contribution of *gang* to the sums of its queue."""
-        before, after = self._queue_shares.get(gang.key), None
-        if gang.podgroup is not None or gang.tasks:
-            priority, gang.priority = gang.priority, self._priority_classes.priority_of(gang)
-            queue = self.queue_of(gang)
-            after = QueueShare.of(gang, queue.name)
-            if after == before and gang.priority == priority:
-                return
-            self.task_table.update_gang(gang, queue.name)
-        if before is not None:
-            former = self.queue_named(before.queue_name)
-            before.add_to(former, -1)
-            if after is None or after.queue_name != before.queue_name:
-                former.gangs.discard(gang.key)
-        if after is None:
-            self._queue_shares.pop(gang.key, None)
-        else:
-            self._queue_shares[gang.key] = after
-            after.add_to(queue)
-            queue.gangs.add(gang.key)
-        self._record_changes(before or QueueShare(""), after or QueueShare(""))
-
-    def _record_changes(self, before: QueueShare, after: QueueShare) -> None:
-        """Record and publish how the sums of queues have changed."""
-        names_of_queues = {before.queue_name, after.queue_name} - {""}
-        for name in names_of_queues:
-            self.queue_changes.add(name)
-        if (before.queue_name, before.settled) != (after.queue_name, after.settled):
-            self._changed_queues.update(names_of_queues)
-        if before.reserved != after.reserved:
-            add_amounts(self.reserved, before.reserved, -1)
-            add_amounts(self.reserved, after.reserved)
-        if before.demand() == after.demand() and before.queue_name == after.queue_name:
-            return
-        if positive_difference(before.admitted(), after.admitted()):
-            self.waiting.publish(RESERVED)
-        if before.queue_name and before.is_reduced_to(after):
-            for name in self.with_ancestors(before.queue_name):
-                self.waiting.publish(queue_gained(name))

@@ -6,7 +6,6 @@ changed through its :class:`Gang` only, so that counters and sums are correct.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
@@ -20,6 +19,7 @@ from .core_types import Pod
 from .diagnosis import Diagnosis
 from .equivalence import EquivalenceClass
 from .member_arrival import MemberArrival
+from .pod_fields import reported_condition, task_index, task_priority
 from .resources import Amounts, amounts
 from .victim_traits import victim_traits
 from .volumes import mounted_pvcs
@@ -172,9 +172,9 @@ class Task:
         self.namespace = meta.namespace
         self.eq_class = eq_class
         self.role = task_role(pod)
-        self.priority = _task_priority(pod)
+        self.priority = task_priority(pod)
         self.created = meta.creation_timestamp or ""
-        self.index = _task_index(meta.name)
+        self.index = task_index(meta.name)
         self.pvcs = mounted_pvcs(pod)
         """The PVCs that it mounts."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
@@ -202,7 +202,7 @@ class Task:
         self.nominated_node = pod.status.nominated_node_name
         """The node on which resources are held for it by its status; empty for none."""
         self.traits = victim_traits(pod)
-        self.reported_condition = _reported_condition(pod)
+        self.reported_condition = reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 
     @property
@@ -535,7 +535,6 @@ class Gang:
 _NO_TASKS = TaskCounts()
 _NOT_ADMITTED = frozenset(("", PodGroupPhase.PENDING))
 _QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
-_INTEGER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 
 
 def sorted_tasks(
@@ -595,23 +594,3 @@ def task_status(pod: Pod) -> TaskStatus:
 
 
 _FINISHED_STATUSES = {"Succeeded": _SUCCEEDED, "Failed": _FAILED}
-
-
-def _task_priority(pod: Pod) -> int:
-    annotation = pod.metadata.annotations.get("volcano.sh/task-priority", "")
-    if _INTEGER.fullmatch(annotation) and abs(int(annotation)) < 2**31:
-        return int(annotation)
-    return 1 if pod.spec.priority is None else pod.spec.priority
-
-
-def _task_index(name: str) -> float:
-    """Return the number at the end of the pod name; infinity if there is none."""
-    head, _, tail = name.rpartition("-")
-    return float(tail) if "-" in head and _INTEGER.fullmatch(tail) else math.inf
-
-
-def _reported_condition(pod: Pod) -> tuple[str, str] | None:
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "False":
-            return condition.reason, condition.message
-    return None

@@ -3,16 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from .change_record import ChangeRecord
 from .core_types import Pod
 from .equivalence import EquivalenceClass
 from .foreign_pods import ForeignPod, ForeignPods
 from .gangs import Gang, Task, TaskStatus
 from .pod_classes import PodClasses
 from .pod_traits import PodTraits
+from .queue_sums import QueueSums
 
 
-class MemberTasks(ChangeRecord, ABC):
+class MemberTasks(QueueSums, ABC):
     """What planned members need of the scheduler cache."""
 
     pod_classes: PodClasses
@@ -80,6 +80,3 @@ class MemberTasks(ChangeRecord, ABC):
 
     @abstractmethod
     def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int: ...
-
-    @abstractmethod
-    def _mark_allocation_changed(self, gang: Gang) -> None: ...
