@@ -257,11 +257,16 @@ class PlacementWorld(CheckedWorld[Any]):
         await self.start()
 
     def collect_pods(self) -> None:
-        """Remove the pods of nodes that do not exist, as the pod garbage collector does."""
+        """Remove the pods of nodes and of jobs that do not exist, as the garbage collectors do.
+
+        A job's pods may be created after its deletion, by requests that were in flight.
+        """
         nodes = self.objects(NODES)
+        jobs = {job["metadata"]["uid"] for job in self.objects(JOBS).values()}
         for name, pod in self.pods.items():
             node = pod["spec"].get("nodeName")
-            if node and node not in nodes:
+            owners = {each["uid"] for each in pod["metadata"].get("ownerReferences", ())}
+            if (node and node not in nodes) or owners - jobs:
                 self.api.force_delete(PODS, name)
 
     def put_queue(self, name: str, **spec: Any) -> None:
