@@ -218,7 +218,7 @@ class Executor:
         if not effect.immediate:
             if info.counts_stale_since is None:
                 info.counts_stale_since = self._deps.clock.monotonic()
-            remaining = self._remaining_delay(job, info.counts_stale_since)
+            remaining = self._remaining_delay(info.counts_stale_since)
             if remaining > 0:
                 context.request_requeue(remaining)
                 return
@@ -275,14 +275,11 @@ class Executor:
         job_info.last_errors.clear()  # the next phase collects its own errors
         log.info("job phase", extra={"job": key, "phase": phase, "from": before})
 
-    def _remaining_delay(self, job: Job, stale_since: float) -> float:
-        """Return the seconds by which outdated counts, or the first status, may be delayed."""
+    def _remaining_delay(self, stale_since: float) -> float:
+        """Return the seconds by which outdated counts, or a first status, may still be delayed."""
         settings = self._deps.settings
-        is_first = not job.status.state.phase
         return self._deps.change_rate.remaining_delay(
-            stale_since,
-            min_delay=settings.status_delay,
-            max_delay=settings.max_first_status_delay if is_first else settings.max_status_delay,
+            stale_since, min_delay=settings.status_delay, max_delay=settings.max_status_delay
         )
 
     async def _delete_job(self, context: SyncContext, effect: fx.DeleteJob) -> None:

@@ -32,11 +32,8 @@ class JobSettings:
     that start within it are written together with the phase."""
 
     max_status_delay: float = 30.0
-    """Maximum of that delay under load, when the next transition mostly writes the counts."""
-
-    max_first_status_delay: float = 10.0
-    """Maximum seconds, under load, for which the phase Pending of a new job is not written: within
-    them most jobs that fit are Running, which is then their first status."""
+    """Maximum of that delay under load, when the next transition mostly writes the counts. The phase
+    Pending of a new job is delayed likewise then."""
 
     ttl_waits_for_history: bool = False
     """Whether an expired job is deleted only after the recorder of the history has annotated it, or

@@ -211,7 +211,7 @@ async def test_under_load_status_is_written_with_the_next_phase(
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
-    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0, max_first_status_delay=1000.0)
+    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0)
     async with harness.controller(settings=settings):
         harness.submit()
         await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
@@ -234,7 +234,7 @@ async def test_under_load_a_job_that_does_not_run_becomes_pending(
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    settings = JobSettings(max_first_status_delay=0.1)
+    settings = JobSettings(status_delay=0.0, max_status_delay=0.1)
     async with harness.controller(settings=settings):
         harness.submit()
         await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
@@ -247,7 +247,7 @@ async def test_under_load_objects_of_plugins_and_volumes_are_marked_before_their
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    async with harness.controller(settings=JobSettings(max_first_status_delay=1000.0)):
+    async with harness.controller(settings=JobSettings(max_status_delay=1000.0)):
         harness.submit(**spec)
         await harness.wait_phase("Pending")
 

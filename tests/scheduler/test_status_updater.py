@@ -56,11 +56,11 @@ async def test_phases_are_written_at_once_and_counts_later_in_a_busy_cluster(
 
 
 @pytest.mark.parametrize("busy", [False, True])
-async def test_under_load_running_is_written_with_the_count_of_the_minimum(
+async def test_under_load_running_is_written_with_later_counts(
     monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
-    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0, running_max=1000.0)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=0.3)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
             client, recorder=None, clock=SystemClock(), write_intervals=intervals
@@ -87,11 +87,12 @@ async def test_under_load_running_is_written_with_the_count_of_the_minimum(
         await asyncio.wait([writing])
 
 
-async def test_under_load_running_is_written_within_its_maximum_delay(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("phase", ["Pending", "Unknown", "Completed"])
+async def test_under_load_other_phases_are_written_at_once(
+    monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    intervals = WriteIntervals(podgroup_max=1000.0, running_max=0.1)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
             client, recorder=None, clock=SystemClock(), write_intervals=intervals
@@ -99,8 +100,8 @@ async def test_under_load_running_is_written_within_its_maximum_delay(
         api.put(PODGROUPS, "g", spec={"minMember": 2}, status={"phase": "Inqueue"})
         podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         writing = asyncio.create_task(updater.run())
-        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running", running=1)))
-        await wait_for(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
+        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus(phase)))
+        await wait_for(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == phase)
         writing.cancel()
         await asyncio.wait([writing])
 

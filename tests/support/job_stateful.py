@@ -63,7 +63,6 @@ class JobWorld(ControllerWorld[JobController]):
                 settings,
                 change_rate=ChangeRate(self.clock, busy_threshold=1e-9),
                 max_status_delay=DEFERRED_SECONDS,
-                max_first_status_delay=DEFERRED_SECONDS,
             )
         return JobController(
             client,

@@ -2,10 +2,10 @@
 
 Only the latest desired status of an object is kept. A new phase or a new condition is written at
 once; an update of counts or of a message is delayed until some time after the last write, so that
-a thousand pods that start one by one are not a thousand writes of their PodGroup. Under load the
-phase Running waits for the counts of running pods. An unchanged status is not written. Every write
-has the resourceVersion that it is based on as a precondition, so that a delayed write of a former
-leader fails.
+a thousand pods that start one by one are not a thousand writes of their PodGroup. So is, under load
+alone, the phase Running after Inqueue: its pods and its job tell the same. An unchanged status is
+not written. Every write has the resourceVersion that it is based on as a precondition, so that a
+delayed write of a former leader fails.
 """
 
 import logging
@@ -57,8 +57,6 @@ class WriteIntervals:
     podgroup: float = 1.0
     podgroup_max: float = 30.0
     """Maximum delay of such a write while the change rate is high."""
-    running_max: float = 10.0
-    """Maximum delay of the phase Running then: it is written with the counts of running pods."""
     pod: float = 10.0
     queue: float = 1.0
 
@@ -108,14 +106,12 @@ class _PodGroupState:
         return note is not None and note.is_due and not self.is_planned()
 
     def is_starting(self) -> bool:
-        """Return whether all that is new is the phase Running, of a gang whose pods start."""
-        desired, podgroup = self.report.status, self.report.podgroup
-        phases = (self.observed.phase, desired.phase)
-        if podgroup is None or phases != (PodGroupPhase.INQUEUE, PodGroupPhase.RUNNING):
+        """Return whether the only significant change is that an admitted gang is Running."""
+        desired = self.report.status
+        if (self.observed.phase, desired.phase) != (PodGroupPhase.INQUEUE, PodGroupPhase.RUNNING):
             return False
-        started = desired.running + desired.succeeded + desired.failed
         same_phase = msgspec.structs.replace(self.observed, phase=desired.phase)
-        return started < podgroup.spec.min_member and not _is_significant(desired, same_phase)
+        return not _is_significant(desired, same_phase)
 
     def is_explained(self) -> bool:
         """Return whether the PodGroup has the desired explanation, or rightly none."""
@@ -290,7 +286,7 @@ class StatusUpdater:
         return self._change_rate.remaining_delay(
             since,
             min_delay=0.0 if starts else intervals.podgroup,
-            max_delay=intervals.running_max if starts else intervals.podgroup_max,
+            max_delay=intervals.podgroup_max,
         )
 
     def _schedule(self, key: str, written_at: float, interval: float) -> None:
