@@ -32,8 +32,8 @@ class JobSettings:
     that start within it are written together with the phase."""
 
     max_status_delay: float = 30.0
-    """Maximum of that delay under load, when the next transition mostly writes the counts. The phase
-    Pending of a new job is delayed likewise then."""
+    """Maximum of that delay under load, when the next transition mostly writes the counts. Then the
+    phase Pending of a new job is delayed likewise."""
 
     ttl_waits_for_history: bool = False
     """Whether an expired job is deleted only after the recorder of the history has annotated it, or
