@@ -3,7 +3,7 @@
 Only the latest desired status of an object is kept. A new phase or a new condition is written at
 once; an update of counts or of a message is delayed until some time after the last write, so that
 a thousand pods that start one by one are not a thousand writes of their PodGroup. So is, under load
-alone, the phase Running after Inqueue: the status of its job says the same. An unchanged status is
+alone, the phase Running after Inqueue: its job has the same status. An unchanged status is
 not written. Every write has the resourceVersion that it is based on as a precondition, so that a
 delayed write of a former leader fails.
 """
