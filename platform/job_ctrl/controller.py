@@ -102,6 +102,8 @@ class JobController:
         self._change_rate = settings.change_rate or ChangeRate(self._clock)
         self._plugins = plugins or Registry.load()
         self._job_infos: dict[str, JobInfo] = {}
+        self._new_jobs: set[str] = set()
+        """Keys of the jobs without a status."""
         # Commands of the initial list, which is not in the order of their creation.
         self._initial_commands: list[Command] | None = []
         self._priority_classes_generation = 0
@@ -225,20 +227,20 @@ class JobController:
             return
         self._change_rate.observe()
         key = job.metadata.key
+        is_new = new is not None and not new.status.state.phase
+        (self._new_jobs.add if is_new else self._new_jobs.discard)(key)
         if new is None:
             self._metrics.job_deleted(job)
             self._clean_up(key)
             self._workqueue.add(key)
             log.info("job deleted", extra={"job": key, "phase": job.status.state.phase})
             return
-        if old is None and not new.status.state.phase:
+        if old is None and is_new:
             log.info("job created", extra={"job": key, "queue": new.spec.queue})
         written = self._job_info(key).last_written_job
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
-            # Not the echo of this controller's own write. Jobs that were begun precede new ones, so
-            # that of a burst the first run soon, instead of all at its end.
-            is_new = old is None and not new.status.state.phase
-            self._workqueue.add(key, low_priority=is_new)
+            # Not the echo of an own write. Jobs that were begun precede new ones.
+            self._workqueue.add(key, low_priority=old is None and is_new)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         key = _owner_key(new.metadata) if new is not None else ""
@@ -461,7 +463,7 @@ class JobController:
             pvcs_stale=bool(context.job.spec.volumes)
             and info.pvcs_synced_for != context.desired_state.spec_key,
             ttl_waits_for_history=self._settings.ttl_waits_for_history,
-            defer_first_status=self._change_rate.quiet_in() > 0,
+            defer_first_status=len(self._new_jobs) > self._settings.burst_size,
             last_errors=dict(info.last_errors),
         )
 

@@ -41,7 +41,7 @@ class JobView:
     ttl_waits_for_history: bool = False
     """An expired job is deleted once the recorder of the history has annotated it."""
     defer_first_status: bool = False
-    """The load is high: the phase Pending of a new job is not written if it runs soon."""
+    """Many jobs are new: the phase Pending of this one is not written if it runs soon."""
     last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """Errors of the last attempts, by reason."""
 

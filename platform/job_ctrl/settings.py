@@ -32,8 +32,10 @@ class JobSettings:
     that start within it are written together with the phase."""
 
     max_status_delay: float = 30.0
-    """Maximum of that delay under load, when the next transition mostly writes the counts. Then the
-    phase Pending of a new job is delayed likewise."""
+    """Maximum of that delay under load, when the next transition mostly writes the counts."""
+
+    burst_size: int = 32
+    """Number of jobs without a status above which their phase Pending is delayed like counts."""
 
     ttl_waits_for_history: bool = False
     """Whether an expired job is deleted only after the recorder of the history has annotated it, or

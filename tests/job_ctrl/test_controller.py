@@ -207,11 +207,11 @@ async def test_a_job_that_runs_through_costs_few_writes(harness: ControllerHarne
 
 
 @pytest.mark.parametrize("busy", [False, True])
-async def test_under_load_status_is_written_with_the_next_phase(
+async def test_in_a_burst_status_is_written_with_the_next_phase(
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
-    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0)
+    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0, burst_size=0 if busy else 1)
     async with harness.controller(settings=settings):
         harness.submit()
         await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
@@ -230,11 +230,11 @@ async def test_under_load_status_is_written_with_the_next_phase(
     assert [one["status"] for one in harness.status["conditions"]] == ["Pending", "Running"]
 
 
-async def test_under_load_a_job_that_does_not_run_becomes_pending(
+async def test_in_a_burst_a_job_that_does_not_run_becomes_pending(
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    settings = JobSettings(status_delay=0.0, max_status_delay=0.1)
+    settings = JobSettings(status_delay=0.0, max_status_delay=0.1, burst_size=0)
     async with harness.controller(settings=settings):
         harness.submit()
         await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
@@ -243,11 +243,11 @@ async def test_under_load_a_job_that_does_not_run_becomes_pending(
 
 
 @pytest.mark.parametrize("spec", [{"plugins": {"svc": []}}, {"volumes": [{"mountPath": "/v"}]}])
-async def test_under_load_objects_of_plugins_and_volumes_are_marked_before_their_creation(
+async def test_in_a_burst_objects_of_plugins_and_volumes_are_marked_before_their_creation(
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    async with harness.controller(settings=JobSettings(max_status_delay=1000.0)):
+    async with harness.controller(settings=JobSettings(max_status_delay=1000.0, burst_size=0)):
         harness.submit(**spec)
         await harness.wait_phase("Pending")
 

@@ -71,7 +71,7 @@ def test_new_job_is_pending_before_anything_is_created() -> None:
     assert [one.status for one in effect.status.conditions] == ["Pending"]
 
 
-def test_under_load_a_new_job_gets_its_podgroup_before_its_status() -> None:
+def test_in_a_burst_a_new_job_gets_its_podgroup_before_its_status() -> None:
     seen = job_view(job(), podgroup=None, defer_first_status=True)
     created, written = decide(seen)
     assert created == CreatePodGroup(seen.podgroup_spec)
@@ -88,7 +88,7 @@ def test_under_load_a_new_job_gets_its_podgroup_before_its_status() -> None:
         (job(), CommandRef(name="c", uid="u", action="AbortJob")),
     ],
 )
-def test_under_load_the_status_is_written_first_if_more_depends_on_it(
+def test_in_a_burst_the_status_is_written_first_if_more_depends_on_it(
     new: Job, command: CommandRef | None
 ) -> None:
     (effect,) = decide(job_view(new, podgroup=None, defer_first_status=True), command)

@@ -56,11 +56,11 @@ async def test_phases_are_written_at_once_and_counts_later_in_a_busy_cluster(
 
 
 @pytest.mark.parametrize("busy", [False, True])
-async def test_under_load_running_is_written_with_later_counts(
+async def test_in_a_burst_running_is_written_with_later_counts(
     monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
-    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=0.3)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=0.3, burst_size=0 if busy else 1)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
             client, recorder=None, clock=SystemClock(), write_intervals=intervals
@@ -88,11 +88,11 @@ async def test_under_load_running_is_written_with_later_counts(
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Unknown", "Completed"])
-async def test_under_load_other_phases_are_written_at_once(
+async def test_in_a_burst_other_phases_are_written_at_once(
     monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0, burst_size=0)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
             client, recorder=None, clock=SystemClock(), write_intervals=intervals

@@ -63,6 +63,7 @@ class JobWorld(ControllerWorld[JobController]):
                 settings,
                 change_rate=ChangeRate(self.clock, busy_threshold=1e-9),
                 max_status_delay=DEFERRED_SECONDS,
+                burst_size=0,
             )
         return JobController(
             client,

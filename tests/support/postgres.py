@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +57,9 @@ class Postgres:
             yield
         finally:
             for each in processes:
-                os.kill(each, signal.SIGCONT)
+                # The first to continue reaps those that were about to end.
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGCONT)
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(

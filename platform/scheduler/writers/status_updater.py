@@ -2,7 +2,7 @@
 
 Only the latest desired status of an object is kept. A new phase or a new condition is written at
 once; an update of counts or of a message is delayed until some time after the last write, so that
-a thousand pods that start one by one are not a thousand writes of their PodGroup. So is, under load
+a thousand pods that start one by one are not a thousand writes of their PodGroup. So is, in a burst
 alone, the phase Running after Inqueue: its job has the same status. An unchanged status is
 not written. Every write has the resourceVersion that it is based on as a precondition, so that a
 delayed write of a former leader fails.
@@ -59,6 +59,8 @@ class WriteIntervals:
     """Maximum delay of such a write while the change rate is high."""
     pod: float = 10.0
     queue: float = 1.0
+    burst_size: int = 32
+    """Number of PodGroups that become Running above which that is not significant."""
 
 
 @dataclass(slots=True)
@@ -174,6 +176,8 @@ class StatusUpdater:
         self._podgroups: dict[str, _PodGroupState] = {}
         self._pods: dict[str, _PodState] = {}
         self._queues: dict[str, _QueueState] = {}
+        self._starting: set[str] = set()
+        """Keys of the PodGroups whose phase Running is to be written."""
         self._report_count = 0
         # One shard for all workers: a slow write must not delay the status of another object.
         self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
@@ -196,6 +200,7 @@ class StatusUpdater:
         podgroup = report.podgroup
         if podgroup is None or not podgroup.is_stored:
             self._podgroups.pop(report.key, None)
+            self._starting.discard(report.key)
         else:
             self._submit_podgroup(report, podgroup)
         for condition in report.pod_conditions:
@@ -276,7 +281,7 @@ class StatusUpdater:
 
     def _remaining_delay(self, state: _PodGroupState) -> float:
         """Return for how many seconds the write of a PodGroup status is delayed."""
-        starts = state.is_starting()
+        starts = self._is_delayed_start(state)
         is_significant = _is_significant(state.report.status, state.observed)
         if (is_significant and not starts) or state.is_plan_due():
             return 0.0
@@ -288,6 +293,15 @@ class StatusUpdater:
             min_delay=0.0 if starts else intervals.podgroup,
             max_delay=intervals.podgroup_max,
         )
+
+    def _is_delayed_start(self, state: _PodGroupState) -> bool:
+        """Return whether the phase Running of a PodGroup is delayed, as one of many."""
+        key = state.report.key
+        if not state.is_starting():
+            self._starting.discard(key)
+            return False
+        self._starting.add(key)
+        return len(self._starting) > self._write_intervals.burst_size
 
     def _schedule(self, key: str, written_at: float, interval: float) -> None:
         left = written_at + interval - self._clock.monotonic()
@@ -381,6 +395,7 @@ class StatusUpdater:
             phases = {"phase": desired.phase, "was": before.phase}
             log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
         state.written_at, state.stale_since = self._clock.monotonic(), None
+        self._starting.discard(key)
         self._record_events(state, before)
         return None
 
