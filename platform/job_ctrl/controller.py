@@ -102,8 +102,7 @@ class JobController:
         self._change_rate = settings.change_rate or ChangeRate(self._clock)
         self._plugins = plugins or Registry.load()
         self._job_infos: dict[str, JobInfo] = {}
-        self._new_jobs: set[str] = set()
-        """Keys of the jobs without a status."""
+        self._new_jobs: set[str] = set()  # keys of the jobs without a status
         # Commands of the initial list, which is not in the order of their creation.
         self._initial_commands: list[Command] | None = []
         self._priority_classes_generation = 0
