@@ -157,7 +157,9 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     await active_site.server.create(QUEUES.path(), _queue())
     await active_site.server.create(JOBS.path("default"), _job())
     await active_site.kubectl("apply", "-k", str(MANIFESTS))
-    result = await active_site.kubectl.run("delete", "-k", str(MANIFESTS), "--timeout=190s")
+    # The deletion of the namespace may precede that of its objects.
+    options = ("--ignore-not-found", "--timeout=190s")
+    result = await active_site.kubectl.run("delete", "-k", str(MANIFESTS), *options)
     if result.code:
         terminating = await active_site.kubectl("get", "crd,namespace", "-o", "json")
         raise AssertionError(f"{result.err}\n{_conditions(terminating)}")

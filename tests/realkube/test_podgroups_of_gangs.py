@@ -15,7 +15,7 @@ from support.running_controller import FakeRecorder, running
 from batholith.agent.settings import SimulationSettings
 from batholith.model import crds
 from batholith.model.described_podgroup import PodGroupsOf
-from batholith.model.names import JOBS, NODES, PODGROUPS, PODS, WHY
+from batholith.model.names import JOBS, NODES, PODGROUPS, PODS, QUEUES, WHY
 from batholith.testing import components
 
 pytestmark = pytest.mark.timeout(300)
@@ -72,13 +72,18 @@ async def cluster(directory: Path) -> AsyncIterator[RealServer]:
         for each in services.values():
             await stack.enter_async_context(running(each))
 
-        async def has_nodes() -> bool:
+        async def is_ready() -> bool:
+            queues = (await server.get(QUEUES.path()))["items"]
             nodes = (await server.get(NODES.path()))["items"]
-            return len(nodes) == NODE_COUNT and not any(
-                each["spec"].get("taints") for each in nodes
-            )
+            usable = [
+                each
+                for each in nodes
+                if each.get("status", {}).get("allocatable") and not each["spec"].get("taints")
+            ]
+            open_queues = [q for q in queues if q.get("status", {}).get("state") == "Open"]
+            return len(usable) == NODE_COUNT and len(open_queues) == len(queues) == 2
 
-        await wait_until_true(has_nodes)
+        await wait_until_true(is_ready)
         yield server
 
 
