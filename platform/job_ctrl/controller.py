@@ -323,11 +323,7 @@ class JobController:
             info.pod_tracker.clear_event(JobEvent.JOB_UNKNOWN)
         self._clean_up(key)
         written = info.last_written_podgroup
-        if (
-            old is not None
-            and new is not None
-            and podgroups.decisive_parts(old) == podgroups.decisive_parts(new)
-        ):
+        if old is not None and new is not None and not podgroups.differ(old, new):
             return
         if new is None or written is None or written.metadata != new.metadata:
             self._workqueue.add(key)  # not the echo of this controller's own write
