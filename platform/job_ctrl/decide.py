@@ -76,7 +76,8 @@ def _start(view: JobView, command: CommandRef | None) -> list[Effect]:
     initialized = msgspec.structs.replace(view.job, status=initial)
     steps = _step(dataclasses.replace(view, job=initialized), None)
     if not any(isinstance(step, SetStatus) for step in steps):
-        steps.append(SetStatus(initial, immediate=False))
+        # First, because an error in the rest ends this sync, maybe again and again.
+        steps.insert(0, SetStatus(initial, immediate=False))
     return [*warnings, *steps]
 
 

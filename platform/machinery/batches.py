@@ -26,6 +26,7 @@ class BatchResult(Generic[Item]):
 
 
 _MAX_INITIAL_BATCH = 64
+"""Maximum number of items in the first batch of a slow start."""
 
 
 class InitialBatches:

@@ -73,7 +73,7 @@ def test_new_job_is_pending_before_anything_is_created() -> None:
 
 def test_in_a_burst_a_new_job_gets_its_podgroup_before_its_status() -> None:
     seen = job_view(job(), podgroup=None, defer_first_status=True)
-    created, written = decide(seen)
+    written, created = decide(seen)
     assert created == CreatePodGroup(seen.podgroup_spec)
     assert isinstance(written, SetStatus)
     assert not written.immediate
