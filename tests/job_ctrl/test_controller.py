@@ -242,6 +242,15 @@ async def test_in_a_burst_a_job_that_does_not_run_becomes_pending(
         await harness.wait_phase("Pending")
 
 
+async def test_in_a_burst_a_job_becomes_pending_despite_errors(harness: ControllerHarness) -> None:
+    harness.api.fail(500, "POST", "/podgroups", count=1000)
+    settings = JobSettings(status_delay=0.0, max_status_delay=0.1, burst_size=0)
+    async with harness.controller(settings=settings):
+        harness.submit()
+        await harness.wait_phase("Pending")
+        assert not harness.objects_by_name(PODGROUPS)
+
+
 @pytest.mark.parametrize("spec", [{"plugins": {"svc": []}}, {"volumes": [{"mountPath": "/v"}]}])
 async def test_in_a_burst_objects_of_plugins_and_volumes_are_marked_before_their_creation(
     harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
