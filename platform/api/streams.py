@@ -192,6 +192,8 @@ class Stream(Generic[T]):
             if after is None:
                 raise PositionLostError
             feed.prepare(after)
+        else:
+            feed.flush()  # a list is not older than what the caller has read from the informer
         self.request = request
         self.feed = feed
         self.authorize_at = clock.monotonic() + AUTHORIZATION_INTERVAL

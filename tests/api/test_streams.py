@@ -257,6 +257,20 @@ async def test_a_disconnected_client_ends_its_stream(world: World) -> None:
     assert world.streams.metrics.ended == {EndReason.DISCONNECTED: 1}
 
 
+async def test_a_list_has_what_the_informer_has(world: World) -> None:
+    """A client that saw a phase in another response does not get an earlier one."""
+    world.informer.put(obj("train", "Pending"))
+    stream = world.open()
+    assert [name for name, _ in await read(stream)] == ["list", "synced"]
+    world.informer.put(obj("train", "Running"))
+    found = await read(world.open())
+    assert [(name, json.loads(data).get("phase")) for name, data in found] == [
+        ("list", "Running"),
+        ("synced", None),
+    ]
+    assert [name for name, _ in await read(stream)] == ["modified"]
+
+
 # Over HTTP
 
 
@@ -302,6 +316,16 @@ async def create(rest: RestClient, name: str, **labels: str) -> None:
     await rest.client.create(JOBS, job, namespace="default")
 
 
+async def wait_until_listed(rest: RestClient, count: int) -> None:
+    """Wait until the informer has *count* jobs."""
+
+    async def is_listed() -> bool:
+        _, page = await rest.call("GET", "/v1/jobs")
+        return len(page["items"]) == count
+
+    await wait_until_true(is_listed)
+
+
 async def test_jobs_are_streamed_and_resumed(rest: RestClient) -> None:
     url = f"{rest.url}/v1/watch/jobs"
     async with rest.session.get(url, headers=headers(rest)) as response:
@@ -327,6 +351,7 @@ async def test_jobs_are_streamed_and_resumed(rest: RestClient) -> None:
 
 async def test_a_stream_is_filtered(rest: RestClient) -> None:
     await create(rest, "labelled", tier="a")
+    await wait_until_listed(rest, 2)
     url = f"{rest.url}/v1/watch/namespaces/default/jobs"
     query = {"label_selector": "tier in (a,b)", "phase": "Pending", "queue": "default"}
     async with rest.session.get(url, headers=headers(rest), params=query) as response:
