@@ -37,7 +37,7 @@ from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
-from bench import cluster_fill
+from bench import cluster_fill, same_writes
 from bench.components import COMPONENTS, SIMULATED, SUBMITTER, Platform, RequestCounts, memory
 from bench.load import NAMESPACE, in_parallel, job, pod_spec, submit
 
@@ -149,6 +149,9 @@ class Mode:
     one_pod_only: bool = False
     """Whether it differs from the others in jobs of one pod only."""
 
+    by_client: bool = False
+    """Whether a client sends the writes, without controllers and scheduler."""
+
     def is_for(self, shape: Shape) -> bool:
         """Return whether *shape* is to be measured in this mode."""
         return shape.pods == 1 or not self.one_pod_only
@@ -162,6 +165,7 @@ MODES: Mapping[str, Mode] = {
         options={"controllers": ("--podgroups=gangs",)},
         one_pod_only=True,
     ),
+    "same-writes": Mode(title="the same writes by a client", by_client=True),
 }
 """By name on the command line."""
 
@@ -289,16 +293,21 @@ async def measure(
 
     Requests are counted until nothing has been written for *settle_seconds*.
     """
+    recording = await _record(shape) if mode is not None and mode.by_client else None
     with platform() as target:
         async with submitter(target) as client:
             await install_prerequisites(client)
-            components = COMPONENTS if shape.jobs else ("agent",)
+            components = COMPONENTS if shape.jobs and not recording else ("agent",)
             options = mode.options if mode is not None else {}
             await target.start_components(client, *components, options=options)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
                 since, before, start = stamp(), target.cpu(), time.perf_counter()
-                if shape.jobs:
+                if recording:
+                    await same_writes.send(
+                        client, recording, jobs=shape.jobs, pods=shape.pods, cpu="1"
+                    )
+                elif shape.jobs:
                     bodies = (job(f"b{n}", shape.pods, cpu="1") for n in range(shape.jobs))
                     await submit(client, bodies)
                 else:
@@ -316,6 +325,20 @@ async def measure(
             requests=RequestCounts.between(log, since, until),
             delayed=RequestCounts.between(log, until, "~"),
         )
+
+
+async def _record(shape: Shape) -> same_writes.Recording:
+    """Run one job on a server of its own, and return what was written for it."""
+    pods = min(shape.pods, same_writes.RECORDED_PODS)
+    with platform() as target:
+        async with submitter(target) as client:
+            await install_prerequisites(client)
+            await target.start_components(client, *COMPONENTS)
+            seen = Milestones(client, pods=pods, jobs=1)
+            async with seen.watching(), asyncio.timeout(TIMEOUT):
+                await submit(client, [job(same_writes.RECORDED_JOB, pods, cpu="1")])
+                await seen.done.wait()
+            return await same_writes.record(client)
 
 
 def _row(shape: Shape, result: RunResult) -> str:
