@@ -328,7 +328,7 @@ async def measure(
 
 
 async def _record(shape: Shape) -> same_writes.Recording:
-    """Run one job on a server of its own, and return what was written for it."""
+    """Run one job on a separate server, and return what was written for it."""
     pods = min(shape.pods, same_writes.RECORDED_PODS)
     with platform() as target:
         async with submitter(target) as client:
