@@ -1,4 +1,4 @@
-"""The writes of a shape that is placed at creation, sent by a client that does nothing else.
+"""The writes of a shape with placement at creation, sent by a client that does nothing else.
 
 What they cost no faster controller and no better decision can save: only fewer or cheaper writes.
 """
