@@ -3,6 +3,7 @@
 import pytest
 from support.described_cluster import DescribedCluster, Job
 from support.preemption import conf, share
+from support.scheduler import queue
 
 from batholith.scheduler.framework.decision import Decision
 
@@ -117,3 +118,25 @@ def test_a_restart_keeps_for_a_described_pod_what_was_evicted_for_it(text: str, 
     assert it.jobs["high"].spec.node_name
     assert not it.jobs["greedy"].spec.node_name
 
+
+def test_a_pod_with_a_nominated_node_is_still_admitted_after_a_restart() -> None:
+    """Else another job, which was to wait, would be admitted first, and the victim gone in vain."""
+    text = WITH_ENQUEUE.replace(
+        "name: overcommit", "name: overcommit\n    arguments:\n      overcommit-factor: 5"
+    )
+    queues = share("rich", reclaimable=True), queue("limited", capability={"cpu": 2})
+    it = DescribedCluster(text, stored=False, queues=queues)
+    it.put_nodes(n0=4)
+    it.submit("low0", Job(cpu=2, queue="rich"))
+    it.submit("low1", Job(cpu=2, queue="rich"))
+    it.cycle()
+    it.submit("large", Job(cpu=3, queue="limited"))
+    it.submit("small", Job(cpu=2, queue="limited"))
+    evicting(it)
+    assert it.nominated == {"small": "n0"}
+    it.finish_termination()
+    it.put_queue("limited", capability={"cpu": 4})
+    it.restart()
+    it.cycle()
+    assert it.jobs["small"].spec.node_name == "n0"
+    assert it.phases()["large"] == "Pending"

@@ -1,8 +1,8 @@
 """PodGroups that are not stored, but described by their only pod.
 
 A gang has the PodGroup that is stored, or else the described one, which exists as long as a pod of
-the gang does. Its status is kept in memory: a pod with a node has a running group. Where one
-replaces the other, the status continues.
+the gang does. Its status is kept in memory: a pod with a node has a running group, one with a
+nominated node an admitted one. Where one replaces the other, the status continues.
 """
 
 from typing import TYPE_CHECKING
@@ -91,6 +91,8 @@ def _is_described(gang: Gang) -> bool:
 
 def _initial_status(pod: Pod) -> PodGroupStatus:
     if not pod.spec.node_name:
-        return PodGroupStatus()
+        # Pods were evicted for one that has a nominated node, so it was admitted.
+        nominated = pod.status.nominated_node_name
+        return PodGroupStatus(phase=PodGroupPhase.INQUEUE if nominated else "")
     finished = pod.status.phase in FINISHED
     return PodGroupStatus(phase=PodGroupPhase.COMPLETED if finished else PodGroupPhase.RUNNING)
