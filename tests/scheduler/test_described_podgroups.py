@@ -16,10 +16,13 @@ from support.described_cluster import (
 )
 from support.examples import examples
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
+from support.scheduler_queues import configuration
+from support.scheduler_queues import queue as grouped_queue
 
 from batholith.model.described_podgroup import MAX_TEXT, decode, encode
 from batholith.model.names import GROUP_NAME, PODGROUP
 from batholith.model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
+from batholith.model.queue import NodeGroupTerms, QueueAffinity
 from batholith.scheduler.state.core_types import Pod
 
 CONF = """
@@ -166,6 +169,7 @@ def test_described_and_stored_groups_get_the_same_decisions(history: tuple[str, 
             assert shown(left) == shown(right)
             assert one.sums() == other.sums()
             assert one.phases() == other.phases()
+        assert not other.unreported()  # else their PodGroups are created after a minute
     event(f"evictions: {min(len(one.evicted), 3)}")
     for each in (one, other):
         for name in list(each.jobs):
@@ -255,6 +259,32 @@ def test_a_deleted_group_is_described_again(world: SchedulerWorld) -> None:
     gang = world.cluster.gangs["ns/j"]
     assert gang.podgroup is not None
     assert not gang.podgroup.is_stored
+
+
+def test_a_gang_that_is_described_again_uses_the_node_groups_of_its_queue() -> None:
+    world = SchedulerWorld(configuration("{name: gang}, {name: nodegroup}"))
+    required = QueueAffinity(node_group_affinity=NodeGroupTerms(required=("b",)))
+    world.upsert(grouped_queue("q", affinity=required))
+    stored = podgroup("j", 1, queue="q")
+    world.upsert(stored, alone("j", queue="q"))
+    assert not world.schedule()
+    world.remove(stored)
+    for group in ("a", "b"):
+        world.upsert(node(group, labels={"volcano.sh/nodegroup-name": group}))
+    assert world.schedule() == {"j-t-0": "b"}
+
+
+def test_a_description_ends_with_its_pod_even_if_the_gang_has_others(world: SchedulerWorld) -> None:
+    """The gang is of two pods now: without its PodGroup it must not start with one."""
+    it, stored = on_node(alone("j"), "n"), podgroup("j", 2, resources={"cpu": 2})
+    world.upsert(it, stored, node("full", cpu=0), pod("j-t-1", "j", cpu=9))
+    assert not decided(world, "j")[1]
+    world.remove(it)
+    world.remove(stored)
+    world.upsert(node("n", cpu=16))
+    assert not world.schedule()
+    assert world.cluster.gangs["ns/j"].podgroup is None
+    assert not len(world.cluster.described)
 
 
 def test_the_next_pod_is_admitted_again(world: SchedulerWorld) -> None:

@@ -71,6 +71,8 @@ class DescribedCluster:
         self.evicted: list[str] = []
         self.nominated: dict[str, str] = {}
         """Nominated nodes by job."""
+        self.reported: set[str] = set()
+        """Uids of pods of which it was reported why they wait."""
         self._pods = 0
         self.world = self._new_world()
 
@@ -190,7 +192,17 @@ class DescribedCluster:
             name = _job_of(eviction.name)
             self.evicted.append(name)
             self.put(name, with_metadata(self.jobs[name], deletion_timestamp=DELETED_AT))
+        self.reported |= {each.uid for report in decision.reports for each in report.pod_conditions}
         return decision
+
+    def unreported(self) -> list[str]:
+        """Jobs that wait for a node, of which was not reported why."""
+        return [
+            name
+            for name in self.names("Pending")
+            if not self.jobs[name].spec.node_name
+            and self.jobs[name].metadata.uid not in self.reported
+        ]
 
     def phases(self) -> dict[str, str]:
         """Phases of the gangs that have an unfinished pod."""
