@@ -19,7 +19,7 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
 
     def __init__(self) -> None:
         super().__init__(SchedulerHistory())
-        self.gangs = 0
+        self.gangs = self.described = 0
 
     @initialize(cpus=st.lists(st.sampled_from([2, 4, 8]), min_size=1, max_size=3))
     def begin(self, cpus: list[int]) -> None:
@@ -60,6 +60,40 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
         for i in range(size - min(late, size)):
             self.world.put_pod(f"{name}-t-{i}", name, cpu=cpu)
         self._settle_or_advance(pace)
+
+    @precondition(lambda self: len(self.world.pods) < MAX_PODS)
+    @rule(number=st.integers(1, 4), queue=QUEUE_NAMES, cpu=st.sampled_from([0, 1, 2, 3]), pace=PACE)
+    def create_described_pods(self, number: int, queue: str, cpu: int, pace: int | None) -> None:
+        """Create pods that describe their PodGroups, or such pods again."""
+        for _ in range(number):
+            self.world.put_described_pod(f"d{self.described}", queue, cpu=cpu)
+            self.described += 1
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: self._described_groups())
+    @rule(which=WHICH, minimum=st.integers(1, 2), pace=PACE)
+    def store_a_described_podgroup(self, which: int, minimum: int, pace: int | None) -> None:
+        """As for a job that is scaled, or if the controllers are switched to all PodGroups."""
+        name = self._pick(self._described_groups(), which)
+        spec = self.world.described()[name].spec
+        cpu = int((spec.min_resources or {}).get("cpu", 0))
+        self.world.put_group(name, minimum, spec.queue, cpu=cpu)
+        for index in range(1, minimum):
+            self.world.put_pod(f"{name}-t-{index}", name, cpu=cpu)
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: self._stored_instead())
+    @rule(which=WHICH, pace=PACE)
+    def delete_a_podgroup_that_is_described(self, which: int, pace: int | None) -> None:
+        name = self._pick(self._stored_instead(), which)
+        self.world.api.force_delete(PODGROUPS, name)
+        self._settle_or_advance(pace)
+
+    def _described_groups(self) -> list[str]:
+        return list(self.world.described())
+
+    def _stored_instead(self) -> list[str]:
+        return [name for name in self.world.objects(PODGROUPS) if name.startswith("d")]
 
     @precondition(lambda self: self.gangs and len(self.world.pods) < MAX_PODS)
     @rule(which=WHICH, index=st.integers(0, 7), cpu=st.sampled_from([1, 2]), pace=PACE)

@@ -17,8 +17,19 @@ from support.virtual_controller import CheckedWorld
 
 from batholith.apiserver.kinds.strategic_merge import strategic_merge
 from batholith.kube.errors import ConnectionLostError
-from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES, Resource
-from batholith.model.podgroup import PodGroup
+from batholith.model.described_podgroup import encode, podgroup_of
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import (
+    GROUP_NAME,
+    NODES,
+    PODGROUP,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    WHY,
+    Resource,
+)
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler import conf
 from batholith.scheduler.framework.decision import Decision
@@ -174,10 +185,24 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             nodes=[msgspec.convert(each, Node) for each in self.objects(NODES).values()],
             pods=[msgspec.convert(each, Pod) for each in self.pods.values()],
             podgroups=[
-                msgspec.convert(each, PodGroup) for each in self.objects(PODGROUPS).values()
+                *(msgspec.convert(each, PodGroup) for each in self.objects(PODGROUPS).values()),
+                *self.described().values(),
             ],
             queues=[msgspec.convert(each, Queue) for each in self.objects(QUEUES).values()],
         )
+
+    def described(self) -> dict[str, PodGroup]:
+        """The PodGroups that are not stored, but described, in the phase that the scheduler keeps
+        in memory."""
+        gangs = self.controller._scheduler_cache.gangs if self.controller is not None else {}
+        found: dict[str, PodGroup] = {}
+        for pod in self.pods.values():
+            name, meta = _group_of(pod), msgspec.convert(pod["metadata"], ObjectMeta)
+            gang = gangs.get(f"{meta.namespace}/{name}")
+            status = PodGroupStatus(phase=gang.phase if gang is not None else "")
+            if name not in self.objects(PODGROUPS) and (group := podgroup_of(meta, status)):
+                found[name] = group
+        return found
 
     # What others do.
 
@@ -197,14 +222,23 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         spec = {"minMember": minimum, "queue": queue, "minResources": resources}
         self.api.put(PODGROUPS, name, spec=spec)
 
-    def put_pod(self, name: str, group: str, *, cpu: int, node: str = "") -> None:
-        """Create a pod of *group*, or of another scheduler on *node*."""
-        meta = {"annotations": {GROUP_NAME: group}} if group else {}
+    def put_pod(
+        self, name: str, group: str, *, cpu: int, node: str = "", described: PodGroup | None = None
+    ) -> None:
+        """Create a pod of *group*, which it may describe, or of another scheduler on *node*."""
+        annotations = {GROUP_NAME: group} if group else {}
+        annotations |= {PODGROUP: encode(described)} if described is not None else {}
+        meta = {"annotations": annotations} if group else {}
         requests = {"requests": {"cpu": str(cpu)}} if cpu else {}
         container = {"name": "main", "image": "busybox", "resources": requests}
         spec = {"schedulerName": "volcano" if group else "other", "containers": [container]}
         spec |= {"nodeName": node} if node else {}
         self.api.put(PODS, name, metadata=meta, spec=spec, status={"phase": "Pending"})
+
+    def put_described_pod(self, group: str, queue: str, *, cpu: int) -> None:
+        """Create a pod that describes its PodGroup."""
+        spec = PodGroupSpec(min_member=1, queue=queue, min_resources={"cpu": str(cpu)})
+        self.put_pod(f"{group}-t-0", group, cpu=cpu, described=PodGroup(spec=spec))
 
     def bind_as_another(self, name: str, node: str) -> None:
         """Another scheduler binds a pod of ours."""
@@ -257,6 +291,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             assert "DisruptionTarget" in _conditions(old), f"{name} is evicted without a condition"
             assert node and old["status"]["phase"] not in ENDED, f"{name} is deleted"
         elif new["spec"] == old["spec"]:
+            self._check_annotations(new, old)
             changed = _conditions(new).items() ^ _conditions(old).items()
             kinds = {kind for kind, _ in changed}
             assert kinds <= (ON_EVICTION if node else {"PodScheduled"}), f"{name}: {kinds}"
@@ -266,21 +301,36 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self.bound_by_us.add(new["metadata"]["uid"])
             self._check_binding(new)
 
+    def _check_annotations(self, new: Object, old: Object) -> None:
+        """Check that the only annotation that is written is the explanation of a described pod."""
+        after, before = (each["metadata"].get("annotations", {}) for each in (new, old))
+        changed = {name for name in after | before if after.get(name) != before.get(name)}
+        allowed = {WHY} if PODGROUP in after else set()
+        assert changed <= allowed, f"{new['metadata']['name']}: {changed}"
+
     def _check_binding(self, pod: Object) -> None:
         """Check the limit of the queue after a binding."""
-        group = self.objects(PODGROUPS).get(_group_of(pod))
-        queue = group and self.objects(QUEUES).get(group["spec"]["queue"])
+        name = self._queue_of(pod)
+        queue = self.objects(QUEUES).get(name)
         limit = queue["spec"].get("capability", {}).get("cpu") if queue else None
-        if group is not None and limit:
-            used = sum(cpu_of(each) for each in self._active_in(group["spec"]["queue"]))
+        if limit:
+            used = sum(cpu_of(each) for each in self._active_in(name))
             assert used <= int(limit), f"queue limit: {used} of {limit} CPUs"
 
+    def _queue_of(self, pod: Object) -> str:
+        """The queue of a pod by its PodGroup; empty if it has none."""
+        group = self.objects(PODGROUPS).get(_group_of(pod))
+        if group is not None:
+            return str(group["spec"]["queue"])
+        meta = msgspec.convert(pod["metadata"], ObjectMeta)
+        described = podgroup_of(meta, PodGroupStatus())
+        return described.spec.queue if described is not None else ""
+
     def _active_in(self, queue: str) -> list[Object]:
-        groups = self.objects(PODGROUPS)
         return [
             pod
             for pod in self.pods.values()
-            if groups.get(_group_of(pod), {}).get("spec", {}).get("queue") == queue
+            if self._queue_of(pod) == queue
             and pod in bound([pod])
             and pod["status"]["phase"] not in ENDED
             and not _ends(pod)
@@ -338,6 +388,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         for name in self.objects(PODGROUPS):
             self._check_gang(name)
             self._check_not_stranded(name)
+        for name in self.described():
+            self._check_described(name)
 
     def _check_node(self, name: str, allocatable: int) -> None:
         """Check that a node which others have filled, too, has no pod of ours in excess."""
@@ -384,6 +436,14 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 for pod in members
             )
             assert status.get(phase.lower(), 0) == count, f"{name}: {status}, {count} {phase}"
+
+    def _check_described(self, name: str) -> None:
+        """Check that a pod that waits has a report, which keeps its PodGroup from being created."""
+        for pod in self.members(name):
+            conditions = {each["type"]: each for each in pod["status"].get("conditions", ())}
+            if pod in bound([pod]) or PODGROUP not in pod["metadata"]["annotations"] or _ends(pod):
+                continue
+            assert "PodScheduled" in conditions, f"{pod['metadata']['name']} has no report"
 
 
 def bound(pods: list[Object]) -> list[Object]:
