@@ -134,7 +134,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """Nodes that are overcommitted since they have fewer resources than before, or since
         others have used them before the first cycle of the scheduler."""
         self.complete: set[str] = set()
-        """Uids of PodGroups that were complete once."""
+        """Uids of PodGroups that were complete once, and names of those that were described."""
 
     def make_controller(self, client: InMemoryClient) -> Scheduler:
         """A new scheduler, whose first cycle is noted."""
@@ -268,10 +268,17 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 self.violations.append(f"{error}")
         elif prefix == NODES.path() or not self._is_observing():
             self._excuse_overcommitted()
-        if prefix == PODS.path() and (group := _group_of(new)) in self.objects(PODGROUPS):
-            podgroup = self.objects(PODGROUPS)[group]
-            if len(bound(self.members(group))) >= podgroup["spec"]["minMember"]:
-                self.complete.add(podgroup["metadata"]["uid"])
+        if prefix == PODS.path():
+            self._note_complete(_group_of(new))
+
+    def _note_complete(self, group: str) -> None:
+        """Note whether a gang has enough pods on nodes."""
+        podgroup = self.objects(PODGROUPS).get(group)
+        pods = bound(self.members(group))
+        if podgroup is None and any(PODGROUP in pod["metadata"]["annotations"] for pod in pods):
+            self.complete.add(group)
+        elif podgroup is not None and len(pods) >= podgroup["spec"]["minMember"]:
+            self.complete.add(podgroup["metadata"]["uid"])
 
     def _check_write(self, prefix: str, change: str, new: Object, old: Object) -> None:
         name = new["metadata"]["name"]
@@ -417,7 +424,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         pods = [pod for pod in bound(self.members(name)) if not _ends(pod)]
         active = [pod for pod in pods if pod["status"]["phase"] not in ENDED]
         ready = sum(pod["status"]["phase"] != "Failed" for pod in pods)
-        if group["metadata"]["uid"] not in self.complete and active:
+        if not {group["metadata"]["uid"], name} & self.complete and active:
             assert ready >= group["spec"]["minMember"], f"{name} is stranded with {ready} pods"
 
     def _check_nothing_is_schedulable(self) -> None:
