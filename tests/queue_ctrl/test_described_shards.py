@@ -15,8 +15,8 @@ from batholith.machinery.shards import Shard, shard_of
 from batholith.model.described_podgroup import encode
 from batholith.model.names import (
     GROUP_NAME,
-    NODES,
     NO_PODGROUP,
+    NODES,
     PODGROUP,
     PODGROUPS,
     PODS,
