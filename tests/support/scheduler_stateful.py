@@ -5,6 +5,7 @@ called by their name; they are in namespace d. Users, the kubelet, the node cont
 scheduler are the test.
 """
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 import msgspec
@@ -192,17 +193,10 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         )
 
     def described(self) -> dict[str, PodGroup]:
-        """The PodGroups that are not stored, but described, in the phase that the scheduler keeps
-        in memory."""
-        gangs = self.controller._scheduler_cache.gangs if self.controller is not None else {}
-        found: dict[str, PodGroup] = {}
-        for pod in self.pods.values():
-            name, meta = _group_of(pod), msgspec.convert(pod["metadata"], ObjectMeta)
-            gang = gangs.get(f"{meta.namespace}/{name}")
-            status = PodGroupStatus(phase=gang.phase if gang is not None else "")
-            if name not in self.objects(PODGROUPS) and (group := podgroup_of(meta, status)):
-                found[name] = group
-        return found
+        """The PodGroups that are not stored, by name."""
+        if self.controller is None:
+            return {}
+        return described_podgroups(self.controller, self.pods, self.objects(PODGROUPS))
 
     # What others do.
 
@@ -451,6 +445,23 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             if pod in bound([pod]) or PODGROUP not in pod["metadata"]["annotations"] or _ends(pod):
                 continue
             assert "PodScheduled" in conditions, f"{pod['metadata']['name']} has no report"
+
+
+def described_podgroups(
+    scheduler: Scheduler, pods: Mapping[str, Object], stored: Container[str]
+) -> dict[str, PodGroup]:
+    """The PodGroups that *pods* describe and that are not *stored*, by name.
+
+    Their phases are kept by *scheduler* in memory alone.
+    """
+    found: dict[str, PodGroup] = {}
+    for pod in pods.values():
+        meta = msgspec.convert(pod["metadata"], ObjectMeta)
+        gang = scheduler._scheduler_cache.gangs.get(f"{meta.namespace}/{_group_of(pod)}")
+        group = podgroup_of(meta, PodGroupStatus(phase=gang.phase if gang is not None else ""))
+        if group is not None and group.metadata.name not in stored:
+            found[group.metadata.name] = group
+    return found
 
 
 def bound(pods: list[Object]) -> list[Object]:
