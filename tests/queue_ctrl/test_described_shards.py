@@ -180,7 +180,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def test_the_holder_of_the_shard_of_a_queue_counts_all_of_it(cluster: Cluster) -> None:
-    """Shards are handed over, and lost, while pods come and go."""
+    """Shards are handed over, and lost, while pods are created and deleted."""
     rng = random.Random(14)
     objects = Objects(cluster)
     async with replica(cluster) as one, replica(cluster) as two:

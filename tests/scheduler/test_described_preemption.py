@@ -120,7 +120,7 @@ def test_a_restart_keeps_for_a_described_pod_what_was_evicted_for_it(text: str, 
 
 
 def test_a_pod_with_a_nominated_node_is_still_admitted_after_a_restart() -> None:
-    """Else another job, which was to wait, would be admitted first, and the victim gone in vain."""
+    """Else another job, which was to wait, would be admitted first, and the eviction in vain."""
     text = WITH_ENQUEUE.replace(
         "name: overcommit", "name: overcommit\n    arguments:\n      overcommit-factor: 5"
     )

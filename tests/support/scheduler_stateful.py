@@ -262,8 +262,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 self.violations.append(f"{error}")
         elif prefix == NODES.path() or not self._is_observing():
             self._excuse_overcommitted()
-        if prefix == PODS.path():
-            self._note_complete(_group_of(new))
+        if prefix == PODS.path() and (group := _group_of(new)):
+            self._note_complete(group)
 
     def _note_complete(self, group: str) -> None:
         """Note whether a gang has enough pods on nodes."""

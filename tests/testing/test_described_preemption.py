@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,8 +96,8 @@ def uid_of(cluster: Cluster, name: str) -> str:
 async def wait_for_counts(cluster: Cluster, queue: str = "default", **wanted: int) -> None:
     def holds() -> bool:
         status = cluster.objects(QUEUES)[queue]["status"]
-        found = {name: status.get(name) for name in ("pending", "inqueue", "running", "unknown")}
-        return {name: count for name, count in found.items() if count} == wanted
+        found = {name: status.get(name, 0) for name in ("pending", "inqueue", "running", "unknown")}
+        return +Counter(found) == +Counter(wanted)
 
     await cluster.wait_until(holds)
 
@@ -107,7 +108,7 @@ def events_of(cluster: Cluster, uid: str) -> set[str]:
 
 
 async def wait_evicted(cluster: Cluster, name: str, uid: str) -> None:
-    """Wait until the pod with *uid* is gone, and its eviction is recorded."""
+    """Wait until the pod with *uid* is deleted, and its eviction is recorded."""
     await cluster.wait_until(lambda: uid_of(cluster, name) != uid)
     await cluster.wait_until(lambda: "Evict" in events_of(cluster, uid))
 
@@ -159,12 +160,12 @@ async def test_policies_of_a_victim_apply(
         await cluster.wait_for_phase(JOBS, "high", "Running")
         shown = await cluster.wait_for_phase(JOBS, "low", phase)
         assert shown["status"].get("retryCount", 0) == retries
-        waiting = {"pending": 1} if phase == "Pending" else {}
-        await wait_for_counts(cluster, running=1, **waiting)
+        pending = int(phase == "Pending")
+        await wait_for_counts(cluster, running=1, pending=pending)
 
 
 async def test_a_pod_for_which_another_is_evicted_is_nominated(cluster: Cluster) -> None:
-    """The victim takes long to end; the scheduler restarts meanwhile."""
+    """The victim takes long to end; the scheduler is restarted before that."""
     slow = job("low", priorityClassName="low")
     template = slow["spec"]["tasks"][0]["template"]
     template["metadata"] = {"annotations": {f"{SIMULATE_PREFIX}ignore-term": "true"}}
