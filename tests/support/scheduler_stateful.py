@@ -303,10 +303,12 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self._check_binding(new)
 
     def _check_annotations(self, new: Object, old: Object) -> None:
-        """Check that the only annotation that is written is the explanation of a described pod."""
+        """Check that the only annotation that is written is the explanation of a described gang."""
         after, before = (each["metadata"].get("annotations", {}) for each in (new, old))
         changed = {name for name in after | before if after.get(name) != before.get(name)}
-        allowed = {WHY} if PODGROUP in after else set()
+        members = self.members(_group_of(new))
+        is_described = any(PODGROUP in each["metadata"]["annotations"] for each in members)
+        allowed = {WHY} if is_described else set()
         assert changed <= allowed, f"{new['metadata']['name']}: {changed}"
 
     def _check_binding(self, pod: Object) -> None:
