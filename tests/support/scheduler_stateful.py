@@ -26,6 +26,7 @@ from batholith.model.names import (
     PODGROUP,
     PODGROUPS,
     PODS,
+    PRIORITYCLASSES,
     QUEUES,
     WHY,
     Resource,
@@ -33,9 +34,9 @@ from batholith.model.names import (
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler import conf
-from batholith.scheduler.framework.decision import Decision
+from batholith.scheduler.framework.decision import PREEMPTION_BY_SCHEDULER, Decision
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
-from batholith.scheduler.state.core_types import Node, Pod
+from batholith.scheduler.state.core_types import Node, Pod, PriorityClass
 
 Object = dict[str, Any]
 
@@ -48,6 +49,15 @@ ON_EVICTION = {"DisruptionTarget", "batholith.io/ReplacedByScheduler"}
 
 MAX_ROUNDS = 10
 """How often the longest backoff passes until nothing is left to do."""
+
+PRIORITIES = {"low": 1, "high": 1000}
+"""Values of priority classes."""
+
+PREEMPTING = conf.DEFAULT.replace("enqueue, allocate", "allocate, preempt, reclaim").replace(
+    "name: gang", "name: gang\n    enablePreemptable: false\n    enableReclaimable: false"
+)
+"""Evicts single pods of gangs, too. Without ``enqueue``, which admits no gang beyond the capability
+of its queue."""
 
 QUEUE_LIMIT = 12
 """CPUs that the queue with a limit may have."""
@@ -190,6 +200,10 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 *self.described().values(),
             ],
             queues=[msgspec.convert(each, Queue) for each in self.objects(QUEUES).values()],
+            priority_classes=[
+                msgspec.convert(each, PriorityClass)
+                for each in self.objects(PRIORITYCLASSES).values()
+            ],
         )
 
     def described(self) -> dict[str, PodGroup]:
@@ -217,7 +231,14 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         self.api.put(PODGROUPS, name, spec=spec)
 
     def put_pod(
-        self, name: str, group: str, *, cpu: int, node: str = "", described: PodGroup | None = None
+        self,
+        name: str,
+        group: str,
+        *,
+        cpu: int,
+        node: str = "",
+        described: PodGroup | None = None,
+        priority_class: str = "",
     ) -> None:
         """Create a pod of *group*, which it may describe, or of another scheduler on *node*."""
         annotations = {GROUP_NAME: group} if group else {}
@@ -227,12 +248,23 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         container = {"name": "main", "image": "busybox", "resources": requests}
         spec = {"schedulerName": "volcano" if group else "other", "containers": [container]}
         spec |= {"nodeName": node} if node else {}
+        if priority_class:
+            spec |= {"priorityClassName": priority_class, "priority": PRIORITIES[priority_class]}
         self.api.put(PODS, name, metadata=meta, spec=spec, status={"phase": "Pending"})
 
-    def put_described_pod(self, group: str, queue: str, *, cpu: int) -> None:
+    def put_described_pod(
+        self, group: str, queue: str, *, cpu: int, priority_class: str = ""
+    ) -> None:
         """Create a pod that describes its PodGroup."""
-        spec = PodGroupSpec(min_member=1, queue=queue, min_resources={"cpu": str(cpu)})
-        self.put_pod(f"{group}-t-0", group, cpu=cpu, described=PodGroup(spec=spec))
+        spec = PodGroupSpec(
+            min_member=1,
+            queue=queue,
+            min_resources={"cpu": str(cpu)},
+            priority_class_name=priority_class,
+        )
+        name = f"{group}-t-0"
+        described = PodGroup(spec=spec)
+        self.put_pod(name, group, cpu=cpu, described=described, priority_class=priority_class)
 
     def bind_as_another(self, name: str, node: str) -> None:
         """Another scheduler binds a pod of ours."""
@@ -425,7 +457,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
 
     def _check_nothing_is_schedulable(self) -> None:
         """Check that the oracle would neither admit a gang nor allocate a pod."""
-        outcome = decide(self.snapshot(), parse_config(self.settings.conf))
+        text = self.settings.conf.replace(", preempt, reclaim", "")  # the oracle evicts nothing
+        outcome = decide(self.snapshot(), parse_config(text))
         assert not outcome.placements, f"schedulable: {outcome.placements}"
         assert not outcome.enqueued, f"admissible: {outcome.enqueued}"
 
@@ -447,6 +480,44 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             if pod in bound([pod]) or PODGROUP not in pod["metadata"]["annotations"] or _ends(pod):
                 continue
             assert "PodScheduled" in conditions, f"{pod['metadata']['name']} has no report"
+
+
+class PreemptingHistory(SchedulerHistory):
+    """The same with a scheduler that evicts pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = SchedulerSettings(conf=PREEMPTING)
+        self.evictions = 0
+        """Pods that the scheduler has evicted."""
+        for name, value in PRIORITIES.items():
+            self.api.put(PRIORITYCLASSES, name, value=value)
+
+    def _check_pod_write(self, name: str, change: str, new: Object, old: Object) -> None:
+        super()._check_pod_write(name, change, new, old)
+        if change == "DELETED" or _ends(new) != _ends(old):
+            self.evictions += 1
+            is_preempted = _conditions(old)["DisruptionTarget"][1] == PREEMPTION_BY_SCHEDULER
+            assert not is_preempted or self._is_wanted(old), f"{name} is evicted for nobody"
+
+    def _is_wanted(self, victim: Object) -> bool:
+        """Whether a pod that waits is nominated for the node of *victim*."""
+        node = victim["spec"]["nodeName"]
+        return any(
+            pod["status"].get("nominatedNodeName") == node and pod not in bound([pod])
+            for pod in self.pods.values()
+        )
+
+    async def run_until_quiet(self) -> None:
+        """Let evicted pods terminate, too."""
+        for _ in range(MAX_ROUNDS):
+            await super().run_until_quiet()
+            left = [name for name, pod in self.pods.items() if _ends(pod)]
+            if not left:
+                return
+            for name in left:
+                self.api.force_delete(PODS, name)
+        raise AssertionError("INV-PIPE-1: it never stops to evict")
 
 
 def described_podgroups(
