@@ -246,7 +246,10 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         meta = {"annotations": annotations} if group else {}
         requests = {"requests": {"cpu": str(cpu)}} if cpu else {}
         container = {"name": "main", "image": "busybox", "resources": requests}
-        spec = {"schedulerName": "volcano" if group else "other", "containers": [container]}
+        spec: Object = {
+            "schedulerName": "volcano" if group else "other",
+            "containers": [container],
+        }
         spec |= {"nodeName": node} if node else {}
         if priority_class:
             spec |= {"priorityClassName": priority_class, "priority": PRIORITIES[priority_class]}
@@ -498,7 +501,7 @@ class PreemptingHistory(SchedulerHistory):
         if change == "DELETED" or _ends(new) != _ends(old):
             self.evictions += 1
             is_preempted = _conditions(old)["DisruptionTarget"][1] == PREEMPTION_BY_SCHEDULER
-            assert not is_preempted or self._is_wanted(old), f"{name} is evicted for nobody"
+            assert not is_preempted or self._is_wanted(old), f"{name} is evicted for no pod"
 
     def _is_wanted(self, victim: Object) -> bool:
         """Whether a pod that waits is nominated for the node of *victim*."""
