@@ -254,7 +254,7 @@ class JobController:
         info = self._job_info(key)
         tracker = info.pod_tracker
         if info.desired_state is not None:
-            self._described.observe(info.desired_state.scheduler, new)
+            self._described.observe(info.desired_state.scheduler, old, new)
         known = tracker.get(pod.uid)
         if tracker.update(pod, now=self._event_time(pod), first_observed=first):
             if pod.rejection and not (known is not None and known.rejection):

@@ -18,7 +18,7 @@ from ..model.meta import ObjectMeta
 from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup, PodGroupSpec
 from . import podgroups
-from .core_types import Pod
+from .core_types import Pod, PodCondition
 from .pod_info import PodInfo
 
 SILENCE = 60.0
@@ -83,9 +83,12 @@ class DescribedPodGroups:
         scheduler = _scheduler_of_template(job, job.spec.tasks[0])
         return scheduler if scheduler in self._scheduler_names else ""
 
-    def observe(self, scheduler: str, pod: Pod) -> None:
-        """Note what *scheduler* has reported on *pod*."""
-        if scheduler and names.PODGROUP in pod.metadata.annotations and has_report(pod):
+    def observe(self, scheduler: str, old: Pod | None, new: Pod) -> None:
+        """Note what *scheduler* has reported on a pod between two versions of it."""
+        if not scheduler or names.PODGROUP not in new.metadata.annotations:
+            return
+        report = _report(new)
+        if report is not None and (old is None or _report(old) != report):
             self._reported_at[scheduler] = self._clock.now().timestamp()
 
     def without_podgroup(
@@ -132,9 +135,9 @@ class SchedulerSilentError(Exception):
         )
 
 
-def has_report(pod: Pod) -> bool:
-    """Whether a scheduler has bound *pod*, or reported why it does not."""
-    return any(each.type == "PodScheduled" for each in pod.status.conditions)
+def _report(pod: Pod) -> PodCondition | None:
+    """Return that a scheduler has bound *pod*, or why it does not; None if it has not reported."""
+    return next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
 
 
 def _description(job: Job, spec: PodGroupSpec) -> str:

@@ -5,14 +5,15 @@ has finished, or if the PodGroup is stored after all.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ..model.base import ApiStruct
-from ..model.described_podgroup import podgroup_of
+from ..model.described_podgroup import decode, podgroup_of
 from ..model.meta import ObjectMeta
-from ..model.names import DEFAULT_QUEUE, GROUP_NAME, NO_PODGROUP, PODGROUP, QUEUE_NAME
+from ..model.names import GROUP_NAME, NO_PODGROUP, PODGROUP
 from ..model.pod import FINISHED
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
-from .counts import QueueCounts
+from .counts import QueueCounts, queue_of
 
 SELECTOR = f"{PODGROUP}={NO_PODGROUP}"
 """Label selector of the pods."""
@@ -38,9 +39,16 @@ class Pod(ApiStruct, frozen=True):
     status: PodStatus = PodStatus()
 
 
-def queue_of_pod(pod: Pod) -> str:
-    """Return the name of the queue that counts *pod*."""
-    return pod.metadata.labels.get(QUEUE_NAME) or DEFAULT_QUEUE
+def queue_of_pod(pod: Pod) -> str | None:
+    """Return the name of the queue that counts *pod*, not by its label: users may change that."""
+    return _queue_of_description(pod.metadata.annotations.get(PODGROUP, ""))
+
+
+@lru_cache(maxsize=256)
+def _queue_of_description(text: str) -> str | None:
+    """Return the queue of a description; each shard asks, and equal jobs have equal ones."""
+    described = decode(text)
+    return queue_of(PodGroup(spec=described.spec)) if described is not None else None
 
 
 class DescribedCounts:

@@ -208,14 +208,32 @@ async def test_a_report_on_another_pod_extends_the_silence_of_that_scheduler(wor
         metadata=ObjectMeta(annotations={PODGROUP: "{}"}),
         status=PodStatus(conditions=(PodCondition(type="PodScheduled", status="True"),)),
     )
-    world.described.observe("other", reported)
-    world.described.observe("volcano", Pod(metadata=reported.metadata))
-    world.described.observe("volcano", Pod(status=reported.status))
+    silent = Pod(metadata=reported.metadata)
+    world.described.observe("other", silent, reported)
+    world.described.observe("volcano", None, silent)
+    world.described.observe("volcano", silent, Pod(status=reported.status))
     await world.clock.advance(3)
     with pytest.raises(SchedulerSilentError):
         world.decide(it, pod)
-    world.described.observe("volcano", reported)
+    world.described.observe("volcano", silent, reported)
     assert world.decide(it, pod) is not None
+
+
+async def test_pods_that_run_or_end_are_no_report_of_their_scheduler(world: World) -> None:
+    """They were bound before it was replaced by one that ignores described pods."""
+    it = job()
+    pod = world.created(it)
+    await world.clock.advance(SILENCE + 1)
+    before = Pod(
+        metadata=ObjectMeta(annotations={PODGROUP: "{}"}),
+        status=PodStatus(conditions=(PodCondition(type="PodScheduled", status="True"),)),
+    )
+    after = msgspec.structs.replace(
+        before, status=msgspec.structs.replace(before.status, phase="Succeeded")
+    )
+    world.described.observe("volcano", before, after)
+    with pytest.raises(SchedulerSilentError):
+        world.decide(it, pod)
 
 
 @pytest.mark.parametrize(

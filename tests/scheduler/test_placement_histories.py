@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from support.placement_stateful import CONTROLLER, SCHEDULER, PlacementWorld
 from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
 
+from batholith.model.described_podgroup import PodGroupsOf
 from batholith.model.names import JOBS, NODES, PODGROUPS, PODS
 from batholith.model.placement import CLOCK_SKEW_SECONDS
 
@@ -55,9 +56,11 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
     @initialize(
         cpus=st.lists(st.sampled_from([2, 4, 8]), min_size=1, max_size=3),
         skew=st.sampled_from([0.0, CLOCK_SKEW_SECONDS, -CLOCK_SKEW_SECONDS]),
+        podgroups=st.sampled_from(PodGroupsOf),
     )
-    def begin(self, cpus: list[int], skew: float) -> None:
+    def begin(self, cpus: list[int], skew: float, podgroups: PodGroupsOf) -> None:
         """Create nodes and queues."""
+        self.world.podgroups = podgroups
         self.world.controller_skew = skew
         self.world.put_queue("limited", capability={"cpu": "6"})
         for i, cpu in enumerate(cpus):
@@ -72,7 +75,7 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
 
     @precondition(lambda self: self.jobs < 8)
     @rule(
-        size=st.integers(1, 6),
+        size=st.sampled_from([1, 1, 1, 2, 3, 4, 5, 6]),
         spare=st.integers(0, 2),
         cpu=st.sampled_from([1, 1, 2]),
         queue=st.sampled_from(["default", "limited"]),
@@ -182,6 +185,15 @@ class PlacementMachine(ControllerMachine[PlacementWorld]):
     @rule(component=COMPONENT, pace=PACE)
     def a_component_starts(self, component: str, pace: int | None) -> None:
         self.world.run(self.world.start_component(component))
+        self._settle_or_advance(pace)
+
+    @rule(podgroups=st.sampled_from(PodGroupsOf), kill=st.booleans(), pace=PACE)
+    def the_option_of_the_controller_changes(
+        self, podgroups: PodGroupsOf, kill: bool, pace: int | None
+    ) -> None:
+        self.world.run(self.world.stop_component(CONTROLLER, kill=kill))
+        self.world.podgroups = podgroups
+        self.world.run(self.world.start_component(CONTROLLER))
         self._settle_or_advance(pace)
 
     @rule(is_slow=st.booleans(), pace=PACE)

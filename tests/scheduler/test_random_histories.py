@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from support.scheduler_stateful import QUEUE_LIMIT, SchedulerHistory, _ends
+from support.scheduler_stateful import QUEUE_LIMIT, PreemptingHistory, SchedulerHistory, _ends
 from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
 
 from batholith.model.names import NODES, PODGROUPS, PODS, QUEUES
@@ -17,9 +17,9 @@ MAX_PODS = 30
 class SchedulerMachine(ControllerMachine[SchedulerHistory]):
     """The scheduler under random operations and faults."""
 
-    def __init__(self) -> None:
-        super().__init__(SchedulerHistory())
-        self.gangs = 0
+    def __init__(self, world: SchedulerHistory | None = None) -> None:
+        super().__init__(world or SchedulerHistory())
+        self.gangs = self.described = 0
 
     @initialize(cpus=st.lists(st.sampled_from([2, 4, 8]), min_size=1, max_size=3))
     def begin(self, cpus: list[int]) -> None:
@@ -60,6 +60,40 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
         for i in range(size - min(late, size)):
             self.world.put_pod(f"{name}-t-{i}", name, cpu=cpu)
         self._settle_or_advance(pace)
+
+    @precondition(lambda self: len(self.world.pods) < MAX_PODS)
+    @rule(number=st.integers(1, 4), queue=QUEUE_NAMES, cpu=st.sampled_from([0, 1, 2, 3]), pace=PACE)
+    def create_described_pods(self, number: int, queue: str, cpu: int, pace: int | None) -> None:
+        """Create pods that describe their PodGroups, or such pods again."""
+        for _ in range(number):
+            self.world.put_described_pod(f"d{self.described}", queue, cpu=cpu)
+            self.described += 1
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: self._described_groups())
+    @rule(which=WHICH, minimum=st.integers(1, 2), pace=PACE)
+    def store_a_described_podgroup(self, which: int, minimum: int, pace: int | None) -> None:
+        """As for a job that is scaled, or if the controllers are switched to all PodGroups."""
+        name = self._pick(self._described_groups(), which)
+        spec = self.world.described()[name].spec
+        cpu = int((spec.min_resources or {}).get("cpu", 0))
+        self.world.put_group(name, minimum, spec.queue, cpu=cpu)
+        for index in range(1, minimum):
+            self.world.put_pod(f"{name}-t-{index}", name, cpu=cpu)
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: self._stored_instead())
+    @rule(which=WHICH, pace=PACE)
+    def delete_a_podgroup_that_is_described(self, which: int, pace: int | None) -> None:
+        name = self._pick(self._stored_instead(), which)
+        self.world.api.force_delete(PODGROUPS, name)
+        self._settle_or_advance(pace)
+
+    def _described_groups(self) -> list[str]:
+        return list(self.world.described())
+
+    def _stored_instead(self) -> list[str]:
+        return [name for name in self.world.objects(PODGROUPS) if name.startswith("d")]
 
     @precondition(lambda self: self.gangs and len(self.world.pods) < MAX_PODS)
     @rule(which=WHICH, index=st.integers(0, 7), cpu=st.sampled_from([1, 2]), pace=PACE)
@@ -185,5 +219,59 @@ class SchedulerMachine(ControllerMachine[SchedulerHistory]):
         self.world.api.hold_watches(resource)
 
 
+class PreemptingMachine(SchedulerMachine):
+    """A scheduler that evicts pods for others, most of which describe their PodGroups."""
+
+    def __init__(self) -> None:
+        super().__init__(PreemptingHistory())
+
+    @precondition(lambda self: len(self.world.pods) < MAX_PODS)
+    @rule(
+        number=st.integers(1, 4),
+        queue=QUEUE_NAMES,
+        cpu=st.sampled_from([1, 2, 2, 3]),
+        priority_class=st.sampled_from(["low", "low", "high"]),
+        pace=PACE,
+    )
+    def create_pods_with_a_priority(
+        self, number: int, queue: str, cpu: int, priority_class: str, pace: int | None
+    ) -> None:
+        for _ in range(number):
+            name = f"d{self.described}"
+            self.described += 1
+            self.world.put_described_pod(name, queue, cpu=cpu, priority_class=priority_class)
+        self._settle_or_advance(pace)
+
+    @rule()
+    def a_new_controller_finds_nothing_to_do(self) -> None:
+        """Admissions are not stored, but no pod that has a node is evicted after a restart."""
+        self._settle_or_advance(None)
+        before = {name: self.world.pods[name]["spec"]["nodeName"] for name in self._bound()}
+        self.world.run(self.world.kill())
+        self._settle_or_advance(None)
+        after = {name: self.world.pods[name]["spec"]["nodeName"] for name in self._bound()}
+        assert before.items() <= after.items()
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
 TestSchedulerMachine.settings = stateful_settings(steps=20, histories=30)
+TestPreemptingMachine = PreemptingMachine.TestCase
+TestPreemptingMachine.settings = stateful_settings(steps=20, histories=15)
+
+
+def test_histories_have_evictions() -> None:
+    """The machine would prove little if no pod was ever evicted."""
+    world = PreemptingHistory()
+    try:
+        world.put_queue("default")
+        world.put_node("n0", cpu=2)
+        world.put_described_pod("low", "default", cpu=2, priority_class="low")
+        world.run(world.run_until_quiet())
+        world.put_described_pod("high", "default", cpu=2, priority_class="high")
+        world.run(world.run_until_quiet())
+        world.check_invariants()
+        assert world.evictions == 1
+        assert world.pods["high-t-0"]["spec"]["nodeName"] == "n0"
+        assert not world.violations
+    finally:
+        world.close()

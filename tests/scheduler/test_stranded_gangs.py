@@ -234,3 +234,20 @@ def test_no_gang_stays_partly_bound_longer_than_the_timeout(
     world.after(DEFAULT_TIMEOUT)
     for gang in world.cluster.gangs.values():
         assert was_complete(gang) or gang.is_ready() or not has_bound_tasks(gang), gang.key
+
+
+def test_what_is_reserved_on_a_full_node_excludes_no_pod_that_requests_nothing() -> None:
+    """Only a node that is overcommitted does."""
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=2), podgroup("g", 2, phase="Running"))
+    world.upsert(
+        pod("g-0", "g", node_name="a", phase="Running"),
+        pod("g-1", "g"),
+        podgroup("other", 1, phase="Running"),
+        pod("other-0", "other", node_name="a", phase="Running"),
+        podgroup("idle", 1),
+        pod("idle-0", "idle", cpu=0),
+    )
+    assert world.schedule() == {"idle-0": "a"}
+    assert world.cluster.reservations.get("ns/g") is not None
+    assert "free 0" in world.fit_message("g")

@@ -90,12 +90,12 @@ class ChaosCluster:
             await asyncio.sleep(RESTART_DELAY)
 
     @asynccontextmanager
-    async def running_replicas(self) -> AsyncIterator[None]:
+    async def running_replicas(self, number: int = REPLICAS) -> AsyncIterator[None]:
         """Keep replicas going, as Deployments do, and jobs coming, for the length of the block."""
         tasks = [
             asyncio.create_task(self._supervise_replica(component))
             for component in COMPONENTS
-            for _ in range(REPLICAS)
+            for _ in range(number)
         ]
         try:
             await wait_default_queue(self.server)

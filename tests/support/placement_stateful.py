@@ -14,7 +14,7 @@ import msgspec
 from support.inmemory_api import InMemoryClient, _Request
 from support.scheduler_oracle.cycle import decide
 from support.scheduler_oracle.objects import Objects, parse_config
-from support.scheduler_stateful import ENDED, SchedulerApi, bound, cpu_of
+from support.scheduler_stateful import ENDED, SchedulerApi, bound, cpu_of, described_podgroups
 from support.virtual_controller import QUIET_PERIOD, TICK, CheckedWorld
 
 from batholith.job_ctrl.controller import JobController
@@ -22,6 +22,7 @@ from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.errors import ConnectionLostError
 from batholith.machinery.testing import FakeClock
+from batholith.model.described_podgroup import PodGroupsOf
 from batholith.model.names import (
     COMMANDS,
     GROUP_NAME,
@@ -109,6 +110,8 @@ class PlacementWorld(CheckedWorld[Any]):
         self.api.on_change = self._on_change
         self.components: dict[str, RunningComponent] = {}
         self.controller_skew = 0.0
+        self.podgroups = PodGroupsOf.ALL
+        """Which jobs get PodGroups from the next job controller."""
         self._started = 0
         self._excused: dict[str, float] = {}
         """Until when nodes may be overcommitted by us, as they have become smaller."""
@@ -124,7 +127,7 @@ class PlacementWorld(CheckedWorld[Any]):
             return Scheduler(client, settings=settings, clock=self.clock, recorder=self.recorder)
         return JobController(
             client,
-            settings=JobSettings(workers=2, place_at_creation=True),
+            settings=JobSettings(workers=2, place_at_creation=True, podgroups=self.podgroups),
             clock=_with_skew(self.clock, self.controller_skew),
             recorder=self.recorder,
             plugins=PLUGINS,
@@ -421,7 +424,10 @@ class PlacementWorld(CheckedWorld[Any]):
             nodes=[msgspec.convert(each, Node) for each in self.objects(NODES).values()],
             pods=[msgspec.convert(each, Pod) for each in self.pods.values()],
             podgroups=[
-                msgspec.convert(each, PodGroup) for each in self.objects(PODGROUPS).values()
+                *(msgspec.convert(each, PodGroup) for each in self.objects(PODGROUPS).values()),
+                *described_podgroups(
+                    self.components[SCHEDULER].component, self.pods, self.objects(PODGROUPS)
+                ).values(),
             ],
             queues=[msgspec.convert(each, Queue) for each in self.objects(QUEUES).values()],
         )
@@ -438,6 +444,9 @@ class PlacementWorld(CheckedWorld[Any]):
             indices = {pod["metadata"]["name"] for pod in self.pods.values()}
             missing = [i for i in range(replicas) if f"{name}-t-{i}" not in indices]
             assert not missing, f"{name} lacks pods {missing}"
+        if phase == "Running" and self.podgroups is PodGroupsOf.ALL:
+            group = f"{name}-{job['metadata']['uid']}"
+            assert group in self.objects(PODGROUPS), f"{name} has no PodGroup"
         if phase == "Pending":
             assert not on_nodes or len(on_nodes) >= job["spec"]["minAvailable"], (
                 f"{name} has {len(on_nodes)} of {job['spec']['minAvailable']} pods on nodes"

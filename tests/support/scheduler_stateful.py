@@ -5,6 +5,7 @@ called by their name; they are in namespace d. Users, the kubelet, the node cont
 scheduler are the test.
 """
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 import msgspec
@@ -17,13 +18,25 @@ from support.virtual_controller import CheckedWorld
 
 from batholith.apiserver.kinds.strategic_merge import strategic_merge
 from batholith.kube.errors import ConnectionLostError
-from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES, Resource
-from batholith.model.podgroup import PodGroup
+from batholith.model.described_podgroup import encode, podgroup_of
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import (
+    GROUP_NAME,
+    NODES,
+    PODGROUP,
+    PODGROUPS,
+    PODS,
+    PRIORITYCLASSES,
+    QUEUES,
+    WHY,
+    Resource,
+)
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler import conf
-from batholith.scheduler.framework.decision import Decision
+from batholith.scheduler.framework.decision import PREEMPTION_BY_SCHEDULER, Decision
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
-from batholith.scheduler.state.core_types import Node, Pod
+from batholith.scheduler.state.core_types import Node, Pod, PriorityClass
 
 Object = dict[str, Any]
 
@@ -36,6 +49,15 @@ ON_EVICTION = {"DisruptionTarget", "batholith.io/ReplacedByScheduler"}
 
 MAX_ROUNDS = 10
 """How often the longest backoff passes until nothing is left to do."""
+
+PRIORITIES = {"low": 1, "high": 1000}
+"""Values of priority classes."""
+
+PREEMPTING = conf.DEFAULT.replace("enqueue, allocate", "allocate, preempt, reclaim").replace(
+    "name: gang", "name: gang\n    enablePreemptable: false\n    enableReclaimable: false"
+)
+"""Evicts single pods of gangs, too. Without ``enqueue``, which admits no gang beyond the capability
+of its queue."""
 
 QUEUE_LIMIT = 12
 """CPUs that the queue with a limit may have."""
@@ -123,7 +145,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """Nodes that are overcommitted since they have fewer resources than before, or since
         others have used them before the first cycle of the scheduler."""
         self.complete: set[str] = set()
-        """Uids of PodGroups that were complete once."""
+        """Uids of PodGroups that were complete once, and names of those that were described."""
 
     def make_controller(self, client: InMemoryClient) -> Scheduler:
         """A new scheduler, whose first cycle is noted."""
@@ -174,10 +196,21 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             nodes=[msgspec.convert(each, Node) for each in self.objects(NODES).values()],
             pods=[msgspec.convert(each, Pod) for each in self.pods.values()],
             podgroups=[
-                msgspec.convert(each, PodGroup) for each in self.objects(PODGROUPS).values()
+                *(msgspec.convert(each, PodGroup) for each in self.objects(PODGROUPS).values()),
+                *self.described().values(),
             ],
             queues=[msgspec.convert(each, Queue) for each in self.objects(QUEUES).values()],
+            priority_classes=[
+                msgspec.convert(each, PriorityClass)
+                for each in self.objects(PRIORITYCLASSES).values()
+            ],
         )
+
+    def described(self) -> dict[str, PodGroup]:
+        """The PodGroups that are not stored, by name."""
+        if self.controller is None:
+            return {}
+        return described_podgroups(self.controller, self.pods, self.objects(PODGROUPS))
 
     # What others do.
 
@@ -197,14 +230,44 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         spec = {"minMember": minimum, "queue": queue, "minResources": resources}
         self.api.put(PODGROUPS, name, spec=spec)
 
-    def put_pod(self, name: str, group: str, *, cpu: int, node: str = "") -> None:
-        """Create a pod of *group*, or of another scheduler on *node*."""
-        meta = {"annotations": {GROUP_NAME: group}} if group else {}
+    def put_pod(
+        self,
+        name: str,
+        group: str,
+        *,
+        cpu: int,
+        node: str = "",
+        described: PodGroup | None = None,
+        priority_class: str = "",
+    ) -> None:
+        """Create a pod of *group*, which it may describe, or of another scheduler on *node*."""
+        annotations = {GROUP_NAME: group} if group else {}
+        annotations |= {PODGROUP: encode(described)} if described is not None else {}
+        meta = {"annotations": annotations} if group else {}
         requests = {"requests": {"cpu": str(cpu)}} if cpu else {}
         container = {"name": "main", "image": "busybox", "resources": requests}
-        spec = {"schedulerName": "volcano" if group else "other", "containers": [container]}
+        spec: Object = {
+            "schedulerName": "volcano" if group else "other",
+            "containers": [container],
+        }
         spec |= {"nodeName": node} if node else {}
+        if priority_class:
+            spec |= {"priorityClassName": priority_class, "priority": PRIORITIES[priority_class]}
         self.api.put(PODS, name, metadata=meta, spec=spec, status={"phase": "Pending"})
+
+    def put_described_pod(
+        self, group: str, queue: str, *, cpu: int, priority_class: str = ""
+    ) -> None:
+        """Create a pod that describes its PodGroup."""
+        spec = PodGroupSpec(
+            min_member=1,
+            queue=queue,
+            min_resources={"cpu": str(cpu)},
+            priority_class_name=priority_class,
+        )
+        name = f"{group}-t-0"
+        described = PodGroup(spec=spec)
+        self.put_pod(name, group, cpu=cpu, described=described, priority_class=priority_class)
 
     def bind_as_another(self, name: str, node: str) -> None:
         """Another scheduler binds a pod of ours."""
@@ -234,10 +297,17 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 self.violations.append(f"{error}")
         elif prefix == NODES.path() or not self._is_observing():
             self._excuse_overcommitted()
-        if prefix == PODS.path() and (group := _group_of(new)) in self.objects(PODGROUPS):
-            podgroup = self.objects(PODGROUPS)[group]
-            if len(bound(self.members(group))) >= podgroup["spec"]["minMember"]:
-                self.complete.add(podgroup["metadata"]["uid"])
+        if prefix == PODS.path() and (group := _group_of(new)):
+            self._note_complete(group)
+
+    def _note_complete(self, group: str) -> None:
+        """Note whether a gang has enough pods on nodes."""
+        podgroup = self.objects(PODGROUPS).get(group)
+        pods = bound(self.members(group))
+        if podgroup is None and any(PODGROUP in pod["metadata"]["annotations"] for pod in pods):
+            self.complete.add(group)
+        elif podgroup is not None and len(pods) >= podgroup["spec"]["minMember"]:
+            self.complete.add(podgroup["metadata"]["uid"])
 
     def _check_write(self, prefix: str, change: str, new: Object, old: Object) -> None:
         name = new["metadata"]["name"]
@@ -257,6 +327,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             assert "DisruptionTarget" in _conditions(old), f"{name} is evicted without a condition"
             assert node and old["status"]["phase"] not in ENDED, f"{name} is deleted"
         elif new["spec"] == old["spec"]:
+            self._check_annotations(new, old)
             changed = _conditions(new).items() ^ _conditions(old).items()
             kinds = {kind for kind, _ in changed}
             assert kinds <= (ON_EVICTION if node else {"PodScheduled"}), f"{name}: {kinds}"
@@ -266,21 +337,38 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
             self.bound_by_us.add(new["metadata"]["uid"])
             self._check_binding(new)
 
+    def _check_annotations(self, new: Object, old: Object) -> None:
+        """Check that the only annotation that is written is the explanation of a described gang."""
+        after, before = (each["metadata"].get("annotations", {}) for each in (new, old))
+        changed = {name for name in after | before if after.get(name) != before.get(name)}
+        members = self.members(_group_of(new))
+        is_described = any(PODGROUP in each["metadata"]["annotations"] for each in members)
+        allowed = {WHY} if is_described else set()
+        assert changed <= allowed, f"{new['metadata']['name']}: {changed}"
+
     def _check_binding(self, pod: Object) -> None:
         """Check the limit of the queue after a binding."""
-        group = self.objects(PODGROUPS).get(_group_of(pod))
-        queue = group and self.objects(QUEUES).get(group["spec"]["queue"])
+        name = self._queue_of(pod)
+        queue = self.objects(QUEUES).get(name)
         limit = queue["spec"].get("capability", {}).get("cpu") if queue else None
-        if group is not None and limit:
-            used = sum(cpu_of(each) for each in self._active_in(group["spec"]["queue"]))
+        if limit:
+            used = sum(cpu_of(each) for each in self._active_in(name))
             assert used <= int(limit), f"queue limit: {used} of {limit} CPUs"
 
+    def _queue_of(self, pod: Object) -> str:
+        """The queue of a pod by its PodGroup; empty if it has none."""
+        group = self.objects(PODGROUPS).get(_group_of(pod))
+        if group is not None:
+            return str(group["spec"]["queue"])
+        meta = msgspec.convert(pod["metadata"], ObjectMeta)
+        described = podgroup_of(meta, PodGroupStatus())
+        return described.spec.queue if described is not None else ""
+
     def _active_in(self, queue: str) -> list[Object]:
-        groups = self.objects(PODGROUPS)
         return [
             pod
             for pod in self.pods.values()
-            if groups.get(_group_of(pod), {}).get("spec", {}).get("queue") == queue
+            if self._queue_of(pod) == queue
             and pod in bound([pod])
             and pod["status"]["phase"] not in ENDED
             and not _ends(pod)
@@ -338,6 +426,8 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         for name in self.objects(PODGROUPS):
             self._check_gang(name)
             self._check_not_stranded(name)
+        for name in self.described():
+            self._check_described(name)
 
     def _check_node(self, name: str, allocatable: int) -> None:
         """Check that a node which others have filled, too, has no pod of ours in excess."""
@@ -365,12 +455,13 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         pods = [pod for pod in bound(self.members(name)) if not _ends(pod)]
         active = [pod for pod in pods if pod["status"]["phase"] not in ENDED]
         ready = sum(pod["status"]["phase"] != "Failed" for pod in pods)
-        if group["metadata"]["uid"] not in self.complete and active:
+        if not {group["metadata"]["uid"], name} & self.complete and active:
             assert ready >= group["spec"]["minMember"], f"{name} is stranded with {ready} pods"
 
     def _check_nothing_is_schedulable(self) -> None:
         """Check that the oracle would neither admit a gang nor allocate a pod."""
-        outcome = decide(self.snapshot(), parse_config(self.settings.conf))
+        text = self.settings.conf.replace(", preempt, reclaim", "")  # the oracle evicts nothing
+        outcome = decide(self.snapshot(), parse_config(text))
         assert not outcome.placements, f"schedulable: {outcome.placements}"
         assert not outcome.enqueued, f"admissible: {outcome.enqueued}"
 
@@ -384,6 +475,69 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 for pod in members
             )
             assert status.get(phase.lower(), 0) == count, f"{name}: {status}, {count} {phase}"
+
+    def _check_described(self, name: str) -> None:
+        """Check that a pod that waits has a report, which keeps its PodGroup from being created."""
+        for pod in self.members(name):
+            conditions = {each["type"]: each for each in pod["status"].get("conditions", ())}
+            if pod in bound([pod]) or PODGROUP not in pod["metadata"]["annotations"] or _ends(pod):
+                continue
+            assert "PodScheduled" in conditions, f"{pod['metadata']['name']} has no report"
+
+
+class PreemptingHistory(SchedulerHistory):
+    """The same with a scheduler that evicts pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = SchedulerSettings(conf=PREEMPTING)
+        self.evictions = 0
+        """Pods that the scheduler has evicted."""
+        for name, value in PRIORITIES.items():
+            self.api.put(PRIORITYCLASSES, name, value=value)
+
+    def _check_pod_write(self, name: str, change: str, new: Object, old: Object) -> None:
+        super()._check_pod_write(name, change, new, old)
+        if change == "DELETED" or _ends(new) != _ends(old):
+            self.evictions += 1
+            is_preempted = _conditions(old)["DisruptionTarget"][1] == PREEMPTION_BY_SCHEDULER
+            assert not is_preempted or self._is_wanted(old), f"{name} is evicted for no pod"
+
+    def _is_wanted(self, victim: Object) -> bool:
+        """Whether a pod that waits is nominated for the node of *victim*."""
+        node = victim["spec"]["nodeName"]
+        return any(
+            pod["status"].get("nominatedNodeName") == node and pod not in bound([pod])
+            for pod in self.pods.values()
+        )
+
+    async def run_until_quiet(self) -> None:
+        """Let evicted pods terminate, too."""
+        for _ in range(MAX_ROUNDS):
+            await super().run_until_quiet()
+            left = [name for name, pod in self.pods.items() if _ends(pod)]
+            if not left:
+                return
+            for name in left:
+                self.api.force_delete(PODS, name)
+        raise AssertionError("INV-PIPE-1: it never stops to evict")
+
+
+def described_podgroups(
+    scheduler: Scheduler, pods: Mapping[str, Object], stored: Container[str]
+) -> dict[str, PodGroup]:
+    """The PodGroups that *pods* describe and that are not *stored*, by name.
+
+    Their phases are kept by *scheduler* in memory alone.
+    """
+    found: dict[str, PodGroup] = {}
+    for pod in pods.values():
+        meta = msgspec.convert(pod["metadata"], ObjectMeta)
+        gang = scheduler._scheduler_cache.gangs.get(f"{meta.namespace}/{_group_of(pod)}")
+        group = podgroup_of(meta, PodGroupStatus(phase=gang.phase if gang is not None else ""))
+        if group is not None and group.metadata.name not in stored:
+            found[group.metadata.name] = group
+    return found
 
 
 def bound(pods: list[Object]) -> list[Object]:

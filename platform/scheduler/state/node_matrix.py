@@ -271,9 +271,14 @@ class NodeMatrix:
         return bool(self.alive[node_index]) and bool(self.idle[:, node_index].min() < 0)
 
     def available(self, node_indexes: IntVector | None = None) -> Matrix:
-        """Return what is idle and not promised to waiting pods; not to be changed."""
+        """Return what is idle and not promised to waiting pods; not to be changed.
+
+        It is negative on overcommitted nodes only, not where more is promised than will be idle.
+        """
         idle = self.idle if node_indexes is None else self.idle[:, node_indexes]
-        return np.minimum(idle, self.future_idle(node_indexes)) if self._pipelined_pods else idle
+        if not self._pipelined_pods:
+            return idle
+        return np.minimum(idle, np.maximum(self.future_idle(node_indexes), 0))
 
     def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
         """Return how many pods with *request* fit on each of *node_indexes* (default: all) now."""
