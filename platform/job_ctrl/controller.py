@@ -33,8 +33,9 @@ from .core_types import MetadataOnly, Pod, PriorityClass
 from .decide import decide
 from .defaults import DefaultedJob
 from .described_podgroups import DescribedPodGroups, SchedulerSilentError, WithoutPodGroup
-from .effects import Reason, SetStatus
-from .executor import Executor, ExecutorDeps, SyncContext
+from .effects import Reason
+from .execution import ExecutorDeps, SyncContext
+from .executor import Executor
 from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
 from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
@@ -250,7 +251,8 @@ class JobController:
                 self._pod_deleted(_owner_key(old.metadata), before)  # deleted or orphaned
         if new is None or pod is None:
             return
-        first = self._expectations.observe(key, pod.name) == pod.uid
+        # The uid is empty as long as the response to the creation has not been received.
+        first = self._expectations.observe(key, pod.name) in ("", pod.uid)
         info = self._job_info(key)
         tracker = info.pod_tracker
         if info.desired_state is not None:
@@ -325,6 +327,8 @@ class JobController:
         written = info.last_written_podgroup
         if old is not None and new is not None and not podgroups.differ(old, new):
             return
+        if new is not None and info.creating_podgroup and podgroups.is_waiting(new):
+            return  # the response follows
         if new is None or written is None or written.metadata != new.metadata:
             self._workqueue.add(key)  # not the echo of this controller's own write
 
@@ -385,7 +389,7 @@ class JobController:
                 if context.requeue_after is not None:  # must not wait for the retry
                     self._workqueue.add_after(key, context.requeue_after)
                 raise
-            if not any(isinstance(effect, SetStatus) for effect in effects):
+            if not context.status_delayed:
                 info.counts_stale_since = None
             if not context.requeue:
                 if info.last_written_podgroup is not None or key in self._expectations:

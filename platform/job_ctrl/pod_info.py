@@ -50,6 +50,12 @@ class PodInfo:
     event_time: str | None = field(default=None, compare=False)
     """Time of the last change that policies react to, from the pod's status."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has happened to the pod since its creation."""
+        is_pending = self.phase is PodPhase.PENDING and not self.terminating
+        return is_pending and not (self.restarts or self.unschedulable)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleEvent:

@@ -85,11 +85,15 @@ class PodTracker:
     def update(self, pod: PodInfo, *, now: float = 0.0, first_observed: bool = False) -> bool:
         """Add or update a pod; return whether anything relevant has changed.
 
-        *first_observed*: the pod was added with :meth:`add_created`, and the informer reports it
-        for the first time. For a job without policies that is no change.
+        *first_observed*: this controller creates the pod, and the informer reports it for the first
+        time. If it is as it was added with :meth:`add_created`, or the response is yet to come and
+        it has not started, that is no change for a job without policies.
         """
         self._resolve_unconfirmed_deletion(pod, now)
         old = self._pods.get(pod.uid)
+        if old is None and first_observed and not self._has_policies and pod.is_new:
+            self._store(pod)
+            return False
         if old == pod and not (first_observed and self._has_policies):
             self._pods[pod.uid] = self._pods_by_state[self._state(pod)][pod.uid] = pod
             return False
@@ -281,6 +285,11 @@ class PodTracker:
     def has_version(self, version: int) -> bool:
         """Whether there is an active or finished pod of *version*."""
         return any(key[1] == version for key in self._counts)
+
+    @property
+    def all_pending(self) -> bool:
+        """Whether no pod has started, except those that are being deleted."""
+        return all(key[3] is PodPhase.PENDING for key in self._counts)
 
     @property
     def has_events(self) -> bool:
