@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ..model import names
 from ..model.job import JobEvent
-from ..model.pod import FINISHED, PodPhase, is_rejection
+from ..model.pod import PodPhase, is_rejection
 from .core_types import ContainerStatus, Pod
 
 
@@ -114,6 +114,9 @@ class PodCounts:
 
     def with_terminating(self, pods: Iterable[PodInfo]) -> "PodCounts":
         """Return the counts with *pods*, which are counted by phase, as terminating."""
+        pods = tuple(pods)
+        if not pods:
+            return self
         tasks = {task: dict(phases) for task, phases in self.tasks.items()}
         terminating = self.terminating
         for pod in pods:
@@ -130,7 +133,7 @@ class PodCounts:
     @property
     def finished(self) -> int:
         """Number of pods that succeeded or failed."""
-        return sum(self.in_phase(phase) for phase in FINISHED)
+        return self.in_phase(PodPhase.SUCCEEDED) + self.in_phase(PodPhase.FAILED)
 
     @property
     def unfinished(self) -> int:
