@@ -10,7 +10,6 @@ from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
 from batholith.job_ctrl.job_view import CommandRef, JobView
 
-
 _MEMORIZED = {"_known_counts"}
 """Attributes that only save a repeated computation."""
 
