@@ -92,8 +92,8 @@ class PodTracker:
         """Add or update a pod; return whether anything relevant has changed.
 
         *first_observed*: this controller creates the pod, and the informer reports it for the first
-        time. If it is as it was added with :meth:`add_created`, or the response is yet to come and
-        it has not started, that is no change for a job without policies.
+        time. If it is as it was added with :meth:`add_created`, or if it has not started and the
+        response is not received yet, that is no change for a job without policies.
         """
         self._resolve_unconfirmed_deletion(pod, now)
         old = self._pods.get(pod.uid)
