@@ -33,9 +33,11 @@ from .core_types import MetadataOnly, Pod, PriorityClass
 from .decide import decide
 from .defaults import DefaultedJob
 from .described_podgroups import DescribedPodGroups, SchedulerSilentError, WithoutPodGroup
-from .effects import Reason, SetStatus
-from .executor import Executor, ExecutorDeps, SyncContext
-from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
+from .desired_states import DesiredStates
+from .effects import Reason
+from .execution import ExecutorDeps, SyncContext
+from .executor import Executor
+from .job_info import UNOBSERVED_TIMEOUT, JobInfo, is_newer
 from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
 from .planned_creation import PlannedCreation
@@ -100,20 +102,19 @@ class JobController:
         self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
         self._metrics = settings.metrics or JobMetrics(settings.registry)
         self._change_rate = settings.change_rate or ChangeRate(self._clock)
-        self._plugins = plugins or Registry.load()
         self._job_infos: dict[str, JobInfo] = {}
         self._new_jobs: set[str] = set()  # keys of the jobs without a status
         # Commands of the initial list, which is not in the order of their creation.
         self._initial_commands: list[Command] | None = []
-        self._priority_classes_generation = 0
-        factory = informers or NewInformers(client)
-        self._create_informers(factory, podgroups)
-        self._planned = self._planned_creation(factory)
         self._described = DescribedPodGroups(
             enabled=settings.podgroups is PodGroupsOf.GANGS,
             scheduler_names=settings.scheduler_names,
             clock=self._clock,
         )
+        self._desired = DesiredStates(plugins or Registry.load(), self._described.scheduler_of)
+        factory = informers or NewInformers(client)
+        self._create_informers(factory, podgroups)
+        self._planned = self._planned_creation(factory)
         self._executor = Executor(
             ExecutorDeps(
                 client=client,
@@ -156,6 +157,7 @@ class JobController:
             options=InformerOptions(ordered=True),
         )
         self._priority_classes = factory.informer(names.PRIORITYCLASSES, PriorityClass)
+        self._desired.priority_classes = self._priority_classes
         plugin_objects = [
             factory.informer(
                 kind,
@@ -171,7 +173,7 @@ class JobController:
             KindSource(self._pods, self._on_pod),
             KindSource(self._podgroups, self._on_podgroup),
             KindSource(self._commands, self._on_command),
-            KindSource(self._priority_classes, self._on_priority_class),
+            KindSource(self._priority_classes, self._desired.on_priority_class),
             *(KindSource(informer, self._on_plugin_object) for informer in plugin_objects),
         ]
 
@@ -250,7 +252,8 @@ class JobController:
                 self._pod_deleted(_owner_key(old.metadata), before)  # deleted or orphaned
         if new is None or pod is None:
             return
-        first = self._expectations.observe(key, pod.name) == pod.uid
+        # The uid is empty as long as the response to the creation has not been received.
+        first = self._expectations.observe(key, pod.name) in ("", pod.uid)
         info = self._job_info(key)
         tracker = info.pod_tracker
         if info.desired_state is not None:
@@ -325,6 +328,8 @@ class JobController:
         written = info.last_written_podgroup
         if old is not None and new is not None and not podgroups.differ(old, new):
             return
+        if new is not None and info.creating_podgroup and podgroups.is_waiting(new):
+            return  # the response follows
         if new is None or written is None or written.metadata != new.metadata:
             self._workqueue.add(key)  # not the echo of this controller's own write
 
@@ -362,9 +367,6 @@ class JobController:
         )
         self._workqueue.add_item(f"{new.metadata.namespace}/{new.target.name}", command)
 
-    def _on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
-        self._priority_classes_generation += 1  # the next sync of each job recomputes its PodGroup
-
     # Reconcile.
 
     async def _reconcile(self, key: str) -> float | None:
@@ -385,7 +387,7 @@ class JobController:
                 if context.requeue_after is not None:  # must not wait for the retry
                     self._workqueue.add_after(key, context.requeue_after)
                 raise
-            if not any(isinstance(effect, SetStatus) for effect in effects):
+            if not context.status_delayed:
                 info.counts_stale_since = None
             if not context.requeue:
                 if info.last_written_podgroup is not None or key in self._expectations:
@@ -413,7 +415,7 @@ class JobController:
             restore(job, info.pod_tracker, now=self._clock.monotonic())
         if key in self._expectations:
             self._remove_unobserved(key, info.pod_tracker)
-        desired_state = self._desired_state(job, info)
+        desired_state = self._desired.of(job, info.desired_state)
         if desired_state is not info.desired_state:
             info.desired_state = desired_state
             # Known errors may concern the previous spec.
@@ -506,37 +508,14 @@ class JobController:
             return observed
         return written
 
-    def _desired_state(self, job: Job, job_info: JobInfo) -> DesiredState:
-        """Return what follows from the job's spec; recompute it only if the spec has changed."""
-        meta, generation = job.metadata, self._priority_classes_generation
-        spec_key = (meta.uid, meta.generation or meta.resource_version)
-        known = job_info.desired_state
-        if known is not None and (known.spec_key, known.priority_classes_generation) == (
-            spec_key,
-            generation,
-        ):
-            return known
-        values = {one.metadata.name: one.value for one in self._priority_classes}
-        podgroup_spec = podgroups.desired_spec(job, priorities=values)
-        return DesiredState(
-            spec_key=spec_key,
-            priority_classes_generation=generation,
-            podgroup_spec=podgroup_spec,
-            plugins=self._plugins.for_job(job),
-            scheduler=self._described.scheduler_of(job, podgroup_spec),
-        )
-
     def _next_command(self, key: str) -> CommandRef | None:
         """Return the oldest Command for the job; drop items whose Command was deleted."""
-        namespace = key.partition("/")[0]
-        while True:
-            command = self._workqueue.peek_item(key)
-            if not isinstance(command, CommandRef):
-                return None
-            observed = self._commands.get(f"{namespace}/{command.name}")
+        while isinstance(command := self._workqueue.peek_item(key), CommandRef):
+            observed = self._commands.get(f"{key.partition('/')[0]}/{command.name}")
             if observed is not None and observed.metadata.uid == command.uid:
                 return command
             self._workqueue.pop_item(key)
+        return None
 
     async def _job_not_found(self, key: str, command: CommandRef | None) -> None:
         """Requeue if the informer is behind; else delete the Command, and the job's state."""

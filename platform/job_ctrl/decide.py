@@ -6,7 +6,6 @@ effects is significant: a phase is written before anything is deleted, and a Com
 after it was executed.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from functools import partial
 
@@ -74,7 +73,7 @@ def _start(view: JobView, command: CommandRef | None) -> list[Effect]:
     if initial.controlled_resources or view.job.spec.suspend:
         return [SetStatus(initial, immediate=True), *warnings]
     initialized = msgspec.structs.replace(view.job, status=initial)
-    steps = _step(dataclasses.replace(view, job=initialized), None)
+    steps = _step(msgspec.structs.replace(view, job=initialized), None)
     if not any(isinstance(step, SetStatus) for step in steps):
         # First, because an error in the rest ends this sync, maybe again and again.
         steps.insert(0, SetStatus(initial, immediate=False))

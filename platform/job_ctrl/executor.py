@@ -7,12 +7,11 @@ next decision does not depend on the informers.
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from ..kube.client.client import Client, WriteLimit
+from ..kube.client.client import WriteLimit
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -26,15 +25,12 @@ from ..kube.errors import (
     was_rejected,
 )
 from ..machinery.batches import InitialBatches, run_concurrently, slow_start
-from ..machinery.change_rate import ChangeRate
-from ..machinery.clock import Clock
-from ..machinery.controller import RequeueError, ShardedQueue, requeue_on_conflict
-from ..machinery.event_recorder import Recorder, object_reference
-from ..machinery.expectations import Expectations
+from ..machinery.controller import RequeueError, requeue_on_conflict
+from ..machinery.event_recorder import object_reference
 from ..machinery.priority_semaphore import PrioritySemaphore
 from ..machinery.status_writer import merge_patch
 from ..model import names
-from ..model.job import Job, TaskSpec
+from ..model.job import Job, JobPhase, TaskSpec
 from ..model.meta import ObjectMeta, preconditions
 from ..model.placement import REQUEST_SECONDS
 from ..model.podgroup import PodGroup
@@ -42,16 +38,14 @@ from . import effects as fx
 from . import podgroups, pods
 from .core_types import Pod
 from .defaults import DefaultedJob
-from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo
+from .execution import ExecutorDeps, SyncContext
+from .job_info import UNOBSERVED_TIMEOUT, JobInfo
 from .job_view import CommandRef
-from .metrics import JobMetrics
 from .placement import Unplaced
-from .planned_creation import PlannedCreation
 from .plugin_objects import PluginObjects
 from .plugins.errors import PluginError
 from .pod_info import PodInfo, parse_pod
 from .pvcs import VolumeClaimNotFoundError, VolumeClaims
-from .settings import JobSettings
 
 log = logging.getLogger(__name__)
 
@@ -60,48 +54,6 @@ _PODS_PER_SECOND = 100.0
 _Member = tuple[TaskSpec, int]
 _PERSISTENT_ERRORS = (AlreadyExistsError, ForbiddenError, InvalidError)
 """Errors that persist until the job or its namespace changes."""
-
-
-@dataclass(slots=True, kw_only=True)
-class SyncContext:
-    """One sync of one job: its inputs and its result."""
-
-    key: str
-    job: Job
-    job_info: JobInfo
-    desired_state: DesiredState
-    command: CommandRef | None = None
-    requeue: bool = False
-    """Sync the job again at once, because something was written."""
-    requeue_after: float | None = None
-    """Seconds until the next sync, if no event precedes it."""
-
-    @property
-    def namespace(self) -> str:
-        """The job's namespace."""
-        return self.job.metadata.namespace
-
-    def request_requeue(self, seconds: float) -> None:
-        """Sync the job again after *seconds*; an earlier requested time wins."""
-        self.requeue_after = (
-            seconds if self.requeue_after is None else min(seconds, self.requeue_after)
-        )
-
-
-@dataclass(slots=True, kw_only=True)
-class ExecutorDeps:
-    """Dependencies of the executor."""
-
-    client: Client
-    clock: Clock
-    workqueue: ShardedQueue
-    expectations: Expectations
-    recorder: Recorder | None
-    metrics: JobMetrics
-    settings: JobSettings
-    change_rate: ChangeRate
-    planned: PlannedCreation
-    podgroup_of: Callable[[Job, JobInfo], PodGroup | None]
 
 
 class Executor:
@@ -215,13 +167,8 @@ class Executor:
 
     async def _set_status(self, context: SyncContext, effect: fx.SetStatus) -> None:
         job, info = context.job, context.job_info
-        if not effect.immediate:
-            if info.counts_stale_since is None:
-                info.counts_stale_since = self._deps.clock.monotonic()
-            remaining = self._remaining_delay(info.counts_stale_since)
-            if remaining > 0:
-                context.request_requeue(remaining)
-                return
+        if not effect.immediate and self._delay_status(context):
+            return
         info.counts_stale_since = None
         patch = merge_patch(msgspec.to_builtins(job.status), msgspec.to_builtins(effect.status))
         if not patch:
@@ -275,12 +222,20 @@ class Executor:
         job_info.last_errors.clear()  # the next phase collects its own errors
         log.info("job phase", extra={"job": key, "phase": phase, "from": before})
 
-    def _remaining_delay(self, stale_since: float) -> float:
-        """Return the seconds by which outdated counts, or a first status, may still be delayed."""
-        settings = self._deps.settings
-        return self._deps.change_rate.remaining_delay(
-            stale_since, min_delay=settings.status_delay, max_delay=settings.max_status_delay
+    def _delay_status(self, context: SyncContext) -> bool:
+        """Have outdated counts, or a first status, written later if that may still be delayed."""
+        info, settings = context.job_info, self._deps.settings
+        if info.counts_stale_since is None:
+            info.counts_stale_since = self._deps.clock.monotonic()
+        remaining = self._deps.change_rate.remaining_delay(
+            info.counts_stale_since,
+            min_delay=settings.status_delay,
+            max_delay=settings.max_status_delay,
         )
+        if remaining > 0:
+            context.request_requeue(remaining)
+            context.status_delayed = True
+        return remaining > 0
 
     async def _delete_job(self, context: SyncContext, effect: fx.DeleteJob) -> None:
         meta = context.job.metadata
@@ -301,19 +256,28 @@ class Executor:
         plugins, use = context.desired_state.plugins, context.job_info.plan_use
         members = self._deps.planned.description_of(context.job, plugins, use)
         body = podgroups.build(context.job, effect.spec, members=members)
+        info = context.job_info
+        info.creating_podgroup = True
         try:
             created = await self._client.create(
                 names.PODGROUPS, body, namespace=context.namespace, view=PodGroup
             )
+            is_waiting = podgroups.is_waiting(created)
+            is_waiting &= not podgroups.spec_patch(created.spec, effect.spec)
         except AlreadyExistsError:  # the name contains the job's uid, so it is this job's
+            is_waiting = False
             created = await self._client.get(
                 names.PODGROUPS, body.metadata.name, namespace=context.namespace, view=PodGroup
             )
         except ApiError as error:
             self._record_error(context, fx.Reason.PODGROUP_ERROR, error)
             raise
+        finally:
+            info.creating_podgroup = False
         log.info("podgroup created", extra={"job": context.key, "podgroup": created.metadata.key})
-        self._podgroup_written(context, created)
+        # A job that has no pods and no errors does not change until the scheduler acts.
+        is_idle = is_waiting and not len(info.pod_tracker) and not info.last_errors
+        self._podgroup_written(context, created, requeue=not is_idle)
 
     async def _update_podgroup(self, context: SyncContext, effect: fx.UpdatePodGroup) -> None:
         try:
@@ -332,11 +296,13 @@ class Executor:
             raise
         self._podgroup_written(context, changed)
 
-    def _podgroup_written(self, context: SyncContext, podgroup: PodGroup) -> None:
+    def _podgroup_written(
+        self, context: SyncContext, podgroup: PodGroup, *, requeue: bool = True
+    ) -> None:
         context.job_info.last_errors.pop(fx.Reason.PODGROUP_ERROR, None)
         context.job_info.last_written_podgroup = podgroup
         context.job_info.podgroup_written_at = self._deps.clock.monotonic()
-        context.requeue = True
+        context.requeue = context.requeue or requeue
 
     async def _delete_podgroup(self, context: SyncContext, effect: fx.DeletePodGroup) -> None:
         name = podgroups.name_of(context.job)
@@ -376,7 +342,8 @@ class Executor:
         outcome = await slow_start(desired, create, initial=initial)
         created = len(outcome.succeeded) - len(conflicts) - len(existing)
         self._initial_batches.update(context.namespace, created, failed=bool(outcome.failed))
-        context.requeue = context.requeue or bool(created or existing)
+        written = bool(created or existing)
+        context.requeue |= written and not self._only_counts_differ(context, effect, created)
         if created:
             log.info("pods created", extra={"job": context.key, "pods": created})
         for pod, failure in outcome.failed:
@@ -390,6 +357,24 @@ class Executor:
         if isinstance(error, ApiError):
             self._record_error(context, fx.Reason.FAILED_CREATE, error)
         raise error
+
+    def _only_counts_differ(
+        self, context: SyncContext, effect: fx.CreatePods, created: int
+    ) -> bool:
+        """Whether nothing but counts, which are written later, follows from *created* pods.
+
+        That is mostly so in phase Pending, until one of them starts.
+        """
+        job, tracker = context.job, context.job_info.pod_tracker
+        return (
+            job.status.state.phase in ("", JobPhase.PENDING)
+            and job.spec.min_available > 0
+            and created == sum(map(len, effect.indices.values()))
+            and not (effect.description or context.job_info.last_errors)
+            and tracker.all_pending
+            and not tracker.has_events
+            and self._delay_status(context)
+        )
 
     async def _create_pod(self, context: SyncContext, pod: _Member, description: str) -> None:
         expectations, name = self._deps.expectations, _pod_name(context, *pod)
@@ -542,12 +527,12 @@ class Executor:
         except ApiError as error:
             self._record_error(context, fx.Reason.PLUGIN_ERROR, error)
             raise
-        context.job_info.last_errors.pop(fx.Reason.PLUGIN_ERROR, None)
+        if context.job_info.last_errors.pop(fx.Reason.PLUGIN_ERROR, None):
+            context.requeue = True  # the status shows the error
         for warning in context.desired_state.plugins.warnings(context.job):
             self.record_event(context.job, fx.Reason.PLUGIN_ERROR, warning, warning=True)
         context.job_info.plugin_objects_synced_for = synced_for
         context.job_info.plugin_objects_deleted = False
-        context.requeue = True
 
     async def _delete_plugin_objects(
         self, context: SyncContext, effect: fx.DeletePluginObjects

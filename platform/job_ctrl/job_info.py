@@ -47,6 +47,8 @@ class JobInfo:
     """Phase before and after a status write that got no response."""
     last_written_podgroup: PodGroup | None = None
     """The PodGroup after the controller's last write, while the informer holds an older version."""
+    creating_podgroup: bool = False
+    """A request that creates the PodGroup is in flight."""
     podgroup_written_at: float = 0.0
     """Time of that write on the monotonic clock."""
     podgroup_needed: bool = False

@@ -1,9 +1,10 @@
 """The state of one job that a decision is based on. Read-only."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+
+import msgspec
 
 from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
@@ -15,11 +16,11 @@ from .pod_info import PodCounts, PodInfo, PodReader
 from .restarts import CommandRef, RestartTarget, target_from_status
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobView:
+class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One job and its objects, from the informers and from the controller's own last writes.
 
-    Properties that a decision reads often are computed once.
+    Properties that a decision reads often are computed once. A struct: it is created in a fraction
+    of the time of a dataclass, several times in each sync.
     """
 
     job: Job
@@ -42,7 +43,7 @@ class JobView:
     """An expired job is deleted once the recorder of the history has annotated it."""
     defer_first_status: bool = False
     """Many jobs are new: the phase Pending of this one is not written if it runs soon."""
-    last_errors: Mapping[Reason, str] = field(default_factory=dict)
+    last_errors: Mapping[Reason, str] = {}
     """Errors of the last attempts, by reason."""
 
     @cached_property

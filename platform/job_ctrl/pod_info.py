@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ..model import names
 from ..model.job import JobEvent
-from ..model.pod import FINISHED, PodPhase, is_rejection
+from ..model.pod import PodPhase, is_rejection
 from .core_types import ContainerStatus, Pod
 
 
@@ -49,6 +49,12 @@ class PodInfo:
     """``resourceVersion`` of the pod that this was parsed from."""
     event_time: str | None = field(default=None, compare=False)
     """Time of the last change that policies react to, from the pod's status."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has happened to the pod since its creation."""
+        is_pending = self.phase is PodPhase.PENDING and not self.terminating
+        return is_pending and not (self.restarts or self.unschedulable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,9 @@ class PodCounts:
 
     def with_terminating(self, pods: Iterable[PodInfo]) -> "PodCounts":
         """Return the counts with *pods*, which are counted by phase, as terminating."""
+        pods = tuple(pods)
+        if not pods:
+            return self
         tasks = {task: dict(phases) for task, phases in self.tasks.items()}
         terminating = self.terminating
         for pod in pods:
@@ -124,7 +133,7 @@ class PodCounts:
     @property
     def finished(self) -> int:
         """Number of pods that succeeded or failed."""
-        return sum(self.in_phase(phase) for phase in FINISHED)
+        return self.in_phase(PodPhase.SUCCEEDED) + self.in_phase(PodPhase.FAILED)
 
     @property
     def unfinished(self) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from ..model.job import Job, JobEvent
+from ..model.job import Job, JobEvent, JobSpec
 from ..model.pod import FINISHED, PodPhase
 from .deferred import DeferredItems
 from .pod_info import LifecycleEvent, PodCounts, PodInfo
@@ -48,6 +48,7 @@ class PodTracker:
 
     def __init__(self) -> None:
         self._job_uid = ""
+        self._spec: JobSpec | None = None
         self._has_policies = False
         self._replicas: dict[str, int] = {}
         self._pods: dict[str, PodInfo] = {}
@@ -62,6 +63,8 @@ class PodTracker:
         # to be replaced.
         self._rejections: dict[tuple[str, int], tuple[int, str, float]] = {}
         self._counts: Counter[tuple[PodState, int, str, PodPhase]] = Counter()
+        self._known_counts: dict[tuple[int, bool], PodCounts] = {}
+        """Results of :meth:`counts` since the last change."""
         self._ready: Counter[tuple[int, str]] = Counter()
         self._restarts: Counter[tuple[int, str]] = Counter()
         self._events: DeferredItems[tuple[str, JobEvent], LifecycleEvent] = DeferredItems()
@@ -70,6 +73,9 @@ class PodTracker:
 
     def set_job(self, job: Job) -> None:
         """Set uid, tasks and replicas. Visits all pods only if one of them has changed."""
+        if job.spec is self._spec and job.metadata.uid == self._job_uid:
+            return
+        self._spec = job.spec
         self._has_policies = any((job.spec.policies, *(task.policies for task in job.spec.tasks)))
         replicas = {task.name: task.replicas for task in job.spec.tasks}
         if (job.metadata.uid, replicas) == (self._job_uid, self._replicas):
@@ -85,11 +91,15 @@ class PodTracker:
     def update(self, pod: PodInfo, *, now: float = 0.0, first_observed: bool = False) -> bool:
         """Add or update a pod; return whether anything relevant has changed.
 
-        *first_observed*: the pod was added with :meth:`add_created`, and the informer reports it
-        for the first time. For a job without policies that is no change.
+        *first_observed*: this controller creates the pod, and the informer reports it for the first
+        time. If it is as it was added with :meth:`add_created`, or if it has not started and the
+        response is not received yet, that is no change for a job without policies.
         """
         self._resolve_unconfirmed_deletion(pod, now)
         old = self._pods.get(pod.uid)
+        if old is None and first_observed and not self._has_policies and pod.is_new:
+            self._store(pod)
+            return False
         if old == pod and not (first_observed and self._has_policies):
             self._pods[pod.uid] = self._pods_by_state[self._state(pod)][pod.uid] = pod
             return False
@@ -205,6 +215,13 @@ class PodTracker:
 
         All other pods will be deleted, so they count as terminating.
         """
+        known = self._known_counts.get((version, keep_finished))
+        if known is None:
+            known = self._count(version, keep_finished=keep_finished)
+            self._known_counts[version, keep_finished] = known
+        return known
+
+    def _count(self, version: int, *, keep_finished: bool) -> PodCounts:
         tasks: defaultdict[str, dict[str, int]] = defaultdict(dict)
         terminating = len(self._pods_by_state[PodState.TERMINATING]) + len(
             self._pods_by_state[PodState.EXCESS]
@@ -283,6 +300,11 @@ class PodTracker:
         return any(key[1] == version for key in self._counts)
 
     @property
+    def all_pending(self) -> bool:
+        """Whether no pod has started, except those that are being deleted."""
+        return all(key[3] is PodPhase.PENDING for key in self._counts)
+
+    @property
     def has_events(self) -> bool:
         """Whether there are unhandled events."""
         return bool(self._events)
@@ -345,6 +367,7 @@ class PodTracker:
 
     def _add_pod(self, pod: PodInfo) -> None:
         state = self._state(pod)
+        self._known_counts.clear()
         self._pods_by_state[state][pod.uid] = pod
         self._uid_by_index[pod.task, pod.index] = pod.uid
         self._missing_indices.get(pod.task, set()).discard(pod.index)
@@ -355,6 +378,7 @@ class PodTracker:
 
     def _remove_pod(self, pod: PodInfo) -> None:
         state = self._state(pod)
+        self._known_counts.clear()
         del self._pods_by_state[state][pod.uid]
         self._uid_by_index.pop((pod.task, pod.index), None)
         if pod.index < self._replicas.get(pod.task, 0):

@@ -106,6 +106,12 @@ def spec_patch(current: PodGroupSpec, desired: PodGroupSpec) -> dict[str, object
     return patch
 
 
+def is_waiting(podgroup: PodGroup) -> bool:
+    """Whether the scheduler has not admitted a PodGroup, nor reported why it does not."""
+    status = podgroup.status
+    return status.phase in ("", PodGroupPhase.PENDING) and not status.conditions
+
+
 def unschedulable_condition(podgroup: PodGroup) -> PodGroupCondition | None:
     """Return the newest true condition, unless it is Scheduled."""
     true = [condition for condition in podgroup.status.conditions if condition.status == "True"]

@@ -91,10 +91,8 @@ def can_never_fire(job: Job, task: TaskSpec) -> bool:
 
 def unreachable_events(job: Job) -> Iterator[str]:
     """Yield the events that policies name and that never occur."""
-    tasks = (policy for task in job.spec.tasks for policy in task.policies)
-    events = {
-        event for each in (*tasks, *job.spec.policies) for event in (each.event, *each.events)
-    }
+    given = [*job.spec.policies, *(one for task in job.spec.tasks for one in task.policies)]
+    events = {event for each in given for event in (each.event, *each.events)}
     yield from sorted(events & {JobEvent.JOB_UPDATED})
 
 

@@ -4,7 +4,6 @@ A condition is added when the job enters a phase; the counts follow the pods. In
 finished pods remain counted after their deletion.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -95,7 +94,7 @@ def apply_transition(
         ),
     )
     status = _enter_phase(status, state, view.now)
-    entered = dataclasses.replace(view, job=msgspec.structs.replace(view.job, status=status))
+    entered = msgspec.structs.replace(view, job=msgspec.structs.replace(view.job, status=status))
     return _with_counts(entered, entered.pod_counts.with_terminating(entered.pods_to_restart()))
 
 
@@ -136,6 +135,10 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
     tasks = {task.name: dict(pods.tasks.get(task.name, {})) for task in job.spec.tasks}
     if view.phase in FINAL_PHASES:
         _keep_finished(tasks, job.status)
+    total: dict[str, int] = dict.fromkeys(PodPhase, 0)
+    for phases in tasks.values():
+        for phase, number in phases.items():
+            total[phase] += number
     syncing = RULES[view.phase].sync_mode is SyncMode.SYNC
     # Marked before the plugins' objects are created, so that a new leader deletes them.
     marks = _plugin_keys(job) | ({} if view.pvcs_stale else _pvc_keys(job)) if syncing else {}
@@ -144,11 +147,11 @@ def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
         state=_with_blocking_reason(job.status.state, blocking_reason(view))
         if syncing
         else job.status.state,
-        pending=_sum(tasks, PodPhase.PENDING),
-        running=_sum(tasks, PodPhase.RUNNING),
-        succeeded=_sum(tasks, PodPhase.SUCCEEDED),
-        failed=_sum(tasks, PodPhase.FAILED),
-        unknown=_sum(tasks, PodPhase.UNKNOWN),
+        pending=total[PodPhase.PENDING],
+        running=total[PodPhase.RUNNING],
+        succeeded=total[PodPhase.SUCCEEDED],
+        failed=total[PodPhase.FAILED],
+        unknown=total[PodPhase.UNKNOWN],
         terminating=pods.terminating,
         task_status_count={
             task: TaskState(phase={str(phase): phases[phase] for phase in sorted(phases)})
@@ -224,10 +227,6 @@ def _keep_finished(tasks: dict[str, dict[str, int]], status: JobStatus) -> None:
         for phase in FINISHED & state.phase.keys():
             phases = tasks.setdefault(task, {})
             phases[phase] = max(phases.get(phase, 0), state.phase[phase])
-
-
-def _sum(tasks: Mapping[str, Mapping[str, int]], phase: PodPhase) -> int:
-    return sum(phases.get(phase, 0) for phases in tasks.values())
 
 
 def _duration(job: Job) -> str | None:

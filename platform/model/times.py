@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,](\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -12,6 +13,7 @@ class TimeError(ValueError):
     """The text is not an RFC 3339 timestamp."""
 
 
+@lru_cache(maxsize=1024)  # a burst has few distinct seconds
 def parse(text: str) -> datetime:
     """Parse a timestamp to UTC, truncated to microseconds.
 
@@ -42,6 +44,8 @@ def format_micros(timestamp: datetime) -> str:
 
 
 def _utc(timestamp: datetime) -> datetime:
+    if timestamp.tzinfo is UTC:
+        return timestamp.replace(tzinfo=None)
     if timestamp.tzinfo is None:
         raise ValueError("timestamp has no timezone")
     return timestamp.astimezone(UTC).replace(tzinfo=None)

@@ -141,6 +141,17 @@ async def test_a_job_is_in_the_status_though_the_write_failed_at_first(world: Ha
     assert world.api.created(JOBS) == 1
 
 
+async def test_jobs_are_watched_from_the_first_cronjob_on(world: Harness) -> None:
+    async with running(world.controller()):
+        assert (len(world.api.watches(CRONJOBS)), world.api.watches(JOBS)) == (1, [])
+        await world.create(concurrencyPolicy="Forbid")
+        first = await world.next_minute()
+        await wait_for(lambda: world.active == [first])
+        world.finish(first)
+        await wait_for(lambda: world.active == [])
+        assert len(world.api.watches(JOBS)) == 1
+
+
 async def test_a_job_of_someone_else_with_the_name_is_left_alone(world: Harness) -> None:
     """Volcano looks for it in no namespace, does not find it, and retries."""
     await world.create()

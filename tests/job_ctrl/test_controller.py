@@ -13,6 +13,9 @@ from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
 from batholith.job_ctrl.controller import JobController
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.effects import Effect
+from batholith.job_ctrl.job_view import CommandRef, JobView
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.client import Client
@@ -31,6 +34,7 @@ from batholith.model.names import (
     SERVICES,
     Resource,
 )
+from batholith.model.pod import PodPhase
 from batholith.testing import RecordedRequest, RequestMatcher
 from batholith.testing.apiserver import phase_of
 from batholith.testing.faults import MESSAGE
@@ -249,6 +253,48 @@ async def test_in_a_burst_a_job_becomes_pending_despite_errors(harness: Controll
         harness.submit()
         await harness.wait_phase("Pending")
         assert not harness.objects_by_name(PODGROUPS)
+
+
+async def test_what_is_observed_before_the_response_to_its_creation_counts(
+    harness: ControllerHarness,
+) -> None:
+    """Nothing reports it again: the admission of the PodGroup, and that the pods run."""
+    held = harness.api.faults.hold_response(RequestMatcher("create", PODGROUPS))
+    harness.submit(task("t", 2))
+    async with harness.controller():
+        await harness.wait_until(lambda: "j-uid-j" in harness.objects_by_name(PODGROUPS))
+        harness.admit()
+        held.release()
+        held = harness.api.faults.hold_response(RequestMatcher("create", PODS, count=None))
+        await harness.wait_until(lambda: harness.objects_by_name(PODS))
+        harness.report_pods("Running")
+        held.release()
+        await harness.wait_pods(2)
+        harness.report_pods("Running")
+        await harness.wait_phase("Running")
+
+
+async def test_no_decision_only_confirms_that_objects_were_created(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a pod runs, there is one for the phase, one for the PodGroup and one for the pods."""
+    decided: list[tuple[str, str | None]] = []
+
+    def recorded(view: JobView, command: CommandRef | None) -> list[Effect]:
+        if not view.pod_counts.in_phase(PodPhase.RUNNING):
+            admitted = view.podgroup.status.phase if view.podgroup is not None else None
+            decided.append((view.job.status.state.phase, admitted))
+        return decide(view, command)
+
+    monkeypatch.setattr("batholith.job_ctrl.controller.decide", recorded)
+    harness.submit(task("t", 2))
+    async with harness.controller(clock=FakeClock()):
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        harness.admit()
+        await harness.wait_pods(2)
+        harness.report_pods("Running")
+        await harness.wait_phase("Running")
+    assert decided == [("", None), ("Pending", None), ("Pending", "Inqueue")]
 
 
 @pytest.mark.parametrize("spec", [{"plugins": {"svc": []}}, {"volumes": [{"mountPath": "/v"}]}])

@@ -803,5 +803,5 @@ def test_decisions_depend_on_the_decisive_parts_of_the_podgroup(
     assert view.podgroup is not None
     groups = [msgspec.structs.replace(view.podgroup, status=each) for each in (before, after)]
     if podgroups.decisive_parts(groups[0]) == podgroups.decisive_parts(groups[1]):
-        one, other = (list(decide(dataclasses.replace(view, podgroup=each))) for each in groups)
+        one, other = (list(decide(msgspec.structs.replace(view, podgroup=each))) for each in groups)
         assert one == other

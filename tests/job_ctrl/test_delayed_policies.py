@@ -4,6 +4,7 @@ import dataclasses
 from itertools import count
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.jobs import job, job_view, pod_info, task
@@ -113,7 +114,7 @@ class PolicyModel:
 
     def view(self) -> JobView:
         seen = job_view(self.job, podgroup="Running")
-        return dataclasses.replace(seen, pod_tracker=self.pod_tracker, monotonic_now=self.now)
+        return msgspec.structs.replace(seen, pod_tracker=self.pod_tracker, monotonic_now=self.now)
 
     def evaluate_policies(self) -> list[Effect]:
         """Evaluate the policies, and apply the effects on lifecycle events."""

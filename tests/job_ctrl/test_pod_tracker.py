@@ -183,6 +183,21 @@ def test_first_observation_of_a_created_pod_is_no_change_without_policies() -> N
     assert tracker.update(pod_info(phase=PodPhase.RUNNING))
 
 
+def test_a_new_pod_observed_before_the_response_is_no_change_without_policies() -> None:
+    tracker = PodTracker()
+    tracker.set_job(job(task("t", 2)))
+    assert not tracker.update(pod_info(phase=PodPhase.PENDING), first_observed=True)
+    assert (events_of(tracker), tracker.has_index("t", 0)) == ([], True)
+    assert tracker.update(pod_info(phase=PodPhase.RUNNING))
+
+
+def test_a_pod_that_has_started_before_the_response_is_a_change() -> None:
+    tracker = PodTracker()
+    tracker.set_job(job(task("t", 2)))
+    assert tracker.update(pod_info(phase=PodPhase.RUNNING), first_observed=True)
+    assert not tracker.all_pending
+
+
 def pod(**changes: object) -> Pod:
     meta = ObjectMeta(
         name="j-t-1",

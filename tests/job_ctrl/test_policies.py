@@ -1,8 +1,8 @@
 """Matching of events with policies."""
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 from support.jobs import job, job_view, pod_info, task
 
@@ -96,7 +96,7 @@ def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) 
     tracker.add_event(LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0))
 
     def moves(now: float) -> bool:
-        return bool(_apply_policies(dataclasses.replace(seen, monotonic_now=now))[1])
+        return bool(_apply_policies(msgspec.structs.replace(seen, monotonic_now=now))[1])
 
     assert not moves(100.0 + due - 0.1) and moves(100.0 + due)
     tracker.clear_event(E.JOB_UNKNOWN)

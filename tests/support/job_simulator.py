@@ -89,7 +89,7 @@ class JobSimulator:
             podgroup=None,
             plugin_objects_stale=self._plugin_objects_stale,
         )
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             seen,
             pod_tracker=self.pod_tracker,
             podgroup=self.podgroup,

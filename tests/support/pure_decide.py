@@ -10,9 +10,14 @@ from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import Effect
 from batholith.job_ctrl.job_view import CommandRef, JobView
 
+_MEMORIZED = {"_known_counts"}
+"""Attributes that only save a repeated computation."""
+
 
 def state_of(value: Any) -> Any:
     """Return a deep copy of *value* as built-in types, private attributes included."""
+    if isinstance(value, JobView):  # without what it has computed
+        return [state_of(getattr(value, name)) for name in value.__struct_fields__]
     if isinstance(value, msgspec.Struct):
         return type(value).__name__, msgspec.json.encode(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -26,7 +31,8 @@ def state_of(value: Any) -> Any:
         return type(value).__name__, sorted(map(repr, value))
     if isinstance(value, Enum) or not hasattr(value, "__dict__"):
         return repr(value)  # immutable, or a counter, whose repr is its state
-    return type(value).__name__, state_of(vars(value))
+    kept = {name: each for name, each in vars(value).items() if name not in _MEMORIZED}
+    return type(value).__name__, state_of(kept)
 
 
 def pure_decide(view: JobView, command: CommandRef | None = None) -> list[Effect]:

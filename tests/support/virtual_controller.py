@@ -125,6 +125,7 @@ class ControllerWorld(Generic[C]):
             self._controller_task.cancel()
             await self._wait_stopped()
         self.controller = self._controller_task = self._client = None
+        self._max_watches = 0  # another process may need fewer
 
     async def _wait_stopped(self) -> None:
         assert self._controller_task is not None and self._client is not None

@@ -9,7 +9,7 @@ written may be started again.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Generic
@@ -74,6 +74,32 @@ class CronJobSettings:
     """Metrics of the work queue, if any."""
 
 
+class _JobSource(KindSource[J]):
+    """The Jobs, watched from the first CronJob on: most clusters have none, and many Jobs."""
+
+    def __init__(
+        self, client: Client, informer: Informer[J], handler: Callable[[J | None, J | None], None]
+    ) -> None:
+        super().__init__(informer, handler)
+        self._wanted = asyncio.Event()
+        # Until it runs, readiness does not depend on it.
+        client.metrics.unregister_informer(informer)
+
+    def want(self, old: CronJob | None, new: CronJob | None) -> None:
+        """Watch the Jobs, since there is a CronJob."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Run the informer, once it is wanted, until cancelled."""
+        await self._wanted.wait()
+        await super().run()
+
+    async def wait_synced(self) -> None:
+        """Wait until the Jobs are in the store, if they are wanted."""
+        if self._wanted.is_set():
+            await super().wait_synced()
+
+
 class CronJobController(Generic[J]):
     """Controller of the CronJobs of *kind*; see :meth:`run`."""
 
@@ -104,6 +130,8 @@ class CronJobController(Generic[J]):
         self._jobs = Informer(
             client, kind.jobs, kind.job_type, indexes={_CRONJOB_UID: self._cronjob_uid}
         )
+        self._job_source = _JobSource(client, self._jobs, self._on_job)
+        self._cronjobs.add_event_handler(self._job_source.want)
         # CronJobs as last written, until the informer has that version or a later one.
         self._last_written: dict[str, CronJob] = {}
         # When the schedule was changed: earlier times of the new one were not missed.
@@ -120,10 +148,7 @@ class CronJobController(Generic[J]):
 
         When cancelled, it finishes keys in processing and queued, and writes nothing after that.
         """
-        sources: list[Source] = [
-            KindSource(self._jobs, self._on_job),
-            KindSource(self._cronjobs, self._on_cronjob),
-        ]
+        sources: list[Source] = [KindSource(self._cronjobs, self._on_cronjob), self._job_source]
         await run_controller(sources, self._run_workers, ready=ready, elected=elected)
 
     async def _run_workers(self) -> None:
@@ -205,6 +230,7 @@ class CronJobController(Generic[J]):
     # Reconciling
 
     async def _reconcile(self, key: str) -> float | None:
+        await self._jobs.wait_synced()
         cronjob = self._latest(key)
         if cronjob is None:
             return None
