@@ -26,7 +26,7 @@ BOOKMARK_BEFORE_END = 2.0
 BURST_CHANGES = 3
 """Changes in one message of a watch from which on the next message is delayed."""
 
-DELAY_STEP, MAX_DELAY = 0.004, 0.04
+DELAY_STEP, MAX_DELAY = 0.002, 0.02
 """Seconds by which this delay grows with each such message, and its maximum: in a burst, fewer and
 longer messages cost less here and in each client. It is halved after others."""
 
