@@ -24,11 +24,13 @@ import uvloop
 
 from batholith.kube.client.client import Client
 from batholith.kube.informer.informer import Informer
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
-from batholith.model.names import JOBS, PODGROUPS, QUEUES
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from batholith.model.podgroup import PodGroup
 from bench import cluster_fill
-from bench.__main__ import WriteCounter, cluster, cpu_seconds
+from bench.__main__ import cluster, cpu_seconds
 from bench.components import COMPONENTS
 from bench.load import NAMESPACE, job, submit
 from bench.realkube import install_prerequisites, platform, submitter
@@ -69,6 +71,27 @@ class Target:
     client: Client
     cpu: Callable[[], Mapping[str, float]]
     """Returns the CPU seconds of each component so far."""
+
+
+class _Any(ApiStruct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class WriteCounter:
+    """Count the writes of each kind by watching it."""
+
+    def __init__(self, client: Client) -> None:
+        self.counts: Counter[str] = Counter()
+        kinds = (JOBS, PODGROUPS, QUEUES, EVENTS, PODS)
+        self.informers = [self._informer(client, kind) for kind in kinds]
+
+    def _informer(self, client: Client, kind: Resource) -> Informer[_Any]:
+        cache = Informer(client, kind, _Any)
+        cache.add_event_handler(lambda _old, _new: self._count(kind.kind))
+        return cache
+
+    def _count(self, kind: str) -> None:
+        self.counts[kind] += 1
 
 
 class PhaseTimes:

@@ -1,6 +1,7 @@
 """Validation of new Jobs; comments give the numbers of Volcano's rules."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -8,12 +9,12 @@ import msgspec
 from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader
 from ..model.field_errors import ErrorList, join_errors, quote
-from ..model.job import Job, TaskSpec, VolumeSpec
+from ..model.job import Job, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
-from ..model.queue import Queue, QueueState
+from ..model.queue import QueueState
 from . import policy_validation
-from .decoding import decode, nested_object
+from .decoding import nested_object
 from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings
@@ -23,6 +24,9 @@ from .task_validation import (
     partition_errors,
     topology_error,
 )
+
+MAX_CACHED_TEMPLATE = 16 * 1024
+"""Maximum bytes of a template whose errors are cached."""
 
 
 def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSettings) -> None:
@@ -84,20 +88,27 @@ def _task_errors(job: Job) -> Iterator[str]:
         pod = f"{name}-{task.name}-{max(task.replicas - 1, 0)}"  # The longest pod name.
         if error := validation.name_error(pod):  # C7
             yield f"create pod with name {pod} validate failed [{error}]"
-        yield from _template_errors(task, index)  # C8, C9
+        whole_cpus = task.topology_policy not in ("", "none")
+        template = bytes(task.template)
+        check = _template_errors if len(template) > MAX_CACHED_TEMPLATE else _cached_template_errors
+        yield from check(template, index, whole_cpus=whole_cpus)  # C8, C9
         yield from partition_errors(task, name)  # C10
 
 
-def _template_errors(task: TaskSpec, index: int) -> list[str]:
+def _template_errors(text: bytes, index: int, *, whole_cpus: bool) -> Sequence[str]:
+    """Return the errors of the template *text* of one task, which is JSON."""
     errors = ErrorList()
     path = f"spec.task[{index}].template"
-    raw = msgspec.json.decode(task.template)
-    template = decode_template(raw, path, errors)
+    template = decode_template(msgspec.json.decode(text), path, errors)
     if template is not None:
         validate_template(template, path, errors)
-        if not errors.errors and task.topology_policy not in ("", "none"):
-            return list(_whole_cpu_errors(template, index))
-    return errors.errors
+        if not errors.errors and whole_cpus:
+            return tuple(_whole_cpu_errors(template, index))
+    return tuple(errors.errors)
+
+
+_cached_template_errors = lru_cache(maxsize=128)(_template_errors)
+"""The same for a template of recent jobs: the jobs of a burst often have equal ones."""
 
 
 def _whole_cpu_errors(template: PodTemplate, task: int) -> Iterator[str]:
@@ -210,7 +221,7 @@ def queue_state_error(queue: Json, name: str) -> str:
 
     A new queue whose state is not written yet counts as open.
     """
-    state = decode(queue, Queue).status.state
+    state = nested_object(queue, "status").get("state") or ""
     if state in ("", QueueState.OPEN):
         return ""
     return f"queue `{name}` status is `{state}`"

@@ -11,6 +11,8 @@ from ..model.job import POLICY_EVENTS, JobEvent, LifecyclePolicy
 
 def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     """Return the first error of the policies at *path*, or ``""``."""
+    if not policies:
+        return ""
     error = next(filter(None, (_policy_error(each, path) for each in policies)), "")
     error = error or _conflict_error(policies, path)
     if not error:

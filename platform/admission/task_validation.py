@@ -19,6 +19,8 @@ def dependency_error(tasks: Sequence[TaskSpec]) -> str:
             if dependencies.count(name) > 1:
                 return f"{NO_DAG}: task {task.name} has duplicate dependency {name}"
     graph = {task.name: task.depends_on.name for task in tasks if task.depends_on}
+    if not graph:
+        return ""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as cycle:

@@ -1,5 +1,6 @@
 """Convert jobs and pods, as the API server delivers them, to what is recorded. Pure."""
 
+import functools
 import logging
 from collections.abc import Iterator, Mapping
 
@@ -235,6 +236,7 @@ def _requests(pod: RecordedPod) -> str:
     ).decode()
 
 
+@functools.lru_cache(maxsize=4096)  # jobs and pods of a burst have the same times
 def _micros(text: str | None) -> int | None:
     if not text:
         return None

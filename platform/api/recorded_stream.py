@@ -29,7 +29,6 @@ from ..kube.errors import (
 from ..kube.informer.failure_log import FailureLog
 from ..kube.timing import Backoff, Timing
 from ..machinery.clock import Clock
-from ..model.meta import ObjectMeta
 from ..model.names import Resource
 from ..store.database import PERMANENT_ERRORS, StoreUnavailableError
 from ..store.recording import Batch, OutOfStepError, Position, Recording
@@ -38,10 +37,15 @@ from .recorder_metrics import RecorderMetrics
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH = 200
+MAX_BATCH = 500
 """Changes per transaction; fewer after one that took too long."""
 BATCH_INTERVAL = 0.2
 """Seconds after a transaction during which changes are collected for the next one."""
+BUSY_BATCH, BUSY_INTERVAL = 20, 1.0
+"""Changes at once from which on they are collected for longer: many of a burst are of the same job,
+which is then written once."""
+BUFFER_SIZE = 4 * 2**20
+"""Bytes that are collected at most; then the server has to wait."""
 POSITION_INTERVAL = 10.0
 """Seconds after which the position is stored although nothing was recorded."""
 PAGE_SIZE = 500
@@ -59,8 +63,16 @@ _TOO_LARGE = "Too large resource version"
 """Error of a server that was restored from a backup, and does not have the position yet."""
 
 
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+
+
 class _Object(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: _Meta = _Meta()
+
+
+_decode_object = msgspec.json.Decoder(_Object).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +182,7 @@ class RecordedStream:
             timeoutSeconds=WATCH_SECONDS,
             resourceVersion=self._position.version,
         )
-        async with self._client.watch_lines(path) as batches:
+        async with self._client.watch_lines(path, buffer_limit=BUFFER_SIZE) as batches:
             self._note_delay(self._position)
             if self._failures.is_failing:
                 seconds = round(self._failures.recovered(), 1)
@@ -179,8 +191,9 @@ class RecordedStream:
                     extra={"resource": self._recorded.name, "seconds": seconds},
                 )
             async for lines in batches:
-                if await self.write(lines):
-                    await self._clock.sleep(BATCH_INTERVAL)
+                if recorded := await self.write(lines):
+                    busy = recorded >= BUSY_BATCH
+                    await self._clock.sleep(BUSY_INTERVAL if busy else BATCH_INTERVAL)
 
     def _note_delay(self, position: Position) -> None:
         """Treat the first changes after an interruption as delivered late."""
@@ -188,8 +201,8 @@ class RecordedStream:
         if age > LATE_AFTER:
             self._late_until = self._clock.monotonic() + LATE_PERIOD
 
-    async def write(self, lines: Sequence[bytes]) -> bool:
-        """Write the changes of *lines*; return whether there was anything to record.
+    async def write(self, lines: Sequence[bytes]) -> int:
+        """Write the changes of *lines*; return how many of them are recorded.
 
         Raises:
             ApiError: the server has ended the watch; the changes before that are written.
@@ -205,14 +218,14 @@ class RecordedStream:
                 break
             if change is not None:
                 changes.append(change)
-        has_records = any(change.record is not None for change in changes)
+        recorded = sum(change.record is not None for change in changes)
         is_due = self._clock.monotonic() - self._written_at >= POSITION_INTERVAL
         # Changes of objects that are not recorded may be read again after a restart.
-        if changes and (has_records or is_due):
+        if changes and (recorded or is_due):
             await self._write_changes(changes)
         if end is not None:
             raise end
-        return has_records
+        return recorded
 
     async def _write_changes(self, changes: Sequence[_Change]) -> None:
         observed_at = to_micros(self._clock.now())
@@ -258,7 +271,7 @@ class RecordedStream:
         return self._change(event)
 
     def _change(self, event: WatchEvent[msgspec.Raw]) -> _Change:
-        version = msgspec.json.decode(event.object, type=_Object).metadata.resource_version
+        version = _decode_object(event.object).metadata.resource_version
         return _Change(version, self._convert(event.object, event.type == "DELETED"))
 
     def _convert(self, raw: msgspec.Raw, deleted: bool) -> Record | None:
@@ -285,7 +298,7 @@ class RecordedStream:
             version = version or page.resource_version
             records = []
             for raw in page.items:
-                listed.add(msgspec.json.decode(raw, type=_Object).metadata.uid)
+                listed.add(_decode_object(raw).metadata.uid)
                 record = self._convert(raw, False)
                 if record is not None:
                     records.append(record)

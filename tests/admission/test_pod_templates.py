@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from support.admission import admit, container, denial, job, task
 
+from batholith.admission.job_validation import MAX_CACHED_TEMPLATE
+
 Json = dict[str, Any]
 
 C0 = "spec.task[0].template.spec.containers[0]"
@@ -215,3 +217,23 @@ def test_labels_of_the_template_are_validated() -> None:
     text = denial(job(broken))
     assert 'spec.task[0].template.labels: Invalid value: "-"' in text
     assert 'spec.task[0].template.annotations: Invalid value: "b c"' in text
+
+
+@pytest.mark.parametrize("padding", [0, 2 * MAX_CACHED_TEMPLATE])
+def test_each_task_with_an_equal_invalid_template_is_named_whether_it_is_cached_or_not(
+    padding: int,
+) -> None:
+    """By each job: the errors of templates that are small enough are cached."""
+    pod = with_container(imagePullPolicy="Often", args=["x" * padding])
+    for _ in range(2):
+        text = denial(job(task("a", pod=pod), task("b", pod=pod)))
+        for index in range(2):
+            where = f"spec.task[{index}].template.spec.containers[0].imagePullPolicy"
+            assert f'{where}: Unsupported value: "Often"' in text
+
+
+def test_a_topology_policy_denies_a_template_that_another_task_may_have() -> None:
+    pod = with_container(resources={"requests": {"cpu": "500m"}})
+    admit(job(task(pod=pod)))
+    text = denial(job(task(pod=pod, topologyPolicy="best-effort")))
+    assert "the cpu request isn't an integer in spec.task[0] container[0]" in text

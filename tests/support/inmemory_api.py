@@ -264,7 +264,7 @@ class InMemoryClient(Client):
 
     @asynccontextmanager
     async def watch_lines(
-        self, path: str, *, idle_timeout: float = 0.0
+        self, path: str, *, idle_timeout: float = 0.0, buffer_limit: int = 0
     ) -> AsyncIterator[AsyncIterator[Lines]]:
         """Open the watch at *path*."""
         async with self._api.watch(self, path) as lines:

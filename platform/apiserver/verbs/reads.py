@@ -23,6 +23,13 @@ BOOKMARK_INTERVAL = 60.0
 BOOKMARK_BEFORE_END = 2.0
 """Seconds between the last bookmark of a watch and its end."""
 
+BURST_CHANGES = 3
+"""Changes in one message of a watch from which on the next message is delayed."""
+
+DELAY_STEP, MAX_DELAY = 0.002, 0.02
+"""Seconds by which this delay grows with each such message, and its maximum: in a burst, fewer and
+longer messages cost less here and in each client. It is halved after others."""
+
 DEFAULT_TIMEOUT_RANGE = (1800, 3600)
 """Range of seconds after which a watch without a timeout ends."""
 
@@ -269,13 +276,15 @@ class _WatchStream:
     async def _live_events(self) -> AsyncGenerator[bytes]:
         loop = asyncio.get_running_loop()
         next_bookmark = loop.call_later(BOOKMARK_INTERVAL, self._request_bookmark)
+        delay = 0.0
         try:
             while True:
                 if not (self._expired or self._bookmark_due):
                     await self._watcher.wait()
                 # All changes up to this version are queued, and more may be queued while we send.
                 version = self._store.committed_rv
-                async for queued in slices(self._watcher.drain(), PARSED_SLICE_SIZE):
+                changes = self._watcher.drain()
+                async for queued in slices(changes, PARSED_SLICE_SIZE):
                     yield b"".join(self._event_line(*each) for each in queued)
                 if self._expired or self._watcher.closed:
                     return
@@ -285,6 +294,9 @@ class _WatchStream:
                     self._bookmark_due = False
                     next_bookmark.cancel()
                     next_bookmark = loop.call_later(BOOKMARK_INTERVAL, self._request_bookmark)
+                delay = _next_delay(delay, len(changes))
+                if delay:
+                    await asyncio.sleep(delay)
         finally:
             next_bookmark.cancel()
 
@@ -294,3 +306,10 @@ class _WatchStream:
         line = self._renderer.line(event_type, event, first=self._first)
         self._first = False
         return line
+
+
+def _next_delay(delay: float, changes: int) -> float:
+    """Return the seconds to wait after a message with *changes*; *delay* is the last one."""
+    if changes >= BURST_CHANGES:
+        return min(delay + DELAY_STEP, MAX_DELAY)
+    return delay / 2 if delay > DELAY_STEP else 0.0

@@ -429,15 +429,21 @@ class Client:
 
     @asynccontextmanager
     async def watch_lines(
-        self, path: str, *, idle_timeout: float = WATCH_IDLE_TIMEOUT
+        self,
+        path: str,
+        *,
+        idle_timeout: float = WATCH_IDLE_TIMEOUT,
+        buffer_limit: int = READ_BUFFER_LIMIT,
     ) -> AsyncIterator[AsyncIterator[Lines]]:
         """Open the watch at *path*; the block gets its lines in batches, one batch a read.
+
+        At most about *buffer_limit* bytes are buffered between reads.
 
         Raises:
             ApiError, ConnectionLostError: also from the iteration.
         """
         async with self._transport.stream(
-            self._request("GET", path), idle_timeout=idle_timeout
+            self._request("GET", path, buffer_limit=buffer_limit), idle_timeout=idle_timeout
         ) as chunks:
             yield _lines(chunks())
 
