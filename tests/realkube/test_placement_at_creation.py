@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import audit_log
 from support.embedded_apiserver import MERGE
 from support.fault_proxy import ErrorResponse, FaultPolicy, HttpProxy
 from support.polling import wait_until_true
@@ -36,7 +37,6 @@ from batholith.testing import components
 pytestmark = pytest.mark.timeout(400)
 
 Json = dict[str, Any]
-WRITES = {"create", "update", "patch", "delete"}
 JOB_COUNT, REPLICAS = 20, 50
 
 
@@ -122,15 +122,8 @@ async def run(server: RealServer, *bodies: Json) -> None:
 
 def writes(server: RealServer) -> Iterator[str]:
     """The successful writes of controllers and scheduler, without Events."""
-    for line in server.kube.audit():
-        about = line.get("objectRef", {})
-        if line["user"]["username"] not in ("controllers", "scheduler"):
-            continue
-        if line["verb"] not in WRITES or about.get("resource") == "events":
-            continue
-        if line["responseStatus"]["code"] < 300:
-            below = about.get("subresource", "")
-            yield f"{line['verb']} {about['resource']}{'/' if below else ''}{below}"
+    users = ("controllers", "scheduler")
+    return audit_log.successful_writes(server.kube.audit(), of=users, besides=("events",))
 
 
 async def test_a_pod_costs_little_more_than_its_creation(tmp_path: Path) -> None:

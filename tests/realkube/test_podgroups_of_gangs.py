@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import audit_log
 from support.polling import wait_until_true
 from support.realkube import RealKubeOptions, RealServer, real_server, require_realkube
 from support.running_controller import FakeRecorder, running
@@ -21,7 +22,6 @@ from batholith.testing import components
 pytestmark = pytest.mark.timeout(300)
 
 Json = dict[str, Any]
-WRITES = {"create", "update", "patch", "delete"}
 JOB_COUNT = 200
 NODE_COUNT = 4
 
@@ -90,15 +90,8 @@ async def cluster(directory: Path) -> AsyncIterator[RealServer]:
 def writes(server: RealServer) -> Iterator[str]:
     """The successful writes of controllers and scheduler, without Events and queues: the counts of
     a queue are written by time, not by job."""
-    for line in server.kube.audit():
-        about = line.get("objectRef", {})
-        if line["user"]["username"] not in ("controllers", "scheduler"):
-            continue
-        if line["verb"] not in WRITES or about.get("resource") in ("events", "queues"):
-            continue
-        if line["responseStatus"]["code"] < 300:
-            below = about.get("subresource", "")
-            yield f"{line['verb']} {about['resource']}{'/' if below else ''}{below}"
+    users = ("controllers", "scheduler")
+    return audit_log.successful_writes(server.kube.audit(), of=users, besides=("events", "queues"))
 
 
 async def test_a_job_of_one_pod_costs_its_pod_its_binding_and_its_status(tmp_path: Path) -> None:

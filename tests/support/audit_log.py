@@ -8,7 +8,7 @@ before its end and executed later cannot be revoked, and the log does not show w
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,18 @@ RULES: tuple[Json, ...] = (
 
 LEASE_MARGIN = "~"
 """End of a leadership that is not over: sorts after all times."""
+
+
+def successful_writes(
+    lines: Iterable[Json], *, of: Collection[str], besides: Collection[str]
+) -> Iterator[str]:
+    """Verb and resource of each write of the users *of*, without the resources *besides*."""
+    for line in lines:
+        about = line.get("objectRef", {})
+        resource, below = about.get("resource", ""), about.get("subresource", "")
+        is_write = line["verb"] in WRITES and resource not in besides
+        if is_write and line["user"]["username"] in of and line["responseStatus"]["code"] < 300:
+            yield f"{line['verb']} {resource}{'/' if below else ''}{below}"
 
 
 class _User(msgspec.Struct):
