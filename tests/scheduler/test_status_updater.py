@@ -55,23 +55,15 @@ async def test_phases_are_written_at_once_and_counts_later_in_a_busy_cluster(
         await asyncio.wait([writing])
 
 
-@pytest.mark.parametrize("busy", ["", "size", "rate"])
-async def test_in_a_burst_running_is_written_with_later_counts(busy: str) -> None:
-    intervals = WriteIntervals(
-        podgroup=1000.0,
-        podgroup_max=0.3,
-        burst_size=0 if busy == "size" else 1,
-        burst_rate=0.1 if busy == "rate" else 1000.0,
-    )
-    rate = ChangeRate(SystemClock(), busy_threshold=0.001 if busy else 1000.0)
-    rate.observe()
+@pytest.mark.parametrize("busy", [False, True])
+async def test_in_a_burst_running_is_written_with_later_counts(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=0.3, burst_size=0 if busy else 1)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
-            client,
-            recorder=None,
-            clock=SystemClock(),
-            write_intervals=intervals,
-            change_rate=rate,
+            client, recorder=None, clock=SystemClock(), write_intervals=intervals
         )
         api.put(PODGROUPS, "g", spec={"minMember": 2})
         podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)

@@ -60,9 +60,7 @@ class WriteIntervals:
     pod: float = 10.0
     queue: float = 1.0
     burst_size: int = 32
-    """Number of PodGroups that wait for their phase Running above which that is not significant."""
-    burst_rate: float = 3.0
-    """The same for the number of PodGroups that become Running in a second."""
+    """Number of PodGroups that become Running above which that is not significant."""
 
 
 @dataclass(slots=True)
@@ -180,7 +178,6 @@ class StatusUpdater:
         self._queues: dict[str, _QueueState] = {}
         self._starting: set[str] = set()
         """Keys of the PodGroups whose phase Running is to be written."""
-        self._start_rate = ChangeRate(clock, busy_threshold=self._write_intervals.burst_rate)
         self._report_count = 0
         # One shard for all workers: a slow write must not delay the status of another object.
         self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
@@ -303,11 +300,8 @@ class StatusUpdater:
         if not state.is_starting():
             self._starting.discard(key)
             return False
-        if key not in self._starting:
-            self._starting.add(key)
-            self._start_rate.observe()
-        is_large = len(self._starting) > self._write_intervals.burst_size
-        return is_large or self._start_rate.quiet_in() > 0
+        self._starting.add(key)
+        return len(self._starting) > self._write_intervals.burst_size
 
     def _schedule(self, key: str, written_at: float, interval: float) -> None:
         left = written_at + interval - self._clock.monotonic()
