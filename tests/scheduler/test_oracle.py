@@ -317,6 +317,16 @@ def test_a_gang_that_is_deleted_or_in_another_queue_counts_no_more() -> None:
     assert [ref.key for ref in decision.enqueued] == ["ns/a3"]
 
 
+def test_a_gang_that_runs_without_being_admitted_reserves_its_minimum() -> None:
+    """Its phase follows from its pods, before the PodGroup is written."""
+    world = _waiting_gangs(a=[20, 3])
+    world.upsert(pod("a0-x-0", "a0", node_name="a", phase="Running", cpu=0))
+    world.compare_cycle()
+    world.remove(world.objects["Pod", "run-x-1"])
+    decision, _ = world.compare_cycle()
+    assert decision.enqueued == ()
+
+
 @MODERATE
 @given(data=st.data())
 def test_gangs_of_many_queues_are_admitted_as_by_the_oracle(data: st.DataObject) -> None:

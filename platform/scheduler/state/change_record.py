@@ -30,6 +30,10 @@ class ChangeRecord:
         self._changed_gangs[gang.key] = gang
         self._dirty_gangs[gang.key] = gang
 
+    def mark_phase_changed(self, gang: Gang) -> None:
+        """Record that the report on *gang* has set its phase: another one is not needed."""
+        self._dirty_gangs[gang.key] = gang
+
     def has_changes(self) -> bool:
         """Return whether anything has changed since the last call that needs a cycle."""
         positions = self._positions()
