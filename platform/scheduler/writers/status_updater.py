@@ -60,7 +60,7 @@ class WriteIntervals:
     pod: float = 10.0
     queue: float = 1.0
     burst_size: int = 32
-    """Number of PodGroups whose phase Running is not written above which that is not significant."""
+    """Number of PodGroups with an unwritten phase Running above which that is not significant."""
     burst_rate: float = 3.0
     """The same for the number of PodGroups that become Running in a second."""
 
