@@ -16,7 +16,7 @@ from .framework.decision import (
 from .framework.derived import Derived
 from .framework.framework import Framework
 from .framework.overcommitted_nodes import OvercommittedNodes
-from .framework.podgroup_status import build_report
+from .framework.podgroup_status import PodGroupReport, build_report
 from .framework.queue_positions import QueuePositions
 from .framework.replanning import allocate_leaving, suits_node
 from .framework.reservation_upkeep import (
@@ -112,23 +112,15 @@ class CycleRunner:
             changed_gangs = self._pop_changed_gangs()
             for gang in changed_gangs:
                 _refresh_diagnosis(session, gang)
+            reports = tuple(self._report(session, gang, now, busy=busy) for gang in changed_gangs)
+            self._cache.refresh()  # of the phases
             return Decision(
                 placements=tuple(session.placements),
                 evictions=tuple(session.evictions),
                 nominations=tuple(session.nominations.values()),
                 enqueued=tuple(GangRef(gang.key, gang.podgroup) for gang in session.enqueued),
                 ungated=tuple(session.ungated),
-                reports=tuple(
-                    build_report(
-                        gang,
-                        now=now,
-                        busy=busy,
-                        queue=self._cache.queue_of(gang).name,
-                        position=partial(self._positions.position, session, now=now),
-                        plan=self._cache.planned.note(gang),
-                    )
-                    for gang in changed_gangs
-                ),
+                reports=reports,
                 queue_allocations=tuple(self._queue_allocations()),
                 scheduled=session.scheduled,
                 rejected=session.rejected,
@@ -138,6 +130,21 @@ class CycleRunner:
                 rechecks=self._stranded.rechecks(now=now) | self._overcommitted.rechecks(),
                 stats=self._stats((*changed_gangs, *session.ungated_gangs)),
             )
+
+    def _report(self, session: Session, gang: Gang, now: float, *, busy: bool) -> PodGroupReport:
+        """Return the report on *gang*, which sets its phase by its tasks."""
+        phase = gang.phase
+        report = build_report(
+            gang,
+            now=now,
+            busy=busy,
+            queue=self._cache.queue_of(gang).name,
+            position=partial(self._positions.position, session, now=now),
+            plan=self._cache.planned.note(gang),
+        )
+        if gang.phase != phase:
+            self._cache.mark_phase_changed(gang)
+        return report
 
     def _prepare(self, time: float) -> None:
         """Find the gangs to be tried."""

@@ -8,6 +8,7 @@ change no decision.
 from collections import Counter
 from fractions import Fraction
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
@@ -264,6 +265,92 @@ def test_a_gang_that_is_pending_again_is_admitted_in_the_next_cycle() -> None:
     world.compare_cycle()
     decision, _ = world.compare_cycle()
     assert [ref.key for ref in decision.enqueued] == ["ns/g"]
+
+
+def _waiting_gangs(**requests: list[int]) -> OracleWorld:
+    """Return a world with two of 12 CPUs left, where gangs of each queue request more than that.
+
+    If the pod run-x-1 is deleted, three are left.
+    """
+    world = OracleWorld(CONFIGS["default"])
+    world.upsert(queue("old"), node("a", cpu=10), podgroup("run", 2, phase="Running", queue="old"))
+    for index, cpu in enumerate((9, 1)):
+        world.upsert(pod(f"run-x-{index}", "run", node_name="a", phase="Running", cpu=cpu))
+    for name, amounts in requests.items():
+        world.upsert(queue(name), *(_pending(name, i, cpu) for i, cpu in enumerate(amounts)))
+    decision, _ = world.compare_cycle()
+    assert decision.enqueued == ()
+    return world
+
+
+def _pending(queue_name: str, index: int, cpu: int) -> PodGroup:
+    name, resources = f"{queue_name}{index}", {"cpu": cpu}
+    return podgroup(name, 1, phase="Pending", queue=queue_name, resources=dict(resources))
+
+
+@pytest.mark.parametrize("large", [(20, 30), (20, 20)], ids=["unequal", "equal"])
+def test_a_gang_that_still_waits_counts_in_the_rounds_of_admission(large: tuple[int, int]) -> None:
+    """The first gangs of each queue are asked first, whether or not they can have changed."""
+    world = _waiting_gangs(a=[*large, 3], b=[20, 3])
+    world.remove(world.objects["Pod", "run-x-1"])
+    decision, _ = world.compare_cycle()
+    assert [ref.key for ref in decision.enqueued] == ["ns/b1"]
+
+
+def test_a_new_gang_is_asked_after_those_of_its_queue_that_wait() -> None:
+    """It is no further in its queue than they are."""
+    world = _waiting_gangs(a=[20, 30], b=[20, 3])
+    world.upsert(_pending("a", 2, 3))
+    world.remove(world.objects["Pod", "run-x-1"])
+    decision, _ = world.compare_cycle()
+    assert [ref.key for ref in decision.enqueued] == ["ns/b1"]
+
+
+def test_a_gang_that_is_deleted_or_in_another_queue_counts_no_more() -> None:
+    """Those that were behind it are asked earlier."""
+    world = _waiting_gangs(a=[20, 30, 40, 3], b=[20, 30, 3])
+    for name in ("a0", "a1"):
+        world.remove(world.objects["PodGroup", name])
+    world.upsert(podgroup("a2", 1, phase="Pending", queue="b", resources={"cpu": 40}))
+    world.remove(world.objects["Pod", "run-x-1"])
+    decision, _ = world.compare_cycle()
+    assert [ref.key for ref in decision.enqueued] == ["ns/a3"]
+
+
+def test_a_gang_that_runs_without_being_admitted_reserves_its_minimum() -> None:
+    """Its phase follows from its pods, before the PodGroup is written."""
+    world = _waiting_gangs(a=[20, 3])
+    world.upsert(pod("a0-x-0", "a0", node_name="a", phase="Running", cpu=0))
+    world.compare_cycle()
+    world.remove(world.objects["Pod", "run-x-1"])
+    decision, _ = world.compare_cycle()
+    assert decision.enqueued == ()
+
+
+@MODERATE
+@given(data=st.data())
+def test_gangs_of_many_queues_are_admitted_as_by_the_oracle(data: st.DataObject) -> None:
+    """While resources are freed, and most gangs wait."""
+    world = OracleWorld(CONFIGS["default"])
+    world.upsert(*(queue(name, weight=data.draw(st.integers(1, 3))) for name in "abc"))
+    world.upsert(queue("old"), node("a", cpu=10), podgroup("run", 1, phase="Running", queue="old"))
+    for i in range(10):
+        world.upsert(pod(f"run-x-{i}", "run", node_name="a", phase="Running"))
+    for step in range(data.draw(st.integers(3, 8))):
+        for i in range(data.draw(st.integers(0, 4))):
+            resources: dict[str, str | int | float] = {
+                "cpu": data.draw(st.sampled_from([1, 2, 2, 3, 4, 20]))
+            }
+            name, queue_name = f"g{step}.{i}", data.draw(st.sampled_from("abc"))
+            world.upsert(podgroup(name, 1, phase="Pending", queue=queue_name, resources=resources))
+        match data.draw(st.integers(0, 3)):
+            case 0 if len(world.podgroups) > 1:
+                world.remove(data.draw(st.sampled_from(world.podgroups[1:])))
+            case 1 if world.pods:
+                world.remove(data.draw(st.sampled_from(world.pods)))
+            case 2:
+                world.upsert(node("a", cpu=data.draw(st.integers(9, 12))))
+        world.compare_cycle()
 
 
 def _exact_shares(weights: list[int], demand: list[int], cluster: int) -> list[Fraction]:

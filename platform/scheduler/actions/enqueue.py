@@ -1,13 +1,13 @@
 """The ``enqueue`` action: admit pending gangs to their queues.
 
 1. Pending gangs are taken round-robin: queues in queue order, gangs of each in job order.
-2. A gang is admitted or rejected; a rejected gang does not block those behind it.
+2. A gang is admitted or rejected; a rejected gang does not block those behind it, but is
+   the one of its queue in that round. So is a gang that is not tried: it would be rejected again.
 """
 
 import heapq
 from collections.abc import Callable
 
-from ..framework.plugin_decisions import SortKey
 from ..framework.session import Candidate, Session
 from ..plugins.extension_points import Rejection
 from ..plugins.queue_state import queue_state_rejection
@@ -26,29 +26,35 @@ def enqueue_without_plugins(session: Session) -> None:
 
 def _enqueue(session: Session, vote: Callable[[Gang], Rejection | None]) -> None:
     """Admit or reject gangs in rounds, one gang of each queue per round."""
-    heaps: dict[str, list[tuple[SortKey, str, Candidate]]] = {}
+    candidates: dict[str, list[Candidate]] = {}
     for candidate in session.candidates(_is_wanted):
         name = session.cache.queue_of(candidate.gang).name
-        _push(session, heaps.setdefault(name, []), candidate)
-    order = sorted(heaps, key=lambda name: session.queue_order(session.cache.queue_named(name)))
-    while order and not session.should_stop():
-        for name in order:
-            candidate = heapq.heappop(heaps[name])[2]
-            _enqueue_or_reject(session, candidate.gang, vote(candidate.gang))
-            following = session.next_candidate(candidate)
-            if following is not None:
-                _push(session, heaps[name], following)
-        order = [name for name in order if heaps[name]]
+        candidates.setdefault(name, []).append(candidate)
+    if not candidates:
+        return
+    order = sorted(
+        candidates, key=lambda name: session.queue_order(session.cache.queue_named(name))
+    )
+    rounds = session.update_rounds()
+    heap: list[tuple[int, int, str, Candidate]] = []
+
+    def push(position: int, candidate: Candidate) -> None:
+        round_ = rounds.round_of(order[position], session.job_order(candidate.gang))
+        heapq.heappush(heap, (round_, position, candidate.gang.key, candidate))
+
+    for position, name in enumerate(order):
+        for candidate in candidates[name]:
+            push(position, candidate)
+    while heap and not session.should_stop():
+        _, position, _, candidate = heapq.heappop(heap)
+        _enqueue_or_reject(session, candidate.gang, vote(candidate.gang))
+        following = session.next_candidate(candidate)
+        if following is not None:
+            push(position, following)
 
 
 def _is_wanted(gang: Gang) -> bool:
     return gang.is_pending and gang.podgroup is not None
-
-
-def _push(
-    session: Session, heap: list[tuple[SortKey, str, Candidate]], candidate: Candidate
-) -> None:
-    heapq.heappush(heap, (session.job_order(candidate.gang), candidate.gang.key, candidate))
 
 
 def _enqueue_or_reject(session: Session, gang: Gang, rejection: Rejection | None) -> None:

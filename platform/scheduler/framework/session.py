@@ -15,6 +15,7 @@ from ..plugins.extension_points import (
     RejectedNodes,
     Rejection,
 )
+from ..state.admission_rounds import AdmissionRounds
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
@@ -315,6 +316,11 @@ class Session(PluginDecisions):
     def order_of(self, gang: Gang) -> SortKey:
         """Return the sort key of *gang* that is kept while it waits."""
         return self.job_order(gang)
+
+    def update_rounds(self) -> AdmissionRounds:
+        """Return the rounds in which gangs are admitted, those of now until the next call."""
+        self.cache.admission_rounds.update(self.order_of, self._derived.order_version)
+        return self.cache.admission_rounds
 
     def can_skip(self, gang: Gang) -> bool:
         """Return whether *gang* was rejected and no relevant event has been applied since."""

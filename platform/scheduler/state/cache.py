@@ -370,6 +370,7 @@ class SchedulerCache(MemberTasks):
             gang = self._dirty_gangs.popitem()[1]
             self._update_queue_sums(gang)
             is_new = gang.is_pending and gang.podgroup is not None
+            self.admission_rounds.observe(gang, self.queue_of(gang).name if is_new else None)
             if gang.pending_tasks or gang.gated_by_queue or is_new:
                 self.pending_gangs[gang.key] = gang
                 if gang.wait_group is None or gang.version != gang.parked_version:

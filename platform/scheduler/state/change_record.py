@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from .admission_rounds import AdmissionRounds
 from .gangs import Gang
 from .node_matrix import NodeMatrix
 from .waiting import ANY, WaitingGangs, Wake
@@ -14,6 +15,7 @@ class ChangeRecord:
         """Start without nodes, gangs and changes."""
         self.node_matrix = NodeMatrix()
         self.waiting = WaitingGangs()
+        self.admission_rounds = AdmissionRounds()
         self._changed_gangs: dict[str, Gang] = {}
         self._dirty_gangs: dict[str, Gang] = {}
         """Gangs whose sums are to be updated."""
@@ -26,6 +28,10 @@ class ChangeRecord:
     def mark_changed(self, gang: Gang) -> None:
         """Record that *gang* has changed."""
         self._changed_gangs[gang.key] = gang
+        self._dirty_gangs[gang.key] = gang
+
+    def mark_phase_changed(self, gang: Gang) -> None:
+        """Record that the report on *gang* has set its phase: another one is not needed."""
         self._dirty_gangs[gang.key] = gang
 
     def has_changes(self) -> bool:
