@@ -469,6 +469,25 @@ def test_gangs_that_compete_for_nodes_do_not_keep_the_scheduler_busy() -> None:
     assert world.decision().rejected == 0
 
 
+def test_further_pods_that_do_not_fit_do_not_keep_the_scheduler_busy() -> None:
+    """Nothing is committed for a ready gang, so that no gang that waits for usage wakes."""
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=2))
+    term = {"labelSelector": {"matchLabels": {"app": "absent"}}, "topologyKey": "zone"}
+    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    for name in ("g", "h"):
+        world.upsert(podgroup(name, 1), pod(f"{name}-t-0", name, node_name="a", phase="Running"))
+        world.upsert(labelled(pod(f"{name}-t-1", name, cpu=1), spec=spec, app=name))
+    cycles = 0
+    while world.cluster.has_changes():
+        decision = world.decision()
+        assert decision.scheduled == 0
+        cycles += 1
+        assert cycles < 5
+    assert cycles > 0
+    assert world.decision().rejected == 0
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_gang_whose_plugin_fails_does_not_hold_up_the_others(
     stopped: bool, monkeypatch: pytest.MonkeyPatch

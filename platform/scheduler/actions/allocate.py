@@ -200,7 +200,8 @@ def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: boo
     with session.statement(pending_gang.gang) as statement:
         count = statement.allocate_extra(batch, batch_size)
         allocated_uids = statement.allocated_uids()
-        session.commit(pending_gang.gang, statement)
+        if statement.operations:  # an empty commit would wake other gangs, which wake this one
+            session.commit(pending_gang.gang, statement)
     if count == batch_size:
         pending_gang.tasks = pending_gang.tasks[batch_size:]
     else:
