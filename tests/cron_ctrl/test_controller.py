@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support.admission import admit, job
 from support.controller_api import NAMESPACE, ControllerApi
-from support.polling import wait_for
+from support.polling import wait_for, wait_until_true
 from support.running_controller import FakeRecorder, running
 
 from batholith.cron_ctrl.controller import CronJobController
@@ -135,9 +135,13 @@ async def test_a_job_is_in_the_status_though_the_write_failed_at_first(world: Ha
     async with running(world.controller()):
         name = await world.next_minute()
         await wait_for(lambda: name in world.jobs)
-        for _ in range(3):
+
+        async def is_active_later() -> bool:
+            # Not three times: the responses, after which it waits, come over a connection.
             await world.clock.advance(30)
-        await wait_for(lambda: world.active == [name])
+            return world.active == [name]
+
+        await wait_until_true(is_active_later)
     assert world.api.created(JOBS) == 1
 
 

@@ -144,6 +144,9 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         self.excused: set[str] = set()
         """Nodes that are overcommitted since they have fewer resources than before, or since
         others have used them before the first cycle of the scheduler."""
+        self.changed_nodes: set[str] = set()
+        """Nodes that have changed since all was quiet: the scheduler may bind by earlier versions
+        of them, if the event is late or the binding was in flight."""
         self.complete: set[str] = set()
         """Uids of PodGroups that were complete once, and names of those that were described."""
 
@@ -295,8 +298,12 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 self._check_write(prefix, change, new, old or {})
             except AssertionError as error:
                 self.violations.append(f"{error}")
+            if prefix == PODS.path() and new["spec"].get("nodeName") in self.changed_nodes:
+                self._excuse_overcommitted()
         elif prefix == NODES.path() or not self._is_observing():
             self._excuse_overcommitted()
+        if prefix == NODES.path():
+            self.changed_nodes.add(new["metadata"]["name"])
         if prefix == PODS.path() and (group := _group_of(new)):
             self._note_complete(group)
 
@@ -403,6 +410,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
     async def run_until_quiet(self) -> None:
         """Wait until nothing is left to do, also after the longest backoff."""
         self.api.dies_after = None
+        await self.run_until_idle()  # a write in flight may be the one at which it dies
         if self._client is not None and self._client.killed:
             await self.kill()
         await super().run_until_quiet()
@@ -422,6 +430,7 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
         """
         for name, node in self.objects(NODES).items():
             self._check_node(name, int(node["status"]["allocatable"]["cpu"]))
+        self.changed_nodes.clear()
         self._check_nothing_is_schedulable()
         for name in self.objects(PODGROUPS):
             self._check_gang(name)
