@@ -137,7 +137,7 @@ async def test_a_job_is_in_the_status_though_the_write_failed_at_first(world: Ha
         await wait_for(lambda: name in world.jobs)
 
         async def is_active_later() -> bool:
-            # Not three times: the responses, after which it waits, come over a connection.
+            # Not three times: it waits only after a response, which arrives later.
             await world.clock.advance(30)
             return world.active == [name]
 

@@ -255,6 +255,7 @@ class PlacementWorld(CheckedWorld[Any]):
     async def recover(self) -> None:
         """Let all go well from now on, with both components."""
         self.api.dies_after, self.api.is_slow = None, False
+        await self.run_until_idle()  # a write in flight may be the one at which a component dies
         self.api.clear_faults()
         self.api.release_watches()
         await self.start()
