@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.aiohttp_servers import stop_server
 from support.api_servers import ServerFactory
 from support.embedded_apiserver import (
     DEFINITIONS,
@@ -497,7 +498,7 @@ async def test_logs_are_fetched_from_the_agent(server: Server) -> None:
         assert (waiting.status, waiting.body["reason"]) == (400, "BadRequest")
         assert "waiting to start" in waiting.body["message"]
     finally:
-        await runner.cleanup()
+        await stop_server(runner)
 
 
 @pytest.mark.parametrize(

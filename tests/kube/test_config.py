@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from support.aiohttp_servers import stop_server
 
 from batholith.kube.client.auth import (
     REFRESH_INTERVAL,
@@ -331,7 +332,7 @@ async def test_tls_verifies_ca_and_server_name_and_sends_client_certificate(
             else:
                 with pytest.raises(ConnectionLostError, match="certificate"):
                     await client.get_path("/version", view=dict)
-    await runner.cleanup()
+    await stop_server(runner)
 
 
 async def test_unix_socket_replaces_tls(tmp_path: Path) -> None:
@@ -347,7 +348,7 @@ async def test_unix_socket_replaces_tls(tmp_path: Path) -> None:
     credentials = Credentials(server="https://127.0.0.1:1", unix_socket=str(path))
     async with Client(credentials, user_agent="t") as client:
         assert await client.get_path("/version", view=dict) == {"host": "127.0.0.1:1"}
-    await runner.cleanup()
+    await stop_server(runner)
     async with Client(credentials, user_agent="t") as client:
         with pytest.raises(ConnectionLostError):
             await client.post("/version", b"{}")

@@ -157,9 +157,9 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     await active_site.server.create(QUEUES.path(), _queue())
     await active_site.server.create(JOBS.path("default"), _job())
     await active_site.kubectl("apply", "-k", str(MANIFESTS))
-    # The deletion of the namespace may precede that of its objects. kube-apiserver retries that of a
-    # definition whose storage was being initialized after a backoff that doubles: the attempt 164 s
-    # after the first one is followed by one after 328 s.
+    # The deletion of the namespace may precede that of its objects. kube-apiserver retries that of
+    # a definition whose storage was being initialized after a backoff that doubles: the attempt
+    # 164 s after the first one is followed by one after 328 s.
     options = ("--ignore-not-found", "--timeout=400s")
     result = await active_site.kubectl.run("delete", "-k", str(MANIFESTS), *options)
     if result.code:

@@ -1,10 +1,15 @@
 """The fault proxies of the chaos tests, on a real API server."""
 
 import asyncio
+import gc
+import socket
+import ssl
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from support.api_servers import RealServerFactory
@@ -15,6 +20,7 @@ from support.realkube import RealServer
 
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, ConnectionLostError, TooManyRequestsError
+from batholith.local import pki
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
@@ -51,6 +57,30 @@ async def create(client: Client, name: str) -> None:
 
 async def exists(server: RealServer, name: str) -> bool:
     return (await server.request("GET", f"{MAPS}/{name}")).status == 200
+
+
+def test_a_client_that_stays_connected_is_disconnected_at_the_end(tmp_path: Path) -> None:
+    certs = pki.ensure(tmp_path, names=("127.0.0.1",))
+    tls = ssl.create_default_context(cadata=certs.ca_data.decode())
+
+    async def connect_to_proxy() -> ssl.SSLSocket:
+        async with HttpProxy("https://127.0.0.1:1", ca=certs.ca_data, own=certs.server) as proxy:
+            proxy.fault_policy = lambda method, path: ErrorResponse(500, "InternalError")
+            return await asyncio.to_thread(keep_connection, urlsplit(proxy.url).port or 0)
+
+    def keep_connection(port: int) -> ssl.SSLSocket:
+        connection = socket.create_connection(("127.0.0.1", port))
+        client = tls.wrap_socket(connection, server_hostname="127.0.0.1")
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 500 ")
+        return client
+
+    with (
+        warnings.catch_warnings(record=True, category=ResourceWarning) as caught,
+        asyncio.run(connect_to_proxy()),
+    ):
+        gc.collect()
+    assert not list(map(str, caught))
 
 
 async def test_bytes_are_passed_on_dropped_and_held(server: RealServer) -> None:

@@ -19,6 +19,7 @@ from typing import Self
 import aiohttp
 import msgspec
 from aiohttp import web
+from support.aiohttp_servers import stop_server
 
 from batholith.machinery.serving_certificate import KeyPairFiles
 
@@ -226,7 +227,7 @@ class HttpProxy:
     ) -> None:
         self.release()
         await self._session.close()
-        await self._runner.cleanup()
+        await stop_server(self._runner)
 
     @property
     def url(self) -> str:
