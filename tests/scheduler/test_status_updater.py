@@ -60,28 +60,34 @@ async def test_in_a_burst_running_is_written_with_later_counts(
     monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
-    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=0.3, burst_size=0 if busy else 1)
+    intervals = WriteIntervals(podgroup=1000.0, burst_size=1, start_rate=1e-3, start_max=0.3)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
             client, recorder=None, clock=SystemClock(), write_intervals=intervals
         )
-        api.put(PODGROUPS, "g", spec={"minMember": 2})
-        podgroup = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         writing = asyncio.create_task(updater.run())
+        podgroups = {}
+        for name in ("first", "second"):
+            api.put(PODGROUPS, name, spec={"minMember": 2}, status={"phase": "Inqueue"})
+            podgroups[name] = await client.get(PODGROUPS, name, namespace="d", view=PodGroup)
 
-        def phase() -> str:
-            found: str = api.objects(PODGROUPS)["d/g"].get("status", {}).get("phase", "")
+        def submit(name: str, running: int) -> None:
+            status = PodGroupStatus("Running", running=running)
+            updater.submit(PodGroupReport(f"d/{name}", podgroups[name], status))
+
+        def phase(name: str) -> str:
+            found: str = api.objects(PODGROUPS)[f"d/{name}"]["status"]["phase"]
             return found
 
-        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Inqueue")))
-        await wait_for(lambda: phase() == "Inqueue")
-        updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running", running=1)))
+        submit("first", 1)
+        submit("second", 1)
+        await wait_for(lambda: phase("first") == "Running")
         if busy:
             await asyncio.sleep(0.1)  # a write without delay would be done by now
-            assert phase() == "Inqueue"
-            updater.submit(PodGroupReport("d/g", podgroup, PodGroupStatus("Running", running=2)))
-        await wait_for(lambda: phase() == "Running")
-        assert api.objects(PODGROUPS)["d/g"]["status"]["running"] == (2 if busy else 1)
+            assert phase("second") == "Inqueue"
+            submit("second", 2)
+        await wait_for(lambda: phase("second") == "Running")
+        assert api.objects(PODGROUPS)["d/second"]["status"]["running"] == (2 if busy else 1)
         assert api.count("PATCH") == 2
         writing.cancel()
         await asyncio.wait([writing])
@@ -92,7 +98,7 @@ async def test_in_a_burst_other_phases_are_written_at_once(
     monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0)
-    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0, burst_size=0)
+    intervals = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0, start_max=1000.0)
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
             client, recorder=None, clock=SystemClock(), write_intervals=intervals

@@ -21,7 +21,7 @@ from ...machinery.change_rate import ChangeRate
 from ...machinery.clock import Clock
 from ...machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
 from ...machinery.event_recorder import Recorder, object_reference
-from ...machinery.rate_limiters import ExponentialFailureRateLimiter
+from ...machinery.rate_limiters import BucketRateLimiter, ExponentialFailureRateLimiter
 from ...model import names
 from ...model.base import ApiStruct
 from ...model.log_fields import object_fields
@@ -60,7 +60,11 @@ class WriteIntervals:
     pod: float = 10.0
     queue: float = 1.0
     burst_size: int = 32
-    """Number of PodGroups that become Running above which that is not significant."""
+    """Number of PodGroups whose phase Running is written at once while the change rate is high."""
+    start_rate: float = 2.0
+    """Number of further ones per second."""
+    start_max: float = 120.0
+    """Maximum delay of the phase Running while the change rate is high."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,8 @@ class _PodGroupState:
     written_at: float = float("-inf")
     stale_since: float | None = None
     """Since when desired and observed status differ, if the write is delayed."""
+    start_due: float | None = None
+    """When the phase Running is written in spite of a burst, if that is what differs."""
 
     def is_current(self) -> bool:
         """Return whether nothing is to be written."""
@@ -171,13 +177,12 @@ class StatusUpdater:
         self._recorder = recorder
         self._clock = clock
         self._pod_versions = pod_versions or PodVersions()
-        self._write_intervals = write_intervals or WriteIntervals()
+        self._write_intervals = intervals = write_intervals or WriteIntervals()
         self._change_rate = change_rate or ChangeRate(clock)
         self._podgroups: dict[str, _PodGroupState] = {}
         self._pods: dict[str, _PodState] = {}
         self._queues: dict[str, _QueueState] = {}
-        self._starting: set[str] = set()
-        """Keys of the PodGroups whose phase Running is to be written."""
+        self._starts = BucketRateLimiter(intervals.start_rate, intervals.burst_size, clock)
         self._report_count = 0
         # One shard for all workers: a slow write must not delay the status of another object.
         self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
@@ -200,7 +205,6 @@ class StatusUpdater:
         podgroup = report.podgroup
         if podgroup is None or not podgroup.is_stored:
             self._podgroups.pop(report.key, None)
-            self._starting.discard(report.key)
         else:
             self._submit_podgroup(report, podgroup)
         for condition in report.pod_conditions:
@@ -281,27 +285,23 @@ class StatusUpdater:
 
     def _remaining_delay(self, state: _PodGroupState) -> float:
         """Return for how many seconds the write of a PodGroup status is delayed."""
-        starts = self._is_delayed_start(state)
-        is_significant = _is_significant(state.report.status, state.observed)
-        if (is_significant and not starts) or state.is_plan_due():
+        now, intervals = self._clock.monotonic(), self._write_intervals
+        if state.is_plan_due():
+            return 0.0
+        if state.is_starting():
+            if state.start_due is None:
+                delay = self._starts.when(state.report.key, max_delay=intervals.start_max)
+                state.start_due = now + delay
+            left = max(state.start_due - now, 0.0)
+            return self._change_rate.remaining_delay(now, min_delay=0.0, max_delay=left)
+        if _is_significant(state.report.status, state.observed):
             return 0.0
         if state.stale_since is None:
-            state.stale_since = self._clock.monotonic()
-        since, intervals = max(state.stale_since, state.written_at), self._write_intervals
+            state.stale_since = now
+        since = max(state.stale_since, state.written_at)
         return self._change_rate.remaining_delay(
-            since,
-            min_delay=0.0 if starts else intervals.podgroup,
-            max_delay=intervals.podgroup_max,
+            since, min_delay=intervals.podgroup, max_delay=intervals.podgroup_max
         )
-
-    def _is_delayed_start(self, state: _PodGroupState) -> bool:
-        """Return whether the phase Running of a PodGroup is delayed, as one of many."""
-        key = state.report.key
-        if not state.is_starting():
-            self._starting.discard(key)
-            return False
-        self._starting.add(key)
-        return len(self._starting) > self._write_intervals.burst_size
 
     def _schedule(self, key: str, written_at: float, interval: float) -> None:
         left = written_at + interval - self._clock.monotonic()
@@ -394,8 +394,8 @@ class StatusUpdater:
         if desired.phase != before.phase:
             phases = {"phase": desired.phase, "was": before.phase}
             log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
-        state.written_at, state.stale_since = self._clock.monotonic(), None
-        self._starting.discard(key)
+        state.written_at = self._clock.monotonic()
+        state.stale_since = state.start_due = None
         self._record_events(state, before)
         return None
 
