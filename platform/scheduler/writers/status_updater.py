@@ -3,8 +3,8 @@
 Only the latest desired status of an object is kept. A new phase or a new condition is written at
 once; an update of counts or of a message is delayed until some time after the last write, so that
 a thousand pods that start one by one are not a thousand writes of their PodGroup. So is, in a burst
-alone, the phase Running after Inqueue: its job has the same status. An unchanged status is
-not written. Every write has the resourceVersion that it is based on as a precondition, so that a
+alone, the phase Running after Inqueue: its job has the same status. An unchanged status is not
+written. Every write has the resourceVersion that it is based on as a precondition, so that a
 delayed write of a former leader fails.
 """
 
@@ -423,7 +423,9 @@ class StatusUpdater:
         """Record one event for all pods that are created with their nodes."""
         if not note.pods:
             return
-        message = f"{note.pods} pods are to be created on {note.nodes} nodes"
+        pods = "1 pod is" if note.pods == 1 else f"{note.pods} pods are"
+        nodes = "1 node" if note.nodes == 1 else f"{note.nodes} nodes"
+        message = f"{pods} to be created on {nodes}"
         log.info("gang planned", extra={**object_fields("podgroup", meta), "pods": note.pods})
         self._record(object_reference(names.PODGROUPS, meta), "Normal", PLANNED, message)
 
