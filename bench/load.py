@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from batholith.kube.client.client import Client
-from batholith.model.names import JOBS
+from batholith.model.names import JOBS, PODS
 
 T = TypeVar("T")
 
@@ -37,6 +37,17 @@ def job(
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"schedulerName": "volcano", "minAvailable": replicas, "tasks": [task]},
     }
+
+
+async def bind(client: Client, name: str, node: str) -> None:
+    """Bind a pod."""
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    await client.post(PODS.path(NAMESPACE, name, "binding"), binding)
 
 
 async def in_parallel(

@@ -39,7 +39,7 @@ from batholith.model.meta import ObjectMeta
 from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
 from bench import cluster_fill, same_writes
 from bench.components import COMPONENTS, SIMULATED, SUBMITTER, Platform, RequestCounts, memory
-from bench.load import NAMESPACE, in_parallel, job, pod_spec, submit
+from bench.load import NAMESPACE, bind, in_parallel, job, pod_spec, submit
 
 TIMEOUT = 1200.0
 """Timeout of a run in seconds."""
@@ -52,6 +52,7 @@ WRITERS = ("controllers", "scheduler")
 SHAPES = ((20, 500), (500, 20), (10000, 1), (1, 10000))
 """Jobs, and pods of each."""
 UNPLACED = ("--place-at-creation=false",)
+GANGS_ONLY = {"controllers": ("--podgroups=gangs",)}
 COLUMNS = ("kube-apiserver", "etcd", *COMPONENTS, "bench")
 
 
@@ -160,12 +161,14 @@ class Mode:
 MODES: Mapping[str, Mode] = {
     "normal": Mode(title="normal", options={"controllers": UNPLACED, "scheduler": UNPLACED}),
     "at-creation": Mode(title="placement at creation"),
-    "gangs": Mode(
-        title="PodGroups of gangs only",
-        options={"controllers": ("--podgroups=gangs",)},
-        one_pod_only=True,
-    ),
+    "gangs": Mode(title="PodGroups of gangs only", options=GANGS_ONLY, one_pod_only=True),
     "same-writes": Mode(title="the same writes by a client", by_client=True),
+    "gangs-same-writes": Mode(
+        title="the same writes by a client, PodGroups of gangs only",
+        options=GANGS_ONLY,
+        one_pod_only=True,
+        by_client=True,
+    ),
 }
 """By name on the command line."""
 
@@ -243,14 +246,7 @@ async def bare(client: Client, pods: int) -> None:
         name = f"p{number}"
         body = {"metadata": {"name": name}, "spec": {**pod_spec(cpu="1"), "schedulerName": "bench"}}
         await client.create(PODS, body, namespace=NAMESPACE)
-        target = {"apiVersion": "v1", "kind": "Node", "name": f"sim-{number % SIMULATED}"}
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": name},
-            "target": target,
-        }
-        await client.post(PODS.path(NAMESPACE, name, "binding"), binding)
+        await bind(client, name, f"sim-{number % SIMULATED}")
 
     await in_parallel(range(pods), one)
 
@@ -293,7 +289,7 @@ async def measure(
 
     Requests are counted until nothing has been written for *settle_seconds*.
     """
-    recording = await _record(shape) if mode is not None and mode.by_client else None
+    recording = await _record(shape, mode) if mode is not None and mode.by_client else None
     with platform() as target:
         async with submitter(target) as client:
             await install_prerequisites(client)
@@ -327,13 +323,13 @@ async def measure(
         )
 
 
-async def _record(shape: Shape) -> same_writes.Recording:
+async def _record(shape: Shape, mode: Mode) -> same_writes.Recording:
     """Run one job on a separate server, and return what was written for it."""
     pods = min(shape.pods, same_writes.RECORDED_PODS)
     with platform() as target:
         async with submitter(target) as client:
             await install_prerequisites(client)
-            await target.start_components(client, *COMPONENTS)
+            await target.start_components(client, *COMPONENTS, options=mode.options)
             seen = Milestones(client, pods=pods, jobs=1)
             async with seen.watching(), asyncio.timeout(TIMEOUT):
                 await submit(client, [job(same_writes.RECORDED_JOB, pods, cpu="1")])

@@ -1,4 +1,4 @@
-"""The writes of a shape with placement at creation, sent by a client that does nothing else.
+"""The writes for the jobs of a shape, sent by a client that does nothing else.
 
 What they cost no faster controller and no better decision can save: only fewer or cheaper writes.
 """
@@ -13,7 +13,7 @@ from batholith.kube.client.client import Client
 from batholith.model.names import JOBS, PLAN, PODGROUPS, PODS
 from batholith.model.placement import Plan
 from bench.components import SIMULATED
-from bench.load import NAMESPACE, in_parallel, job
+from bench.load import NAMESPACE, bind, in_parallel, job
 
 Json = dict[str, Any]
 
@@ -31,12 +31,14 @@ class Recording:
     """What was written for one job, with its name and uid in the text."""
 
     job_uid: str
-    podgroup: str
+    podgroup: str | None
+    """``None`` for a job without one."""
     pod: str
     job_status: Json
 
     def podgroup_of(self, name: str, uid: str) -> Json:
         """The PodGroup of another job."""
+        assert self.podgroup is not None
         return self._for(self.podgroup, name, uid)
 
     def pod_of(self, name: str, uid: str) -> Json:
@@ -51,12 +53,12 @@ class Recording:
 async def record(client: Client) -> Recording:
     """Return what the job :data:`RECORDED_JOB`, which runs, and its PodGroup and pods contain."""
     found = await client.get(JOBS, RECORDED_JOB, namespace=NAMESPACE, view=dict)
-    (podgroup,) = (await client.list(PODGROUPS, namespace=NAMESPACE, view=dict)).items
+    podgroups = (await client.list(PODGROUPS, namespace=NAMESPACE, view=dict)).items
     pod = (await client.list(PODS, namespace=NAMESPACE, view=dict)).items[0]
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ADMISSION}
     return Recording(
         job_uid=found["metadata"]["uid"],
-        podgroup=json.dumps(_as_created(podgroup)),
+        podgroup=json.dumps(_as_created(podgroups[0])) if podgroups else None,
         pod=json.dumps(_as_created(pod) | {"spec": spec}),
         job_status=found["status"],
     )
@@ -82,6 +84,10 @@ async def send(client: Client, recording: Recording, *, jobs: int, pods: int, cp
             JOBS, job(name, pods, cpu=cpu), namespace=NAMESPACE, view=dict
         )
         uids[number] = uid = created["metadata"]["uid"]
+        if recording.podgroup is not None:
+            await create_podgroup(number, name, uid)
+
+    async def create_podgroup(number: int, name: str, uid: str) -> None:
         group = await client.create(
             PODGROUPS, recording.podgroup_of(name, uid), namespace=NAMESPACE, view=dict
         )
@@ -97,8 +103,14 @@ async def send(client: Client, recording: Recording, *, jobs: int, pods: int, cp
         body["metadata"]["name"] = f"b{number}-t-{index}"
         for texts in (body["metadata"]["labels"], body["metadata"]["annotations"]):
             texts[_TASK_INDEX] = str(index)
-        body["spec"]["nodeName"] = _node(number * pods + index)
+        node = _node(number * pods + index)
+        if recording.podgroup is not None:
+            body["spec"]["nodeName"] = node
+        else:
+            del body["spec"]["nodeName"]
         await client.create(PODS, body, namespace=NAMESPACE)
+        if recording.podgroup is None:
+            await bind(client, body["metadata"]["name"], node)
         left[number] -= 1
         if not left[number]:
             await write_status(number)
