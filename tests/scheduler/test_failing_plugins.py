@@ -1,6 +1,7 @@
 """A plugin that raises affects the gangs that it is called for, and nothing else."""
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -177,6 +178,18 @@ def test_malformed_score_is_skipped(value: Any, acme: type[Acme]) -> None:
     decision = world.decision()
     assert {each.name: each.node for each in decision.placements} == expected
     assert [each.extension_point for each in decision.plugin_failures] == ["score"]
+
+
+@pytest.mark.parametrize("point", ["queue_order", "job_order", "task_order"])
+def test_order_that_is_not_a_number_is_skipped(point: str, acme: type[Acme]) -> None:
+    """A sorted list with NaN would not be sorted."""
+    expected = _world().schedule()
+    world = _world()
+    setattr(acme, point, lambda *_: math.nan)
+    decision = world.decision()
+    assert {each.name: each.node for each in decision.placements} == expected
+    (failure,) = decision.plugin_failures
+    assert (failure.plugin, failure.extension_point) == ("acme", point)
 
 
 def test_limit_that_raises_during_a_gang_discards_its_allocations(acme: type[Acme]) -> None:

@@ -6,6 +6,7 @@ start of a session counts as raising wherever it is called in that session.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class PluginCalls:
     def order(self, plugin: object, extension_point: str, function: Callable[[], float]) -> float:
         """Return the sort key that *function* returns, or 0 if it raises."""
         try:
-            return self.call(plugin, extension_point, lambda: float(function()))
+            return self.call(plugin, extension_point, lambda: order_number(function()))
         except PluginError as error:
             self.record(error)
             return 0.0
@@ -136,6 +137,22 @@ class PluginCalls:
         return Rejection(PLUGIN_ERROR, message, Stage.SCHEDULER)
 
 
+def order_number(value: float) -> float:
+    """Return *value*, the result of a plugin, as a number that can be compared.
+
+    Raises:
+        ValueError: it is NaN: lists with it could not be sorted.
+    """
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError("the order is not a number")
+    return number
+
+
 def order_key(value: float | tuple[float, ...]) -> tuple[float, ...]:
-    """Return *value*, the result of a plugin, as numbers that are compared in order."""
-    return tuple(map(float, value)) if isinstance(value, tuple) else (float(value),)
+    """Return *value*, the result of a plugin, as numbers that are compared in order.
+
+    Raises:
+        ValueError: one is NaN.
+    """
+    return tuple(map(order_number, value)) if isinstance(value, tuple) else (order_number(value),)

@@ -13,7 +13,7 @@ from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
 from ..state.resources import MAX_AMOUNT
 from .framework import Framework
-from .plugin_calls import PluginCalls, PluginError, order_key
+from .plugin_calls import PluginCalls, PluginError, order_key, order_number
 
 SortKey = tuple[float | str | tuple[float, ...], ...]
 
@@ -36,7 +36,7 @@ class PluginDecisions:
         """Return the sort key of *gang* within its queue; the smallest is first."""
         plugins = self._job_order
         try:
-            keys = [float(plugin.job_order(gang)) for plugin in plugins]
+            keys = [order_number(plugin.job_order(gang)) for plugin in plugins]
         except Exception:  # the calls are guarded only then, since there may be many
             order = self.calls.order
             keys = [order(p, "job_order", partial(p.job_order, gang)) for p in plugins]
@@ -63,7 +63,9 @@ class PluginDecisions:
         plugins = self._task_order
         tasks = (gang.gated_by_queue if gated_by_queue else gang.pending_tasks).values()
         try:
-            return sorted_tasks(tasks, lambda task: tuple(p.task_order(task) for p in plugins))
+            return sorted_tasks(
+                tasks, lambda task: tuple(order_number(p.task_order(task)) for p in plugins)
+            )
         except Exception:
             return sorted_tasks(tasks, self._guarded_task_order)
 
