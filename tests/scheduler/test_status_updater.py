@@ -10,6 +10,7 @@ from support.polling import wait_for
 from batholith.kube.client.client import Client
 from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.clock import SystemClock
+from batholith.model.meta import ObjectReference
 from batholith.model.names import PODGROUPS, QUEUES
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
@@ -55,15 +56,30 @@ async def test_phases_are_written_at_once_and_counts_later_in_a_busy_cluster(
         await asyncio.wait([writing])
 
 
+class Reasons(list[str]):
+    """Records the reasons of events."""
+
+    def record(
+        self,
+        regarding: ObjectReference,
+        *,
+        type: str,  # noqa: A002 - the API's name
+        reason: str,
+        message: str,
+    ) -> None:
+        self.append(f"{regarding.name}: {reason}")
+
+
 @pytest.mark.parametrize("busy", [False, True])
 async def test_in_a_burst_running_is_written_with_later_counts(
     monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if busy else 0.0)
     intervals = WriteIntervals(podgroup=1000.0, burst_size=1, start_rate=1e-3, start_max=0.3)
+    events = Reasons()
     async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         updater = StatusUpdater(
-            client, recorder=None, clock=SystemClock(), write_intervals=intervals
+            client, recorder=events, clock=SystemClock(), write_intervals=intervals
         )
         writing = asyncio.create_task(updater.run())
         podgroups = {}
@@ -81,6 +97,7 @@ async def test_in_a_burst_running_is_written_with_later_counts(
 
         submit("first", 1)
         submit("second", 1)
+        assert events == ["first: Scheduled", "second: Scheduled"]
         await wait_for(lambda: phase("first") == "Running")
         if busy:
             await asyncio.sleep(0.1)  # a write without delay would be done by now
@@ -89,6 +106,7 @@ async def test_in_a_burst_running_is_written_with_later_counts(
         await wait_for(lambda: phase("second") == "Running")
         assert api.objects(PODGROUPS)["d/second"]["status"]["running"] == (2 if busy else 1)
         assert api.count("PATCH") == 2
+        assert len(events) == 2
         writing.cancel()
         await asyncio.wait([writing])
 

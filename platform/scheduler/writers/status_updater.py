@@ -292,6 +292,8 @@ class StatusUpdater:
             if state.start_due is None:
                 delay = self._starts.when(state.report.key, max_delay=intervals.start_max)
                 state.start_due = now + delay
+                # Now, since a short job may end before the phase is written.
+                self._record_started(state.report.podgroup)
             left = max(state.start_due - now, 0.0)
             return self._change_rate.remaining_delay(now, min_delay=0.0, max_delay=left)
         if _is_significant(state.report.status, state.observed):
@@ -394,9 +396,9 @@ class StatusUpdater:
         if desired.phase != before.phase:
             phases = {"phase": desired.phase, "was": before.phase}
             log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
+        self._record_events(state, before)
         state.written_at = self._clock.monotonic()
         state.stale_since = state.start_due = None
-        self._record_events(state, before)
         return None
 
     def _record_events(self, state: _PodGroupState, before: PodGroupStatus) -> None:
@@ -404,20 +406,19 @@ class StatusUpdater:
         podgroup = state.report.podgroup
         if podgroup is None:
             return
-        regarding = ObjectReference(
-            api_version=names.PODGROUPS.api_version,
-            kind=names.PODGROUPS.kind,
-            namespace=podgroup.metadata.namespace,
-            name=podgroup.metadata.name,
-            uid=podgroup.metadata.uid,
-        )
         had = {condition_key(each) for each in before.conditions}
         for condition in state.observed.conditions:
             if condition.type == UNSCHEDULABLE and condition_key(condition) not in had:
-                self._record(regarding, "Warning", UNSCHEDULABLE, condition.message)
+                self._record(_reference(podgroup), "Warning", UNSCHEDULABLE, condition.message)
         started = (PodGroupPhase.RUNNING, PodGroupPhase.COMPLETED)
-        if state.observed.phase in started and before.phase not in started:
-            self._record(regarding, "Normal", SCHEDULED, "pod group is ready")
+        is_recorded = state.start_due is not None
+        if state.observed.phase in started and before.phase not in started and not is_recorded:
+            self._record_started(podgroup)
+
+    def _record_started(self, podgroup: PodGroup | None) -> None:
+        """Record that the minimum of a PodGroup is bound."""
+        if podgroup is not None:
+            self._record(_reference(podgroup), "Normal", SCHEDULED, "pod group is ready")
 
     def _record_plan(self, meta: ObjectMeta, note: PlanNote) -> None:
         """Record one event for all pods that are created with their nodes."""
@@ -496,6 +497,17 @@ class StatusUpdater:
     ) -> None:
         if self._recorder is not None:
             self._recorder.record(regarding, type=kind, reason=reason, message=message)
+
+
+def _reference(podgroup: PodGroup) -> ObjectReference:
+    """Return a reference to all versions of *podgroup*."""
+    return ObjectReference(
+        api_version=names.PODGROUPS.api_version,
+        kind=names.PODGROUPS.kind,
+        namespace=podgroup.metadata.namespace,
+        name=podgroup.metadata.name,
+        uid=podgroup.metadata.uid,
+    )
 
 
 def _desired(state: _QueueState) -> dict[str, str | int | float]:
