@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from support.polling import wait_until_true
+from support.polling import DEFAULT_TIMEOUT, wait_until_true
 from support.rest import JOB, RestClient, cluster, rest_at, sqlite, starting_api
 from support.streams import ALL, Obj, events, obj
 
@@ -27,6 +28,7 @@ from batholith.api.streams import (
     Streams,
     StreamSettings,
 )
+from batholith.httpserver.buffering import BufferingConnection
 from batholith.httpserver.limits import Limits
 from batholith.kube.errors import ConnectionLostError
 from batholith.machinery.testing import FakeClock, run_ready_tasks
@@ -384,17 +386,30 @@ async def test_one_job_and_queues_are_streamed(rest: RestClient) -> None:
         assert response.status == 401
 
 
-async def test_streams_end_at_the_stop_even_if_a_client_does_not_read(tmp_path: Path) -> None:
+async def test_streams_end_at_the_stop_even_if_a_client_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = asyncio.Event()
+    pause_writing = BufferingConnection.pause_writing
+
+    def note_pause(connection: BufferingConnection) -> None:
+        pause_writing(connection)
+        is_full.set()
+
+    monkeypatch.setattr(BufferingConnection, "pause_writing", note_pause)
     async with (
         cluster(tmp_path) as (server, client),
-        starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
+        starting_api(client, sqlite(tmp_path), send_buffer=4096) as (url, ready, serving),
         rest_at(url, server, client) as rest,
     ):
         await ready.wait()
-        for number in range(300):
+        for number in range(100):
             await create(rest, f"job-{number}", **{f"label-{i}": "x" * 60 for i in range(60)})
         host, port = url.removeprefix("http://").split(":")
-        _, silent = await asyncio.open_connection(host, int(port), limit=1)
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # soon full
+        connection.connect((host, int(port)))
+        _, silent = await asyncio.open_connection(sock=connection, limit=1)
         silent.write(
             f"GET /v1/watch/jobs HTTP/1.1\r\nhost: x\r\n"
             f"authorization: Bearer {rest.token}\r\n\r\n".encode()
@@ -402,7 +417,8 @@ async def test_streams_end_at_the_stop_even_if_a_client_does_not_read(tmp_path: 
         async with rest.session.get(f"{url}/v1/watch/queues", headers=headers(rest)) as response:
             reader = Reader(response)
             assert (await reader.event())[0] == "synced"
-            await wait_until_true(lambda: _transport_is_full(silent))
+            async with asyncio.timeout(DEFAULT_TIMEOUT):
+                await is_full.wait()
             serving.cancel()
             name, data = await reader.event()
             assert (name, data["reason"]) == ("end", "shutdown")
@@ -410,11 +426,6 @@ async def test_streams_end_at_the_stop_even_if_a_client_does_not_read(tmp_path: 
         async with asyncio.timeout(5):
             await asyncio.wait((serving,))
         silent.close()
-
-
-async def _transport_is_full(writer: asyncio.StreamWriter) -> bool:
-    await asyncio.sleep(0.2)
-    return True
 
 
 def test_streams_leave_connections_for_other_requests() -> None:

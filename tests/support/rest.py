@@ -107,9 +107,15 @@ async def starting_api(
     *,
     security: SecuritySettings | None = None,
     history: HistorySettings | None = None,
+    send_buffer: int = 0,
 ) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Task[None]]]:
-    """The API's URL, its readiness, and the task that it is."""
+    """The API's URL, its readiness, and the task that it is.
+
+    *send_buffer*: bytes that the kernel buffers for a client; 0 for as many as it likes.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     settings = ApiSettings(
         store_url=store_url,
         listener=listener,
