@@ -459,7 +459,7 @@ def test_tasks_are_placed_in_the_declared_order() -> None:
 
 def test_the_time_of_a_deadline_is_when_a_gang_is_tried_again() -> None:
     world = SchedulerWorld(SLA)
-    world.time = CREATED + 1790
+    world.time = CREATED + 1700
     world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}))
     world.schedule()
     waiting = timedelta(minutes=30).total_seconds()

@@ -353,24 +353,14 @@ def test_queue_limit_that_grows_wakes_the_gangs_of_the_queue() -> None:
     assert dict(decision.retries) == {"queue": 1, "queues": 1}
 
 
-def test_few_gangs_are_tried_again_after_half_a_minute_one_by_one() -> None:
+def test_everything_is_tried_again_after_five_minutes_one_by_one() -> None:
     world = _waiting_world()
-    assert world.core.run_once(now=29.0).rejected == 0
-    assert world.cluster.waiting.next_due() == 30.0
-    decision = world.core.run_once(now=30.0)
+    assert world.core.run_once(now=299.0).rejected == 0
+    assert world.cluster.waiting.next_due() == 300.0
+    decision = world.core.run_once(now=300.0)
     assert (dict(decision.retries), decision.rejected) == ({"resync": 6}, 6)
-    assert world.cluster.waiting.next_due() == 60.0
-    assert world.core.run_once(now=31.0).rejected == 0
-
-
-@pytest.mark.parametrize(("gangs", "seconds"), [(60, 30.0), (100, 50.0), (700, 300.0)])
-def test_the_more_gangs_wait_the_later_they_are_tried_again(gangs: int, seconds: float) -> None:
-    world = SchedulerWorld()
-    world.upsert(node("a", cpu=1))
-    for number in range(gangs):
-        world.upsert(podgroup(f"g{number}", 1), pod(f"g{number}-t-0", f"g{number}", cpu="2"))
-    assert world.schedule() == {}
-    assert world.cluster.waiting.next_due() == seconds
+    assert world.cluster.waiting.next_due() == 600.0
+    assert world.core.run_once(now=301.0).rejected == 0
 
 
 def _conf_with(plugin: str) -> str:

@@ -21,13 +21,7 @@ OrderKey = tuple[object, ...]
 """Sort key of a gang; unique."""
 
 RESYNC_SECONDS = 300.0
-"""A gang is tried again after this time at the latest, if nothing has woken it."""
-
-MIN_RESYNC_SECONDS = 30.0
-"""The same while few gangs wait: then their messages have recent amounts."""
-
-_RESYNCS_PER_SECOND = 2
-"""How many gangs are tried again for that reason, on average, before the maximum is reached."""
+"""A gang is tried again after this time if nothing has woken it."""
 
 _RESYNC_BATCH = 100
 """How many gangs a cycle tries for that reason: thousands may have been parked by one cycle."""
@@ -315,9 +309,8 @@ class WaitingGangs:
             due, key = heapq.heappop(self._timers)
             if self._timer_of.get(key) == due:
                 self.activate(self._tried_at[key][1], TIMER)
-        interval = self._resync_interval()
         for tried_at, gang in list(islice(self._tried_at.values(), _RESYNC_BATCH)):
-            if tried_at + interval > now:
+            if tried_at + RESYNC_SECONDS > now:
                 return
             self.activate(gang, RESYNC)
 
@@ -327,13 +320,8 @@ class WaitingGangs:
             heapq.heappop(self._timers)
         due = [self._timers[0][0]] if self._timers else []
         if self._tried_at:
-            due.append(next(iter(self._tried_at.values()))[0] + self._resync_interval())
+            due.append(next(iter(self._tried_at.values()))[0] + RESYNC_SECONDS)
         return min(due, default=None)
-
-    def _resync_interval(self) -> float:
-        """Return the seconds after which a gang is tried again if nothing has woken it."""
-        wanted = len(self._tried_at) / _RESYNCS_PER_SECOND
-        return min(max(wanted, MIN_RESYNC_SECONDS), RESYNC_SECONDS)
 
     def is_awaited(self, event: Wake) -> bool:
         """Return whether a group waits for *event* itself."""
