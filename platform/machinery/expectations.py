@@ -89,7 +89,8 @@ class Expectations:
         return [uid for child in expired if (uid := self.observe(key, child))]
 
     def expires_in(self, key: str) -> float | None:
-        """Return the seconds until all children of *key* expire; ``None`` if none is pending."""
+        """Return the seconds until all children of *key* expire, more than 0; ``None`` if none
+        is pending."""
         unexpired = self._unexpired(key)
         if not unexpired:
             return None
@@ -109,11 +110,12 @@ class Expectations:
 
     def _unexpired(self, key: str) -> dict[str, _Expectation]:
         """Return the unexpired children; drop expired ones, but not those that expire() reports."""
-        oldest = self._clock.monotonic() - self._ttl
+        now = self._clock.monotonic()
         unexpired: dict[str, _Expectation] = {}
         expired_count = 0
         for child, each in list(self._records.get(key, {}).items()):
-            if each.since >= oldest:
+            # As in expires_in(): what is pending for 0 seconds would be reconciled in a loop.
+            if each.since + self._ttl > now:
                 unexpired[child] = each
             elif not each.uid:
                 self.observe(key, child)
