@@ -513,11 +513,14 @@ class PreemptingHistory(SchedulerHistory):
             assert not is_preempted or self._is_wanted(old), f"{name} is evicted for no pod"
 
     def _is_wanted(self, victim: Object) -> bool:
-        """Whether a pod that waits is nominated for the node of *victim*."""
-        node = victim["spec"]["nodeName"]
+        """Whether a pod that waits is nominated for the node of *victim*, or, as it may need the
+        quota of its queue only, for any node if it is in the queue of *victim*."""
+        node, queue = victim["spec"]["nodeName"], self._queue_of(victim)
+        waiting = [pod for pod in self.pods.values() if pod not in bound([pod])]
         return any(
-            pod["status"].get("nominatedNodeName") == node and pod not in bound([pod])
-            for pod in self.pods.values()
+            nominated == node or self._queue_of(pod) == queue
+            for pod in waiting
+            if (nominated := pod["status"].get("nominatedNodeName"))
         )
 
     async def run_until_quiet(self) -> None:
