@@ -25,6 +25,7 @@ from batholith.cron_ctrl.controller import CronJobController as VolcanoCronJobCo
 from batholith.machinery import cron
 from batholith.machinery.cronjobs.controller import CronJobController, CronJobSettings
 from batholith.machinery.cronjobs.kind import CronJobKind
+from batholith.machinery.cronjobs.objects import CronJob
 from batholith.model import times
 
 Object = dict[str, Any]
@@ -50,16 +51,21 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         self.started: dict[str, list[str]] = {}
         """Names of the Jobs created, by uid of the CronJob."""
         self.changed_at: dict[str, datetime] = {}
-        """When a user last wrote the schedule, by uid."""
+        """When a controller last saw that the schedule was changed, by uid.
 
-        self._known_policies: dict[str, str] = {}
-        """Concurrency policies at the last rest, by uid: a controller may not know later ones."""
+        Not when it was written: the spec does not show that, and the watch may be late.
+        """
+
+        self._policies: dict[str, set[str]] = {}
+        """Concurrency policies since the last rest, by uid: a controller may know any of them."""
 
     def make_controller(self, client: InMemoryClient) -> CronJobController[Any]:
         """A new CronJob controller."""
-        return type(self).controller_type(
+        controller = type(self).controller_type(
             client, settings=SETTINGS, clock=self.clock, recorder=self.recorder
         )
+        controller._cronjobs.add_event_handler(self._on_observed)
+        return controller
 
     def is_finished(self, job: Object) -> bool:
         """Whether a Job has ended."""
@@ -105,9 +111,11 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         Then a new controller does not know about the change, and starts an earlier time.
         """
         until = self.clock.now() - timedelta(seconds=1)
-        schedule, since = cron.parse(cronjob["spec"]["schedule"]), self.changed_at[_uid(cronjob)]
-        created = times.parse(cronjob["metadata"]["creationTimestamp"])
-        return since > created and schedule.missed(since, until) is None
+        schedule, since = (
+            cron.parse(cronjob["spec"]["schedule"]),
+            self.changed_at.get(_uid(cronjob)),
+        )
+        return since is not None and schedule.missed(since, until) is None
 
     # What users and the Job controller do.
 
@@ -117,8 +125,7 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         template = {"metadata": {"labels": {"app": name}}, "spec": {"backoffLimit": 1}}
         defaults = {"jobTemplate": template, "concurrencyPolicy": "Allow"}
         stored = self.api.put(self.kind.cronjobs, name, spec={**({} if old else defaults), **spec})
-        if stored["spec"]["schedule"] != old.get("schedule"):
-            self.changed_at[stored["metadata"]["uid"]] = self.clock.now()
+        self._policies.setdefault(_uid(stored), set()).add(stored["spec"]["concurrencyPolicy"])
 
     def remove_cronjob(self, name: str) -> None:
         """Delete a CronJob with its Jobs."""
@@ -141,6 +148,10 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         )
 
     # What happens.
+
+    def _on_observed(self, old: CronJob | None, new: CronJob | None) -> None:
+        if old is not None and new is not None and old.spec.schedule != new.spec.schedule:
+            self.changed_at[new.metadata.uid] = self.clock.now()
 
     def _on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         if not self.api.requesting_client:
@@ -165,10 +176,7 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
                 scheduled = meta["annotations"].get(self.kind.scheduled_time)
                 recorded = not scheduled or scheduled <= last
                 assert recorded or not ended, f"INV-CRON-5: {meta['name']} is not recorded"
-                replaced = "Replace" in (
-                    owner["spec"]["concurrencyPolicy"],
-                    self._known_policies.get(_uid(owner)),
-                )
+                replaced = "Replace" in self._policies[_uid(owner)]
                 assert ended or replaced, f"INV-CRON-3: {meta['name']} has not ended"
             return
         assert change == "ADDED", f"{meta['name']} is {change}"
@@ -185,8 +193,7 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         assert name == f"{cronjob['metadata']['name']}-{int(scheduled.timestamp()) // 60}"
         assert meta["labels"] == {"app": cronjob["metadata"]["name"]}
         assert job["spec"] == cronjob["spec"]["jobTemplate"]["spec"]
-        policy = cronjob["spec"]["concurrencyPolicy"]
-        if policy == self._known_policies.get(_uid(cronjob)) == "Forbid":
+        if self._policies[_uid(cronjob)] == {"Forbid"}:
             others = [one for one in self.scheduled_jobs(cronjob) if one["metadata"] != meta]
             assert all(self.is_finished(one) for one in others), (
                 f"INV-CRON-3: {name} runs concurrently"
@@ -209,7 +216,7 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
             AssertionError: it is not.
         """
         for cronjob in self.cronjobs.values():
-            self._known_policies[_uid(cronjob)] = cronjob["spec"]["concurrencyPolicy"]
+            self._policies[_uid(cronjob)] = {cronjob["spec"]["concurrencyPolicy"]}
             status = cronjob.get("status", {})
             unfinished = {
                 job["metadata"]["uid"]
@@ -234,7 +241,8 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         late = spec.get("startingDeadlineSeconds") is not None
         if blocked or late or spec.get("suspend") or spec["schedule"].startswith("@every"):
             return
-        since = max(times.parse(meta["creationTimestamp"]), self.changed_at[_uid(cronjob)])
+        created = times.parse(meta["creationTimestamp"])
+        since = max(created, self.changed_at.get(_uid(cronjob), created))
         until = self.clock.now() - timedelta(seconds=1)
         missed = cron.parse(spec["schedule"]).missed(since, until)
         last = cronjob.get("status", {}).get("lastScheduleTime")

@@ -114,6 +114,38 @@ def test_a_lagging_informer_of_cronjobs_starts_nothing_twice(world: CronJobWorld
     assert len(next(iter(world.started.values()))) == 1
 
 
+def test_a_changed_schedule_applies_from_when_the_controller_sees_the_change(
+    world: CronJobWorld,
+) -> None:
+    """Its spec does not show when it was changed: earlier times do not count as missed."""
+    world.put_cronjob("a", schedule="*/5 * * * *")
+    world.run(world.start())
+    world.run(world.run_until_idle())
+    world.api.hold_watches(world.kind.cronjobs)
+    world.put_cronjob("a", schedule="* * * * *")
+    world.run(world.pass_time(400))
+    settle(world)
+    assert world.cronjobs["a"]["status"]["lastScheduleTime"] == "2026-01-01T00:05:00Z"
+    world.run(world.pass_time(20))
+    settle(world)
+    assert world.cronjobs["a"]["status"]["lastScheduleTime"] == "2026-01-01T00:07:00Z"
+
+
+def test_a_policy_applies_until_the_controller_sees_the_next(world: CronJobWorld) -> None:
+    world.put_cronjob("a", schedule="* * * * *", concurrencyPolicy="Allow")
+    settle(world)
+    world.put_cronjob("a", schedule="* * * * *", concurrencyPolicy="Replace")
+    world.run(world.run_until_idle())
+    world.api.hold_watches(world.kind.cronjobs)
+    world.put_cronjob("a", schedule="* * * * *", concurrencyPolicy="Allow")
+    world.run(world.pass_time(121))
+    assert len(world.jobs(world.cronjobs["a"])) == 1
+    settle(world)
+    world.run(world.pass_time(60))
+    settle(world)
+    assert len(world.jobs(world.cronjobs["a"])) == 2
+
+
 def test_another_leader_that_is_faster_is_no_error(world: CronJobWorld) -> None:
     """The Job exists when it is created: it is taken for the own one, by its uid."""
     world.put_cronjob("a", schedule="* * * * *")
