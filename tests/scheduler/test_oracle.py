@@ -294,6 +294,20 @@ def test_what_a_gang_lacks_is_held_for_it() -> None:
     assert decision.placements == ()
 
 
+@pytest.mark.parametrize("config", ["default", "pack"])
+def test_a_gang_fits_once_its_queue_may_have_less(config: str) -> None:
+    """Then its first pods leave the node to the one that it cannot do without."""
+    world = OracleWorld(CONFIGS[config])
+    world.upsert(queue(), node("a", pods=2), podgroup("g", 1, roles={"x": 1}))
+    world.upsert(pod("g-y-0", "g", role="y"), pod("g-y-1", "g", role="y"))
+    world.upsert(pod("g-x-0", "g", role="x", cpu=0))
+    decision, _ = world.compare_cycle()
+    assert decision.placements == ()
+    world.upsert(queue(capability={"cpu": 1}))
+    decision, _ = world.compare_cycle()
+    assert [each.name for each in decision.placements] == ["g-y-0", "g-x-0"]
+
+
 def _waiting_gangs(**requests: list[int]) -> OracleWorld:
     """Return a world with two of 12 CPUs left, where gangs of each queue request more than that.
 
