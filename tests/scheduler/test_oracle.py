@@ -267,6 +267,47 @@ def test_a_gang_that_is_pending_again_is_admitted_in_the_next_cycle() -> None:
     assert [ref.key for ref in decision.enqueued] == ["ns/g"]
 
 
+def _gang_that_has_lost_a_pod(node_cpu: int, **shape: object) -> OracleWorld:
+    """Return a world where the gang g has one pod on node a, and its other pod waits."""
+    world = OracleWorld(CONFIGS["default"])
+    bound = [pod(f"g-x-{i}", "g", node_name="a", phase="Running") for i in range(2)]
+    world.upsert(queue(), node("a", cpu=node_cpu), podgroup("g", 2, phase="Running"), *bound)
+    world.compare_cycle()
+    world.remove(bound[1])
+    world.upsert(pod("g-x-2", "g", **shape))  # type: ignore[arg-type]
+    return world
+
+
+def test_a_gang_that_has_lost_a_pod_is_allocated_before_others() -> None:
+    """Though it has a larger share of the cluster than another gang."""
+    world = _gang_that_has_lost_a_pod(2)
+    world.upsert(podgroup("h", 1), pod("h-x-0", "h"))
+    decision, _ = world.compare_cycle()
+    assert [each.name for each in decision.placements] == ["g-x-2"]
+
+
+def test_what_a_gang_lacks_is_held_for_it() -> None:
+    """What is free on the node is for no other gang, though it is too little for this one."""
+    world = _gang_that_has_lost_a_pod(4, cpu=4)
+    world.upsert(podgroup("h", 1), pod("h-x-0", "h"))
+    decision, _ = world.compare_cycle()
+    assert decision.placements == ()
+
+
+@pytest.mark.parametrize("config", ["default", "pack"])
+def test_a_gang_fits_once_its_queue_may_have_less(config: str) -> None:
+    """Then its first pods leave the node to the one that it cannot do without."""
+    world = OracleWorld(CONFIGS[config])
+    world.upsert(queue(), node("a", pods=2), podgroup("g", 1, roles={"x": 1}))
+    world.upsert(pod("g-y-0", "g", role="y"), pod("g-y-1", "g", role="y"))
+    world.upsert(pod("g-x-0", "g", role="x", cpu=0))
+    decision, _ = world.compare_cycle()
+    assert decision.placements == ()
+    world.upsert(queue(capability={"cpu": 1}))
+    decision, _ = world.compare_cycle()
+    assert [each.name for each in decision.placements] == ["g-y-0", "g-x-0"]
+
+
 def _waiting_gangs(**requests: list[int]) -> OracleWorld:
     """Return a world with two of 12 CPUs left, where gangs of each queue request more than that.
 

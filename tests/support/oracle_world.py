@@ -55,8 +55,21 @@ class OracleWorld:
     def snapshot(self) -> Objects:
         """Return all objects for the oracle."""
         return Objects(
-            nodes=self.nodes, pods=self.pods, podgroups=self.podgroups, queues=self.queues
+            nodes=self.nodes,
+            pods=self.pods,
+            podgroups=self.podgroups,
+            queues=self.queues,
+            held=self.held(),
         )
+
+    def held(self) -> dict[str, str]:
+        """Return the nodes where the scheduler holds resources for a pod, by uid."""
+        cluster = self.world.cluster
+        return {
+            uid: cluster.node_matrix.names[hold.node_index]
+            for reservation in cluster.reservations
+            for uid, hold in reservation.holds.items()
+        }
 
     def compare_cycle(self) -> tuple[Decision, Outcome]:
         """Run a cycle of both.
@@ -68,7 +81,7 @@ class OracleWorld:
         before = self.snapshot()
         decision = self.world.decision(now=self.now)
         chosen = {each.uid: each.node for each in decision.placements}
-        outcome = decide(before, self.config, chosen)
+        outcome = decide(before, self.config, self.held() | chosen)
         enqueued = {ref.key for ref in decision.enqueued}
         assert enqueued == set(outcome.enqueued), (enqueued, outcome.enqueued)
         assert chosen == outcome.placements, (chosen, outcome.placements)
@@ -89,7 +102,9 @@ class OracleWorld:
             if report.requeue_after == 0:
                 self.world.cluster.apply(Recheck(report.key))
             if isinstance(group, PodGroup):
-                status = PodGroupStatus(phase=report.status.phase)
+                status = PodGroupStatus(
+                    phase=report.status.phase, conditions=report.status.conditions
+                )
                 self.objects["PodGroup", name] = msgspec.structs.replace(group, status=status)
 
     def set_phase(self, pod: Pod, phase: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, Task
-from ..state.waiting import FREED, OWN, USAGE, NodeNeed, Waits, Wake
+from ..state.waiting import ANY, FREED, OWN, USAGE, NodeNeed, Waits, Wake
 from .attempt import Attempt, ClassCapacity
 from .statement import MissingMembers
 
@@ -51,7 +51,8 @@ def waits_of(gang: Gang, queue_name: str, attempt: Attempt, capacity_of: Capacit
         limits = frozenset().union(*attempt.limits.values())
         if missing.total >= len(tasks) or len(required) == 1:
             return Waits(limits, demand=_demand(gang, queue_name, tasks, missing))
-    return Waits(ANY_NODE_CHANGE.union(*attempt.limits.values()))
+    # The first tasks may have taken what later ones need. Lower limits may prevent that, too.
+    return Waits(ANY_NODE_CHANGE | {ANY})
 
 
 def _waits_of_extra_tasks(

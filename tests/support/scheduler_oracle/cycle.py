@@ -21,6 +21,7 @@ from support.scheduler_oracle.objects import (
     add,
     gangs_of,
     lacks,
+    total,
 )
 from support.scheduler_oracle.queues import (
     QueueFacts,
@@ -56,6 +57,7 @@ class _Cycle:
     def __init__(self, objects: Objects, config: Config, guide: Mapping[str, str]) -> None:
         self.config = config
         self.guide = guide
+        self.held = objects.held
         self.gangs = gangs_of(objects, config)
         self.nodes = {
             node.metadata.name: NodeState(node)
@@ -77,6 +79,8 @@ class _Cycle:
                 self.queues[gang.queue].gangs.append(gang)
         self.limits = self._limits()
         self.scorers = [Scorer(name, config.arguments[name]) for name in config.scorers]
+        overcommit = config.arguments.get("overcommit")
+        self.idle = self._overcommitted_idle(overcommit) if overcommit is not None else None
         self.enqueued: list[str] = []
         self.placements: dict[str, str] = {}
 
@@ -116,6 +120,30 @@ class _Cycle:
             found.setdefault(gang.queue, []).append(gang)
         return found
 
+    # -- incomplete gangs ----------------------------------------------------------------------
+
+    def complete(self) -> None:
+        """Allocate what gangs lack of which pods have a node: first those that never were complete,
+        the oldest first. What does not fit is held for them, on the nodes of the guide."""
+        gangs = [gang for gang in self.gangs.values() if gang.is_incomplete()]
+        gangs.sort(key=lambda gang: (gang.was_complete(), gang.created, gang.key))
+        for gang in gangs:
+            self._hold(gang, self.held)
+        for gang in gangs:
+            if not gang.is_valid():
+                continue
+            if gang.awaits_admission():
+                self._admit(gang)
+            pods = gang.grouped(gang.ordered_pending(self.config))
+            is_complete = self._allocate_minimum(gang, pods)
+            self._hold(gang, self.held if is_complete else self.guide)
+
+    def _hold(self, gang: GangFacts, nodes: Mapping[str, str]) -> None:
+        """Hold resources for pending pods of *gang* on *nodes*, by uid, and nowhere else."""
+        for node in self.nodes.values():
+            pods = (pod for uid, pod in gang.pending.items() if nodes.get(uid) == node.name)
+            node.held[gang.key] = total(pod.request for pod in pods)
+
     # -- enqueue -------------------------------------------------------------------------------
 
     def enqueue(self) -> None:
@@ -124,12 +152,10 @@ class _Cycle:
         for gangs in waiting.values():
             gangs.sort(key=self.job_order)
         order = sorted(waiting, key=self.queue_order)
-        overcommit = self.config.arguments.get("overcommit")
-        idle = self._overcommitted_idle(overcommit) if overcommit is not None else None
         while any(waiting.values()):
             for name in order:
                 if waiting[name]:
-                    self._enqueue_one(waiting[name].pop(0), idle)
+                    self._enqueue_one(waiting[name].pop(0))
 
     def _overcommitted_idle(self, arguments: Mapping[str, object]) -> dict[str, int]:
         given = arguments.get("overcommit-factor", 1.2)
@@ -141,18 +167,21 @@ class _Cycle:
             add(idle, gang.reserved(), -1)
         return idle
 
-    def _enqueue_one(self, gang: GangFacts, idle: dict[str, int] | None) -> None:
+    def _enqueue_one(self, gang: GangFacts) -> None:
         queue = self.queues.get(gang.queue)
         if queue is None or not queue.is_open:
             return
         if gang.min_resources and self.config.has_enqueue:
             minimum = gang.min_request()
-            if idle is not None and lacks(minimum, idle):
+            if self.idle is not None and lacks(minimum, self.idle):
                 return
             if not self.limits.admits(queue, minimum):
                 return
-            if idle is not None:
-                add(idle, minimum, -1)
+        self._admit(gang)
+
+    def _admit(self, gang: GangFacts) -> None:
+        if self.idle is not None:
+            add(self.idle, gang.min_request(), -1)
         gang.phase = "Inqueue"
         self.enqueued.append(gang.key)
 
@@ -226,7 +255,7 @@ class _Cycle:
     def _allocate(self, gang: GangFacts, pod: PodFacts) -> bool:
         if not gang.single and not pod.is_best_effort and not self._allows(gang, pod):
             return False
-        candidates = feasible_nodes(self.nodes.values(), pod, self.config)
+        candidates = feasible_nodes(self.nodes.values(), pod, gang.key, self.config)
         if not candidates:
             return False
         node = best_node(candidates, pod, self.scorers, self.guide.get(pod.uid, ""))
@@ -273,10 +302,11 @@ class _Cycle:
 def decide(objects: Objects, config: Config, guide: Mapping[str, str] | None = None) -> Outcome:
     """Return what a cycle does with *objects*.
 
-    *guide* has the node that another scheduler chose for a pod, by uid; it decides between nodes
-    whose scores differ by rounding alone.
+    *guide* has the node that another scheduler chose for a pod, or holds for it, by uid; it decides
+    between nodes whose scores differ by rounding alone, and where resources are held.
     """
     cycle = _Cycle(objects, config, guide or {})
+    cycle.complete()
     for action in config.actions:
         getattr(cycle, action)()
     return Outcome(tuple(cycle.enqueued), cycle.placements)

@@ -32,6 +32,8 @@ class NodeState:
         self.allocatable = amounts(node.status.allocatable)
         self.used: Amounts = {}
         self.pods: dict[str, PodFacts] = {}
+        self.held: dict[str, Amounts] = {}
+        """What is held for pending pods of a gang, by its key."""
 
     def add(self, pod: PodFacts) -> None:
         """Put *pod* on the node."""
@@ -47,19 +49,28 @@ class NodeState:
         """Return how much of a resource is free; negative if it is overcommitted."""
         return self.allocatable.get(name, 0) - self.used.get(name, 0)
 
+    def free_for(self, gang: str, name: str) -> int:
+        """Return how much of a resource is free and not held for another gang; negative only if
+        pods overcommit it."""
+        idle = self.idle(name)
+        held = sum(each.get(name, 0) for key, each in self.held.items() if key != gang)
+        return min(idle, max(idle - held, 0))
+
 
 # -- feasibility -----------------------------------------------------------------------------------
 
 
-def feasible_nodes(nodes: Iterable[NodeState], pod: PodFacts, config: Config) -> list[NodeState]:
-    """Return the nodes that *pod* fits, in the order of *nodes*."""
+def feasible_nodes(
+    nodes: Iterable[NodeState], pod: PodFacts, gang: str, config: Config
+) -> list[NodeState]:
+    """Return the nodes that *pod* of *gang* fits, in the order of *nodes*."""
     filters = "predicates" in config.plugins
-    return [node for node in nodes if fits(node, pod) and (not filters or accepts(node, pod))]
+    return [node for node in nodes if fits(node, pod, gang) and (not filters or accepts(node, pod))]
 
 
-def fits(node: NodeState, pod: PodFacts) -> bool:
+def fits(node: NodeState, pod: PodFacts, gang: str) -> bool:
     """Return whether the resources of *node* suffice."""
-    if any(units > node.idle(name) for name, units in pod.request.items() if units > 0):
+    if any(units > node.free_for(gang, name) for name, units in pod.request.items() if units > 0):
         return False
     return node.idle("cpu") >= 0 and node.idle("memory") >= 0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from batholith.model.meta import ObjectMeta
-from batholith.model.podgroup import PodGroup
+from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler.state.core_types import Container, Node, Pod, PriorityClass
 from batholith.scheduler.state.resources import amounts
@@ -101,6 +101,9 @@ class Objects:
 
     phases: Mapping[str, str] = field(default_factory=dict)
     """Phases by key of a PodGroup, where they differ from its status."""
+
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Node by uid of a pending pod for which resources are held there."""
 
     def node_of(self, pod: Pod) -> str:
         """Return the node of *pod*; empty if it has none."""
@@ -278,6 +281,16 @@ class GangFacts:
     def missing(self) -> int:
         """Return how many pods it lacks to be ready, of any role."""
         return max(self.minimum - len(self.ready), 0)
+
+    def is_incomplete(self) -> bool:
+        """Return whether pods of it have a node, but fewer than it needs."""
+        return not self.single and self.active > 0 and not self.is_ready()
+
+    def was_complete(self) -> bool:
+        """Return whether it had the pods that it needs once."""
+        status = self.podgroup.status if self.podgroup else PodGroupStatus()
+        scheduled = any((c.type, c.status) == ("Scheduled", "True") for c in status.conditions)
+        return scheduled or status.phase in ("Running", "Unknown", "Completed")
 
     def requesting_pending(self) -> bool:
         """Return whether a pending pod requests anything."""
