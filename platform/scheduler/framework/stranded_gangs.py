@@ -21,6 +21,7 @@ from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task, TaskStatus
 from ..state.reservations import Purpose, Reservation
 from ..state.resources import BoolVector
+from ..state.waiting import RESYNC_SECONDS
 from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, GangRef, IncompleteEviction
 from .plugin_calls import PluginError
@@ -193,17 +194,25 @@ def _allocate_missing(session: Session, gang: Gang) -> bool:
     reservations.drop(gang.key)
     holds = _choose_nodes(session, needed, fitting)
     if holds:
-        reservations.hold(gang, holds, until=math.inf, purpose=Purpose.STRANDED)
+        held = reservations.hold(gang, holds, until=math.inf, purpose=Purpose.STRANDED)
+        if held is not None:
+            held.chosen_at = session.cache.cycle_time
     return False
 
 
 def _is_suitable(session: Session, reservation: Reservation, tasks: Sequence[Task]) -> bool:
-    """Return whether *reservation* is for *tasks*, on nodes that could take them if empty."""
+    """Return whether *reservation* is for *tasks*, on nodes that could take them if empty, and was
+    made lately: in the long run other nodes may lack less."""
     holds = reservation.holds
-    return holds.keys() == {task.uid for task in tasks} and all(
-        holds[task.uid].eq_class is task.eq_class
-        and _possible_nodes(session, task)[holds[task.uid].node_index]
-        for task in tasks
+    is_recent = session.cache.cycle_time < reservation.chosen_at + RESYNC_SECONDS
+    return (
+        is_recent
+        and holds.keys() == {task.uid for task in tasks}
+        and all(
+            holds[task.uid].eq_class is task.eq_class
+            and _possible_nodes(session, task)[holds[task.uid].node_index]
+            for task in tasks
+        )
     )
 
 
