@@ -1,5 +1,6 @@
 """Gangs of which some members are bound: completed first, or evicted as a whole after a timeout."""
 
+import random
 from typing import Any
 
 import pytest
@@ -251,3 +252,32 @@ def test_what_is_reserved_on_a_full_node_excludes_no_pod_that_requests_nothing()
     assert world.schedule() == {"idle-0": "a"}
     assert world.cluster.reservations.get("ns/g") is not None
     assert "free 0" in world.fit_message("g")
+
+
+@pytest.mark.parametrize("seed", [43, 53, 100, 133, 223, 262])
+def test_reservations_of_several_gangs_come_to_rest(seed: int) -> None:
+    """Each choice of nodes wakes the other gangs: they must not choose again for that reason."""
+    rng = random.Random(seed)
+    world = SchedulerWorld()
+    world.upsert(*(node(f"n{i}", cpu=rng.randint(1, 4)) for i in range(4)))
+    for g in range(rng.randint(1, 4)):
+        size = rng.randint(2, 4)
+        world.upsert(podgroup(f"g{g}", size))
+        for i in range(size):
+            where = f"n{rng.randint(0, 3)}" if i == 0 else ""
+            phase = "Running" if where else "Pending"
+            cpu = rng.randint(1, 3)
+            world.upsert(pod(f"g{g}-{i}", f"g{g}", node_name=where, phase=phase, cpu=cpu))
+    for h in range(3):
+        world.upsert(podgroup(f"h{h}", 1), pod(f"h{h}-0", f"h{h}", cpu=rng.randint(1, 3)))
+    for step in range(6):
+        if rng.random() < 0.5:
+            where = f"n{rng.randint(0, 3)}"
+            world.upsert(pod(f"x{step}", node_name=where, scheduler="other", phase="Running"))
+        else:
+            world.upsert(node(f"n{rng.randint(0, 3)}", cpu=rng.randint(1, 5)))
+        cycles = 0
+        while world.cluster.has_changes():
+            world.core.run_once(now=float(step))
+            cycles += 1
+            assert cycles <= 10

@@ -353,6 +353,18 @@ def test_queue_limit_that_grows_wakes_the_gangs_of_the_queue() -> None:
     assert dict(decision.retries) == {"queue": 1, "queues": 1}
 
 
+def test_woken_gang_with_lost_pods_precedes_the_others() -> None:
+    """It waited for its queue, so that nothing is reserved for it."""
+    world = SchedulerWorld()
+    world.upsert(node("a"), queue("q1", capability={"cpu": 1}))
+    world.upsert(podgroup("g", 2, queue="q1"), pod("g-t-1", "g"))
+    world.upsert(pod("g-t-0", "g", node_name="a", phase="Running"))
+    world.upsert(podgroup("f", 1, queue="q1"), pod("f-t-0", "f"))
+    assert world.schedule() == {}
+    world.upsert(queue("q1", capability={"cpu": 2}))
+    assert world.schedule() == {"g-t-1": "a"}
+
+
 def test_everything_is_tried_again_after_five_minutes_one_by_one() -> None:
     world = _waiting_world()
     assert world.core.run_once(now=299.0).rejected == 0

@@ -324,7 +324,7 @@ class Session(PluginDecisions):
 
     def can_skip(self, gang: Gang) -> bool:
         """Return whether *gang* was rejected and no relevant event has been applied since."""
-        return self._is_rejected(gang) or gang.key not in self.cache.waiting.active
+        return self._is_rejected(gang) or not self.cache.waiting.is_to_be_tried(gang)
 
     def starving_gangs(self) -> list[Gang]:
         """Return the gangs that were tried and rejected in this session."""

@@ -19,7 +19,9 @@ import numpy as np
 
 from ..state.diagnosis import Stage
 from ..state.gangs import Gang, Task, TaskStatus
-from ..state.reservations import Purpose
+from ..state.reservations import Purpose, Reservation
+from ..state.resources import BoolVector
+from ..state.waiting import RESYNC_SECONDS
 from .completeness import has_bound_tasks, was_complete
 from .decision import Eviction, GangRef, IncompleteEviction
 from .plugin_calls import PluginError
@@ -150,6 +152,7 @@ def _allocate(session: Session, gang: Gang) -> bool:
     """Allocate what *gang* lacks, or reserve it; returns whether it is allocated."""
     if session.can_skip(gang):
         return False
+    session.cache.waiting.activate(gang)  # on its own: the others of a woken group are tried, too
     rejection = session.job_valid(gang)
     if rejection:
         session.reject(gang, rejection.diagnosis())
@@ -182,12 +185,43 @@ def _allocate_missing(session: Session, gang: Gang) -> bool:
     known = reservations.get(gang.key)
     if known is not None and known.purpose is Purpose.PREEMPTION:
         return False  # pods were evicted for it
+    if any(error.stage is not Stage.NODES for error in diagnosis.fit_errors.values()):
+        reservations.drop(gang.key)
+        return False
+    needed = _needed(gang, tasks)
+    if known is not None and _is_suitable(session, known, needed):
+        return False  # to choose again would wake other gangs, whose choices wake this one
     reservations.drop(gang.key)
-    if all(error.stage is Stage.NODES for error in diagnosis.fit_errors.values()):
-        holds = _choose_nodes(session, _needed(gang, tasks), fitting)
-        if holds:
-            reservations.hold(gang, holds, until=math.inf, purpose=Purpose.STRANDED)
+    holds = _choose_nodes(session, needed, fitting)
+    if holds:
+        held = reservations.hold(gang, holds, until=math.inf, purpose=Purpose.STRANDED)
+        if held is not None:
+            held.chosen_at = session.cache.cycle_time
     return False
+
+
+def _is_suitable(session: Session, reservation: Reservation, tasks: Sequence[Task]) -> bool:
+    """Return whether *reservation* is for *tasks*, on nodes that could take them if empty, and was
+    made lately: in the long run other nodes may lack less."""
+    holds = reservation.holds
+    is_recent = session.cache.cycle_time < reservation.chosen_at + RESYNC_SECONDS
+    return (
+        is_recent
+        and holds.keys() == {task.uid for task in tasks}
+        and all(
+            holds[task.uid].eq_class is task.eq_class
+            and _possible_nodes(session, task)[holds[task.uid].node_index]
+            for task in tasks
+        )
+    )
+
+
+def _possible_nodes(session: Session, task: Task) -> BoolVector:
+    """Return the nodes that could take *task* if they were empty."""
+    matrix = session.cache.node_matrix
+    request = task.eq_class.request_vector(matrix.resource_index)
+    enough: BoolVector = np.all(matrix.allocatable >= request[:, None], axis=0)
+    return session.feasible(task.eq_class) & enough
 
 
 def _needed(gang: Gang, tasks: Sequence[Task]) -> list[Task]:
@@ -217,8 +251,7 @@ def _choose_nodes(
         request = task.eq_class.request_vector(matrix.resource_index)
         node_index = fitting.get(task.uid)
         if node_index is None:
-            enough = (matrix.allocatable >= request[:, None]).all(axis=0)
-            nodes = np.flatnonzero(session.feasible(task.eq_class) & enough)
+            nodes = np.flatnonzero(_possible_nodes(session, task))
             if not len(nodes):
                 return {}
             rows = np.flatnonzero(request)

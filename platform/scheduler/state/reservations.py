@@ -62,6 +62,9 @@ class Reservation:
     backed: bool = True
     """Whether its nodes had what is held, or were to have it, when that was last checked."""
 
+    chosen_at: float = 0.0
+    """When its nodes were chosen, as Unix time, if these may change."""
+
 
 class Reservations:
     """All reservations, one for each gang at most."""

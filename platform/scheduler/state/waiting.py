@@ -327,6 +327,11 @@ class WaitingGangs:
         """Return whether a group waits for *event* itself."""
         return event in self._by_event
 
+    def is_to_be_tried(self, gang: Gang) -> bool:
+        """Return whether *gang* is to be tried on its own or is in a group that was woken."""
+        group = gang.wait_group
+        return gang.key in self.active or (group is not None and group.demand in self.woken)
+
     def has_work(self) -> bool:
         """Return whether something was published that a group waits for."""
         if not self.published or not self._groups:
