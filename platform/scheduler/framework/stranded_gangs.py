@@ -202,7 +202,7 @@ def _allocate_missing(session: Session, gang: Gang) -> bool:
 
 def _is_suitable(session: Session, reservation: Reservation, tasks: Sequence[Task]) -> bool:
     """Return whether *reservation* is for *tasks*, on nodes that could take them if empty, and was
-    made lately: in the long run other nodes may lack less."""
+    chosen recently: in the long run other nodes may lack less."""
     holds = reservation.holds
     is_recent = session.cache.cycle_time < reservation.chosen_at + RESYNC_SECONDS
     return (
