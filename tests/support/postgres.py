@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,10 +51,12 @@ class Postgres:
     def paused(self) -> Iterator[None]:
         """For the length of the block it accepts connections and sends no response."""
         main = int((self.directory / "data" / "postmaster.pid").read_text().split()[0])
-        processes = [main, *_children(main)]
-        for each in processes:
-            os.kill(each, signal.SIGSTOP)
+        processes = [main]
         try:
+            _stop(main)  # first: it may be about to start another child
+            for child in _children(main):
+                processes.append(child)
+                _stop(child)
             yield
         finally:
             for each in processes:
@@ -66,6 +69,14 @@ class Postgres:
             command, user=self.user, cwd=self.directory, capture_output=True, text=True, timeout=100
         )
         assert done.returncode == 0, done.stderr
+
+
+def _stop(process: int) -> None:
+    """Stop a process; returns once it does not run any more, which is after the signal is sent."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(process, signal.SIGSTOP)
+        while Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "TZ":
+            time.sleep(0.001)
 
 
 def _children(parent: int) -> list[int]:
