@@ -267,14 +267,14 @@ def test_a_gang_that_is_pending_again_is_admitted_in_the_next_cycle() -> None:
     assert [ref.key for ref in decision.enqueued] == ["ns/g"]
 
 
-def _gang_that_has_lost_a_pod(node_cpu: int, **shape: object) -> OracleWorld:
+def _gang_that_has_lost_a_pod(node_cpu: int, *, cpu: int = 1) -> OracleWorld:
     """Return a world where the gang g has one pod on node a, and its other pod waits."""
     world = OracleWorld(CONFIGS["default"])
     bound = [pod(f"g-x-{i}", "g", node_name="a", phase="Running") for i in range(2)]
     world.upsert(queue(), node("a", cpu=node_cpu), podgroup("g", 2, phase="Running"), *bound)
     world.compare_cycle()
     world.remove(bound[1])
-    world.upsert(pod("g-x-2", "g", **shape))  # type: ignore[arg-type]
+    world.upsert(pod("g-x-2", "g", cpu=cpu))
     return world
 
 

@@ -111,10 +111,8 @@ class CronJobWorld(CheckedWorld[CronJobController[Any]]):
         Then a new controller does not know about the change, and starts an earlier time.
         """
         until = self.clock.now() - timedelta(seconds=1)
-        schedule, since = (
-            cron.parse(cronjob["spec"]["schedule"]),
-            self.changed_at.get(_uid(cronjob)),
-        )
+        schedule = cron.parse(cronjob["spec"]["schedule"])
+        since = self.changed_at.get(_uid(cronjob))
         return since is not None and schedule.missed(since, until) is None
 
     # What users and the Job controller do.

@@ -76,7 +76,7 @@ def _stop(process: int) -> None:
     with suppress(ProcessLookupError, FileNotFoundError):
         os.kill(process, signal.SIGSTOP)
         while Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "TZ":
-            time.sleep(0.001)
+            time.sleep(0.001)  # only the parent of a process is notified that it has stopped
 
 
 def _children(parent: int) -> list[int]:
