@@ -2,9 +2,10 @@
 
 Three kinds of Leases, all of one namespace:
 
-* the *group* Lease has the name that a single leader would hold. All replicas renew it, under one
+* the *group* Lease has the name that a single leader would hold. All replicas hold it under one
   identity that states the number of shards, so that neither a single leader nor replicas with
-  another number of shards work at the same time;
+  another number of shards work at the same time. A renewal by one replica is one for all, and it
+  is valid four times as long as the others;
 * a *member* Lease of each replica shows the others that it is alive;
 * a *shard* Lease of each shard shows who holds it.
 
@@ -51,6 +52,13 @@ MAX_SHARDS = 256
 
 _IDENTITY_PREFIX = "batholith-shards-"
 """Identity in the group Lease, followed by the number of shards."""
+
+_GROUP_DURATION_FACTOR = 4
+"""How much longer the group Lease is valid than the others.
+
+The API server may respond late for as long as a replica keeps its own Leases; then the group Lease
+must not be the one that ends all replicas at once.
+"""
 
 _REMOVE_AFTER = 10
 """Lease durations after which the Lease of a dead member is deleted."""
@@ -176,7 +184,14 @@ class ShardLeases:
         self._wake = asyncio.Event()
         election = config.election
         self._group = self._elector(
-            replace(election, identity=f"{_IDENTITY_PREFIX}{config.shards}", shared=True),
+            replace(
+                election,
+                identity=f"{_IDENTITY_PREFIX}{config.shards}",
+                shared=True,
+                lease_duration=election.lease_duration * _GROUP_DURATION_FACTOR,
+                renew_deadline=election.renew_deadline * _GROUP_DURATION_FACTOR,
+                retry_period=election.retry_period * _GROUP_DURATION_FACTOR,
+            ),
             on_renewal=self._check_group,
         )
         labels = {GROUP_LABEL: election.name}

@@ -26,6 +26,7 @@ from batholith.machinery.shard_leases import (
     ShardCountError,
     ShardLeases,
 )
+from batholith.model import times
 from batholith.model.names import LEASES, NAMESPACES
 from batholith.testing import ApiServer, RequestMatcher
 
@@ -249,6 +250,33 @@ async def test_renewals_of_the_common_lease_that_conflict_are_retried(group: Gro
     )
     await wait_for(lambda: not fault.pending)
     for replica in group.replicas:
+        replica.leases._group.check_fence()
+
+
+async def test_a_common_lease_without_answers_ends_no_replica_that_renews_its_own(
+    group: Group,
+) -> None:
+    """Requests for it fail for longer than the other Leases would be valid without a renewal."""
+    replicas = [await group.start(identity) for identity in "abc"]
+    await group.wait_balanced()
+    began = replicas[0].clock.now()
+    group.server.faults.error(
+        RequestMatcher(count=10_000, where=lambda request: request.path.endswith(NAME)), 503
+    )
+    deadline = began + timedelta(seconds=election("a").lease_duration)
+
+    def have_renewed() -> bool:
+        """Whether each replica has renewed its own Lease after the deadline."""
+        renewed = [
+            times.parse(lease["spec"]["renewTime"])
+            for lease in group.leases()
+            if "-member-" in lease["metadata"]["name"]
+        ]
+        return len(renewed) == len(replicas) and min(renewed) > deadline
+
+    await wait_for(lambda: have_renewed() or any(replica.lost for replica in replicas))
+    assert [replica.lost for replica in replicas] == [[], [], []]
+    for replica in replicas:
         replica.leases._group.check_fence()
 
 
