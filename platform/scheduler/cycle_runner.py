@@ -210,10 +210,11 @@ class CycleRunner:
         return [gang for gang in changed if not planned.is_planning(gang.key)]
 
     def _queue_allocations(self) -> Iterable[QueueAllocation]:
-        for name in self._cache.pop_changed_queues():
+        changed = self._cache.pop_changed_queues()
+        for name, allocated in self._cache.subtrees_allocated(changed).items():
             queue = self._cache.queues.get(name)
             if queue is not None and queue.object is not None:
-                yield QueueAllocation(queue.object, self._cache.subtree_allocated(name))
+                yield QueueAllocation(queue.object, allocated)
 
     def _stats(self, changed_gangs: Iterable[Gang]) -> SchedulerStats:
         for gang in changed_gangs:

@@ -253,5 +253,5 @@ def test_sums_of_ancestors_are_exact_after_any_history(
     plugin._stale.update(world.cluster.queues)
     plugin._add_up()
     for name, level in plugin._tree.items():
-        expected = {k: v for k, v in world.cluster.subtree_allocated(name).items() if v}
+        expected = {k: v for k, v in world.cluster.subtrees_allocated([name])[name].items() if v}
         assert level.allocated == expected, name

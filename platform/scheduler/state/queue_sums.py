@@ -1,8 +1,10 @@
 """Sums of what the gangs of each queue have and ask for."""
 
+from collections.abc import Collection
+
 from ...model import names
 from .change_record import ChangeRecord
-from .gangs import Gang, QueueInfo, add_amounts, positive_difference, sum_amounts
+from .gangs import Gang, QueueInfo, add_amounts, positive_difference
 from .node_matrix import ChangeLog
 from .priority_classes import PriorityClasses
 from .queue_shares import QueueShare
@@ -48,13 +50,14 @@ class QueueSums(ChangeRecord):
         self._changed_queues.clear()
         return changed
 
-    def subtree_allocated(self, name: str) -> Amounts:
-        """Return what is allocated in queue *name* and in all queues below it."""
-        return sum_amounts(
-            queue.allocated
-            for queue in self.queues.values()
-            if name in self.with_ancestors(queue.name)
-        )
+    def subtrees_allocated(self, names: Collection[str]) -> dict[str, Amounts]:
+        """Return what is allocated in each of the queues *names* and in all queues below it."""
+        sums: dict[str, Amounts] = {name: {} for name in names}
+        for queue in self.queues.values():
+            if queue.allocated:
+                for name in sums.keys() & self.with_ancestors(queue.name):
+                    add_amounts(sums[name], queue.allocated)
+        return sums
 
     def with_ancestors(self, name: str) -> list[str]:
         """Return *name* and its ancestors, each once even if they form a loop."""
