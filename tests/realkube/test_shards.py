@@ -123,7 +123,7 @@ async def test_replicas_with_shards_under_chaos(
         users = [replica.user for replica in s.replicas_started["controllers"]]
         strays = writes_for_other_shards(requests, SHARDS, users)
         assert strays == [], strays
-        assert all(len(held) > 1 for held in leaderships(requests, SHARDS))
+        assert not steps or all(len(held) > 1 for held in leaderships(requests, SHARDS))
         lost = [r for r in s.replicas_started["controllers"] if not (r.is_running or r in ended)]
         assert lost == [], {replica.user: replica.log_text()[-1000:] for replica in lost}
 
