@@ -316,6 +316,47 @@ def test_gangs_are_admitted_within_the_quota_of_their_namespace(name: str) -> No
     assert phase(world, "two") == "Inqueue"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("limits.memory", "insufficient limits.memory (requested 2Gi, free 1Gi of 5Gi)"),
+        ("limits.cpu", "insufficient limits.cpu (requested 4, free 3 of 10)"),
+        ("count/pods", "insufficient count/pods (requested 2, free 1 of 5)"),
+    ],
+)
+def test_quotas_of_limits_and_pods_admit_gangs_until_they_are_used_up(
+    name: str, message: str
+) -> None:
+    world = SchedulerWorld(QUOTA)
+    world.upsert(node("a", cpu=100))
+    hard = {"limits.memory": "5Gi", "limits.cpu": "10", "count/pods": "5"}
+    used = {"limits.memory": "2Gi", "limits.cpu": "3", "count/pods": "2"}
+    limit = quota({name: hard[name]}, {name: used[name]})
+    world.cluster.apply(ResourceQuotaEvent(None, limit))
+    minimum: dict[str, str | int | float] = {
+        "cpu": 2,
+        "limits.cpu": 4,
+        "limits.memory": "2Gi",
+        "count/pods": 2,
+    }
+    for gang in ("one", "two"):
+        world.upsert(podgroup(gang, 2, phase="", resources=minimum))
+    world.schedule()
+    assert (phase(world, "one"), phase(world, "two")) == ("Inqueue", "Pending")
+    assert world.fit_message("two") == f'resource quota "compute" insufficient: {message}'
+
+
+def test_pods_that_exist_before_their_gang_is_admitted_count_in_the_quota_once() -> None:
+    world = SchedulerWorld(QUOTA)
+    world.upsert(node("a", cpu=100))
+    full = {"cpu": "2", "limits.cpu": "4"}
+    world.cluster.apply(ResourceQuotaEvent(None, quota(full, full)))
+    world.upsert(pod("g-0", "g", cpu=1), pod("g-1", "g", cpu=1))
+    world.upsert(podgroup("g", 2, phase="", resources={"cpu": 2, "limits.cpu": 4}))
+    world.schedule()
+    assert phase(world, "g") == "Inqueue"
+
+
 def test_a_deleted_quota_limits_nothing() -> None:
     world = SchedulerWorld(QUOTA)
     limit = quota({"cpu": "1"}, {})

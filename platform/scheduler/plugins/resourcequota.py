@@ -1,6 +1,7 @@
 """``resourcequota``: admits gangs only within the resource quotas of their namespace.
 
-The API server rejects pods beyond a quota, so a gang that exceeds it is not admitted.
+The API server rejects pods beyond a quota, so a gang that exceeds it is not admitted. What a quota
+says of limits and of the number of pods is compared, too: ``minResources`` contains both.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from ...model.podgroup import PodGroupPhase
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Shortage
 from ..state.gangs import Gang, positive_difference, sum_amounts
+from ..state.resource_quotas import quota_only_amounts
 from ..state.resources import Amounts, format_amount
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
@@ -31,11 +33,11 @@ class ResourceQuotaPlugin:
         quotas = self._cache.resource_quotas.of(gang.namespace) if self._cache else ()
         if not gang.min_resources or not quotas:
             return True
-        expected = self._expected(gang.namespace)
+        expected, missing = self._expected(gang.namespace), _missing(gang)
         for quota in quotas:
             shortages = tuple(
                 Shortage(name, units, quota.hard[name], used)
-                for name, units in sorted(gang.min_request.items())
+                for name, units in sorted(missing.items())
                 if name in quota.hard
                 and units + (used := quota.used.get(name, 0) + expected.get(name, 0))
                 > quota.hard[name]
@@ -54,13 +56,23 @@ class ResourceQuotaPlugin:
         waiting = {key: gang for key, gang in gangs.items() if self._is_waiting(gang)}
         if waiting:
             self._admitted[namespace] = waiting
-        return sum_amounts(
-            positive_difference(gang.min_request, gang.requested) for gang in waiting.values()
-        )
+        return sum_amounts(map(_missing, waiting.values()))
 
     def _is_waiting(self, gang: Gang) -> bool:
         known = self._cache is not None and self._cache.gangs.get(gang.key) is gang
         return known and gang.phase == PodGroupPhase.INQUEUE and not gang.is_ready()
+
+
+def _missing(gang: Gang) -> Amounts:
+    """Return what *gang* needs for its minimum beyond its existing pods, which quotas count as used.
+
+    The limits of single pods are not known here, so those of the minimum count in full until its
+    pods exist.
+    """
+    missing = positive_difference(gang.min_resources, gang.requested)
+    if gang.podgroup is not None and gang.counts.valid < gang.min_member:
+        missing |= quota_only_amounts(gang.podgroup.spec.min_resources)
+    return missing
 
 
 def _rejection(quota: str, shortages: tuple[Shortage, ...]) -> Rejection:

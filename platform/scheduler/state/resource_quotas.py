@@ -1,11 +1,11 @@
 """The resource quotas of namespaces, as far as admission of gangs compares them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
-from .resources import Amounts, amounts
+from .resources import Amounts, amount, amounts
 
 _PREFIX = "requests."
 
@@ -62,12 +62,20 @@ class NamespaceQuotas:
 
 
 def _compared(quantities: dict[str, str | int | float]) -> Amounts:
-    """Return the amounts that limit requests: ``cpu`` and ``requests.cpu`` are the same."""
+    """Return the amounts that admission compares: ``cpu`` and ``requests.cpu`` are the same."""
     requests = {
         name.removeprefix(_PREFIX): quantity
         for name, quantity in quantities.items()
         if name.startswith(_PREFIX)
     }
-    return amounts(
-        {**requests, **{n: q for n, q in quantities.items() if not n.startswith(_PREFIX)}}
-    )
+    others = {name: each for name, each in quantities.items() if not name.startswith(_PREFIX)}
+    return amounts(requests | others) | quota_only_amounts(quantities)
+
+
+def quota_only_amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
+    """Return the entries of a resource list that quotas alone limit: limits and numbers of pods."""
+    return {
+        name: amount(name, quantity)
+        for name, quantity in (quantities or {}).items()
+        if name.startswith("limits.") or name == "count/pods"
+    }

@@ -29,7 +29,8 @@ CPU, MEMORY, PODS = 0, 1, 2
 MAX_AMOUNT = 2**60
 """Amounts are limited to this, so that sums over a cluster fit 64 bits."""
 
-_WHOLE_UNIT_RESOURCES = ("memory", "pods")
+_BYTES = ("memory", "limits.memory")
+_WHOLE_UNIT_RESOURCES = (*_BYTES, "pods")
 
 
 class ResourceIndex:
@@ -93,7 +94,7 @@ def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
 
 def format_amount(name: str, units: int) -> str:
     """Format *units* of *name* for messages: ``64``, ``500m``, ``153.6``, ``1.5Gi``."""
-    if name == "memory" and abs(units) >= 2**20 and units % 2**20:
+    if name in _BYTES and abs(units) >= 2**20 and units % 2**20:
         return f"{units / 2**30:.1f}Gi" if abs(units) >= 2**30 else f"{units / 2**20:.1f}Mi"
     if name not in _WHOLE_UNIT_RESOURCES and abs(units) >= 1000:
         return f"{units / 1000:.3f}".rstrip("0").rstrip(".")
@@ -102,7 +103,7 @@ def format_amount(name: str, units: int) -> str:
 
 def to_quantity(name: str, units: int) -> str:
     """Return *units* of *name* as a Kubernetes quantity."""
-    if name != "memory":
+    if name not in _BYTES:
         return str(Quantity(units * (10**9 if name in _WHOLE_UNIT_RESOURCES else 10**6)))
     for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if units and units % size == 0:
