@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ..machinery import cron
 from ..machinery.cron import TimeZoneProblem
-from ..model import validation
+from ..model import unscheduled_fields, validation
 from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
 from ..model.field_errors import join_errors, quote
 from ..model.job import Job
@@ -55,7 +55,10 @@ def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
 
 
 def warnings(request: AdmissionRequest, settings: AdmissionSettings) -> list[str]:
-    """Return why no Job can be created from the template, unless an update leaves it unchanged."""
+    """Return why no Job can be created from the template, or what the scheduler ignores of it.
+
+    Nothing if an update leaves the template unchanged.
+    """
     new = request.object or {}
     template = _template(new)
     if request.old_object is not None and template == _template(request.old_object):
@@ -69,7 +72,8 @@ def warnings(request: AdmissionRequest, settings: AdmissionSettings) -> list[str
         validate_job_create(decode(job, Job), _OpenQueues(), settings)
     except DeniedError as error:
         return [f"spec.jobTemplate: no job can be created from it: {error}"]
-    return []
+    fields = unscheduled_fields.of_job(template, "spec.jobTemplate.spec")
+    return unscheduled_fields.warnings(fields, ())
 
 
 class _OpenQueues:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+from ..model import unscheduled_fields
 from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
 from ..model.names import CRONJOBS, JOBFLOWS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from ..model.unscheduled_fields import Found
 from . import (
     cronjobs,
     job_defaults,
@@ -87,12 +89,26 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
         _validating(JOBFLOWS, _WRITE, jobflows.validate),
-        _validating(JOBS, _WRITE, validate_job),
+        _validating(JOBS, _WRITE, validate_job, _warn_job),
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
-        _validating(PODGROUPS, _CREATE, podgroups.validate),
+        _validating(PODGROUPS, _CREATE, podgroups.validate, _warn_podgroup),
         _validating(PODS, _CREATE, validate_pod),
         _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
     )
+
+
+def _warn_job(request: AdmissionRequest) -> list[str]:
+    return _unscheduled(request, unscheduled_fields.of_job)
+
+
+def _warn_podgroup(request: AdmissionRequest) -> list[str]:
+    return _unscheduled(request, unscheduled_fields.of_podgroup)
+
+
+def _unscheduled(request: AdmissionRequest, fields: Callable[[object, str], Found]) -> list[str]:
+    """Return warnings of the fields that a write adds and the scheduler does not act on."""
+    new, old = ((obj or {}).get("spec") for obj in (request.object, request.old_object))
+    return unscheduled_fields.warnings(fields(new, "spec"), fields(old, "spec"))
 
 
 def _mutating(resource: Resource, operations: frozenset[str], mutate: Mutate) -> Webhook:

@@ -73,11 +73,6 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.SECRETS, {"type": "kubernetes.io/service-account-token"}, ("type",)),
     (names.SECRETS, {"type": "Opaque"}, ()),
     (names.PERSISTENTVOLUMECLAIMS, {"spec": {**_CLAIM, "volumeMode": "Filesystem"}}, ()),
-    (names.JOBS, {"spec": {"networkTopology": {"mode": "hard"}}}, ("spec.networkTopology",)),
-    (names.JOBS, {"spec": {"tasks": [{}, {"topologyPolicy": "best-effort"}]}}, (
-        "spec.tasks[1].topologyPolicy",
-    )),
-    (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
     (names.JOBTEMPLATES, {"spec": {"networkTopology": {"mode": "hard"}}}, (
         "spec.networkTopology",
@@ -93,13 +88,9 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
         "spec.jobTemplate.spec.managedBy", "spec.jobTemplate.spec.template.spec.hostPID",
     )),
     (names.CRONJOBS, {"spec": {"jobTemplate": {"spec": {
-        "networkTopology": {"mode": "soft"},
-        "tasks": [{"topologyPolicy": "restricted", "template": {"spec": {"hostPID": True}}}]}}}}, (
+        "tasks": [{"template": {"spec": {"hostPID": True}}}]}}}}, (
         "spec.jobTemplate.spec.tasks[0].template.spec.hostPID",
-        "spec.jobTemplate.spec.networkTopology", "spec.jobTemplate.spec.tasks[0].topologyPolicy",
     )),
-    (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
-    (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
     (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),
     (names.QUEUES, {"spec": {"extendClusters": [{"name": "a"}]}}, ("spec.extendClusters",)),
     (names.QUEUES, {"spec": {"weight": 1, "reclaimable": True}}, ()),

@@ -8,6 +8,7 @@ entry here or in :mod:`.unenforced_pods`.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ...model import unscheduled_fields
 from ...model.names import Resource
 from ..kinds.groups import ADMISSION, NETWORKING, RBAC, RESOURCE, STORAGE
 from .unenforced_pods import unenforced_pod_fields
@@ -178,23 +179,11 @@ def _volcano_job_spec(spec: Json, path: str) -> Found:
     yield from unenforced_pod_fields(
         (f"{path}.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
     )
-    yield from _topology(spec, path)
-    for index, task in enumerate(tasks):
-        if _dict(task).get("topologyPolicy") not in (None, "", "none"):
-            yield f"{path}.tasks[{index}].topologyPolicy", "processors are not assigned to pods"
-            return
 
 
-def _topology(spec: Json, path: str) -> Found:
-    if spec.get("networkTopology"):
-        yield f"{path}.networkTopology", "the scheduler does not know the network's topology"
-
-
-def _pod_group(obj: Json) -> Found:
-    spec = _dict(obj.get("spec"))
-    yield from _topology(spec, "spec")
-    if spec.get("subGroupPolicy"):
-        yield "spec.subGroupPolicy", "the scheduler treats a PodGroup as a whole"
+def _job_template(obj: Json) -> Found:
+    yield from _volcano_job(obj)
+    yield from unscheduled_fields.of_job(obj.get("spec"), "spec")
 
 
 def _queue(obj: Json) -> Found:
@@ -262,7 +251,6 @@ _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("batch", "Job"): _batch_job,
     ("batch.volcano.sh", "CronJob"): _volcano_cron_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
-    ("flow.volcano.sh", "JobTemplate"): _volcano_job,
-    ("scheduling.volcano.sh", "PodGroup"): _pod_group,
+    ("flow.volcano.sh", "JobTemplate"): _job_template,
     ("scheduling.volcano.sh", "Queue"): _queue,
 }

@@ -1,0 +1,90 @@
+"""Warnings about fields that the scheduler does not act on."""
+
+from typing import Any
+
+import pytest
+from support.admission import job
+
+from batholith.admission import WEBHOOKS
+from batholith.model.admission import AdmissionRequest
+
+Json = dict[str, Any]
+
+HARD = {"mode": "hard"}
+WHOLE_CPU = {
+    "spec": {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "1"}}}]}
+}
+PARTITIONS = {"totalPartitions": 2, "partitionSize": 2}
+
+
+def warnings(kind: str, new: Json, old: Json | None = None) -> list[str]:
+    """Return the warnings of a write of *new*."""
+    operation = "CREATE" if old is None else "UPDATE"
+    request = AdmissionRequest(
+        operation=operation, namespace="ns", name="x", object=new, old_object=old
+    )
+    found = [each.warn for each in WEBHOOKS if each.warn and each.resource.kind == kind]
+    return [text for warn in found for text in warn(request)]
+
+
+def of_kind(kind: str, spec: Json) -> Json:
+    """Return an object of *kind* with the fields of *spec*; of a CronJob in its Job template."""
+    if kind != "CronJob":
+        return {"metadata": {"name": "x"}, "spec": spec}
+    whole = job()["spec"] | spec
+    return {"metadata": {"name": "x"}, "spec": {"jobTemplate": {"spec": whole}}}
+
+
+def tasks(**fields: Any) -> Json:
+    return {"tasks": [job()["spec"]["tasks"][0] | fields]}
+
+
+@pytest.mark.parametrize("kind", ["Job", "CronJob"])
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"networkTopology": HARD}, "networkTopology"),
+        (tasks(topologyPolicy="best-effort", template=WHOLE_CPU), "tasks[0].topologyPolicy"),
+        (tasks(replicas=4, partitionPolicy=PARTITIONS), "tasks[0].partitionPolicy"),
+    ],
+)
+def test_jobs_and_their_templates_warn_of_each_field_that_the_scheduler_ignores(
+    kind: str, spec: Json, path: str
+) -> None:
+    (text,) = warnings(kind, of_kind(kind, spec))
+    at = "spec" if kind == "Job" else "spec.jobTemplate.spec"
+    assert text.startswith(f"{at}.{path} has no effect on scheduling: ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"networkTopology": HARD}, "spec.networkTopology"),
+        ({"subGroupPolicy": [{"name": "a"}]}, "spec.subGroupPolicy"),
+    ],
+)
+def test_podgroups_warn_of_each_field_that_the_scheduler_ignores(spec: Json, path: str) -> None:
+    (text,) = warnings("PodGroup", of_kind("PodGroup", spec))
+    assert text.startswith(f"{path} has no effect on scheduling: ")
+
+
+@pytest.mark.parametrize("kind", ["Job", "CronJob", "PodGroup"])
+def test_objects_without_such_fields_cause_no_warning(kind: str) -> None:
+    spec = {"minMember": 1} if kind == "PodGroup" else tasks(topologyPolicy="none")
+    assert warnings(kind, of_kind(kind, spec)) == []
+
+
+def test_an_update_warns_only_of_fields_that_it_adds() -> None:
+    old = of_kind("Job", {"networkTopology": HARD})
+    assert warnings("Job", old, old) == []
+    (text,) = warnings(
+        "Job",
+        of_kind("Job", {"networkTopology": HARD} | tasks(replicas=4, partitionPolicy=PARTITIONS)),
+        old,
+    )
+    assert "partitionPolicy" in text
+
+
+@pytest.mark.parametrize("spec", [None, [], {"tasks": 7}, {"tasks": ["x", {"partitionPolicy": 1}]}])
+def test_malformed_jobs_cause_no_error_in_warnings(spec: Any) -> None:
+    warnings("Job", {"metadata": {}, "spec": spec})
