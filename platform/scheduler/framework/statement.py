@@ -1,6 +1,6 @@
 """Statements: all-or-nothing attempts to schedule a gang."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -219,6 +219,37 @@ class Statement:
         matrix.add_releasing(change.eq_class, change.node_indexes)
         matrix.add_occupancy(change.eq_class, change.node_indexes, -1)
         self._apply(Operation(OperationKind.EVICT, change, task.status))
+
+    def try_without_eviction(self, task: Task, is_valid: Callable[[], bool]) -> bool:
+        """Undo the eviction of *task* if *is_valid* returns true then; returns whether it does.
+
+        Raises:
+            PluginError: a plugin raised; the eviction is undone.
+        """
+        position = next(
+            position
+            for position, each in enumerate(self._operations)
+            if each.kind is OperationKind.EVICT and task in each.change.tasks
+        )
+        self._undo(self._operations.pop(position))
+        if is_valid():
+            return True
+        self.evict(task)
+        self._operations.insert(position, self._operations.pop())
+        return False
+
+    def redo(self, operations: Iterable[Operation]) -> None:
+        """Evict and pipeline again what was undone.
+
+        Raises:
+            PluginError: a listener raised; the operation has no effect.
+        """
+        for each in operations:
+            if each.kind is OperationKind.EVICT:
+                for task in each.change.tasks:
+                    self.evict(task)
+            else:
+                self.pipeline(each.change.tasks, each.change.node_indexes)
 
     def savepoint(self) -> int:
         """Return a point to which :meth:`rollback_to` returns."""
