@@ -378,7 +378,7 @@ class Session(PluginDecisions):
         while self._pipelined:
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
-            undo_operation(self.cache, operation, committed=True)
+            undo_operation(self.cache, operation)
             self.cache.mark_changed(operation.change.gang)  # its tasks are pending again
         for hold in self._pending_holds:
             hold()

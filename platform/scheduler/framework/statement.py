@@ -267,17 +267,16 @@ class Statement:
     def commit(self) -> Committed:
         """Keep the operations; called by the session only.
 
-        Evicted pods are still on their nodes from now on, and waiting pods are not: only the
-        amounts stay promised.
+        Evicted pods are still on their nodes from now on. Waiting pods count there, too, until the
+        session is closed: no other pod gets a node on which it does not go with them.
         """
         operations, self._operations = self._operations, []
         by_kind: dict[OperationKind, list[Operation]] = {kind: [] for kind in OperationKind}
         for each in operations:
             by_kind[each.kind].append(each)
-            if each.kind is not OperationKind.ALLOCATE:
-                sign = 1 if each.kind is OperationKind.EVICT else -1
+            if each.kind is OperationKind.EVICT:
                 change = each.change
-                self._cache.node_matrix.add_occupancy(change.eq_class, change.node_indexes, sign)
+                self._cache.node_matrix.add_occupancy(change.eq_class, change.node_indexes, 1)
         return Committed(
             tuple(each.change for each in by_kind[OperationKind.ALLOCATE]),
             tuple(by_kind[OperationKind.PIPELINE]),
@@ -456,11 +455,8 @@ class Statement:
         return [task for task in rest if not self.has_failed(task)]
 
 
-def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bool = False) -> None:
-    """Undo *operation* on nodes, tasks, gang and queue.
-
-    Of a *committed* pipeline, ports and other effects of the pod are undone already.
-    """
+def undo_operation(cache: SchedulerCache, operation: Operation) -> None:
+    """Undo *operation* on nodes, tasks, gang and queue."""
     change, matrix = operation.change, cache.node_matrix
     eq_class, node_indexes = change.eq_class, change.node_indexes
     match operation.kind:
@@ -471,8 +467,7 @@ def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bo
             return
         case OperationKind.PIPELINE:
             matrix.add_pipelined(eq_class, node_indexes, -1)
-            if not committed:
-                matrix.add_occupancy(eq_class, node_indexes, -1)
+            matrix.add_occupancy(eq_class, node_indexes, -1)
         case OperationKind.ALLOCATE if operation.placer is not None:
             operation.placer.rollback(node_indexes)
         case OperationKind.ALLOCATE:

@@ -505,6 +505,7 @@ class SchedulerCache(MemberTasks):
         if not isinstance(pod, Task):
             return
         self.task_table.update_eq_class(pod)
+        self.reservations.reclassify(pod)
         if pod.gang is not None and pod.status is TaskStatus.PENDING:
             pod.gang.version += 1
             self._dirty_gangs[pod.gang.key] = pod.gang
