@@ -3,8 +3,9 @@
 A gang for which pods were evicted gets what they release, and not the gang that happens to be first
 in the cycle after. The requests count as pipelined in the node matrix, so that other gangs see only
 what is idle beyond them, and the pods count in the filters by other pods: a pod that does not go
-with them is not scheduled there either, such as the successor of one that was evicted for that. A reservation ends when its tasks are allocated or deleted, when it
-expires, or when a gang that outranks its own takes it.
+with them is not scheduled there either, such as the successor of one that was evicted for that. A
+reservation ends when its tasks are allocated or deleted, when it expires, or when a gang that
+outranks its own takes it.
 
 After a restart reservations are restored from ``status.nominatedNodeName`` of pending pods.
 """
