@@ -72,7 +72,7 @@ def _is_waiting(session: Session, gang: Gang) -> bool:
 def _outranks(session: Session, gang: Gang, reservation: Reservation) -> bool:
     """Return whether *gang* may take what is held by *reservation*."""
     holder = reservation.gang
-    return (
+    return session.may_take(gang, reservation) or (
         reservation.purpose is Purpose.PREEMPTION
         and holder.priority < gang.priority
         and session.cache.queue_of(holder) is session.cache.queue_of(gang)
