@@ -112,7 +112,7 @@ class StrandedGangs:
             self._replacing.setdefault(key, session.cache.cycle_time)
         else:
             self._replacing.pop(key, None)
-        if key not in self._stranded and key not in self._replacing:
+        if gang.is_ready() or (key not in self._stranded and key not in self._replacing):
             reservation = session.cache.reservations.get(key)
             if reservation is not None and reservation.purpose is Purpose.STRANDED:
                 session.cache.reservations.drop(key)
