@@ -1,11 +1,19 @@
 """The actions preempt and reclaim: who is evicted, for whom, and who gets the resources."""
 
-from support.preemption import EvictingWorld, conf, node, share
+from functools import partial
+from typing import Any
+
+import pytest
+from support.preemption import EvictingWorld, conf, member, node, podgroup, share
+from support.scheduler_queues import queue as limited_queue
 
 from batholith.model.meta import LabelSelector
+from batholith.scheduler.framework.preemption import evict_for
+from batholith.scheduler.framework.victims import Reach
 from batholith.scheduler.state.core_types import (
     Affinity,
     ContainerPort,
+    Node,
     PodAffinity,
     PodAffinityTerm,
 )
@@ -78,6 +86,137 @@ def test_pod_is_evicted_from_which_another_one_keeps_apart() -> None:
     world.finish_termination()
     world.run()
     assert world.node_of("high-t-0") == "a"
+
+
+def apart_from(app: str) -> Affinity:
+    """Pods keep apart from those with a label, on the same node."""
+    term = PodAffinityTerm(
+        topology_key="kubernetes.io/hostname",
+        label_selector=LabelSelector(match_labels={"app": app}),
+    )
+    return Affinity(
+        pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    )
+
+
+def host(name: str, cpu: int) -> Node:
+    return node(name, cpu=cpu, labels={"kubernetes.io/hostname": name})
+
+
+@pytest.mark.parametrize("others", [25, 60])
+def test_only_the_pod_that_excludes_the_new_one_is_evicted(others: int) -> None:
+    """There is room for it; the other pods have a lower priority and started later."""
+    world = EvictingWorld()
+    world.upsert(host("a", cpu=80))
+    world.gang("low", others, minimum=0, nodes=("a",), started="2026-01-02T00:00:00Z")
+    world.gang("other", 1, minimum=0, nodes=("a",), priority="mid", labels={"app": "x"})
+    world.gang("high", 1, priority="high", affinity=apart_from("x"))
+    world.run()
+    assert world.evicted == ["other-t-0"]
+    world.finish_termination()
+    world.run()
+    assert world.node_of("high-t-0") == "a"
+
+
+def test_one_victim_suffices_for_the_limit_of_the_queue_and_the_node() -> None:
+    world = EvictingWorld()
+    world.upsert(limited_queue("q1", capability={"cpu": 6}), node("n1", cpu=3), node("n2", cpu=4))
+    world.gang("small", 1, minimum=0, nodes=("n1",), queue_name="q1", cpu=1)
+    world.gang("large", 1, minimum=0, nodes=("n2",), queue_name="q1", cpu=4)
+    world.gang("high", 1, priority="high", queue_name="q1", cpu=3)
+    world.run()
+    assert world.evicted == ["large-t-0"]
+    assert world.nominated == {"high-t-0": "n2"}
+
+
+def test_two_pods_of_low_priority_are_evicted_rather_than_one_of_middle_priority() -> None:
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=4), node("b", cpu=4))
+    world.gang("mid", 1, minimum=0, nodes=("a",), priority="mid", cpu=4)
+    world.gang("low", 2, minimum=0, nodes=("b",), cpu=2)
+    world.gang("high", 1, priority="high", cpu=4)
+    world.run()
+    assert sorted(world.evicted) == ["low-t-0", "low-t-1"]
+
+
+def test_pods_of_low_priority_stay_if_one_of_middle_priority_has_to_go_and_suffices() -> None:
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=6))
+    world.gang("mid", 1, minimum=0, nodes=("a",), priority="mid", cpu=4)
+    world.gang("low", 2, minimum=0, nodes=("a",), cpu=1)
+    world.gang("high", 1, priority="high", cpu=4)
+    world.run()
+    assert world.evicted == ["mid-t-0"]
+
+
+NO_ENQUEUE = """
+actions: "allocate, backfill, preempt"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+"""
+
+
+@pytest.mark.parametrize("repelled", ["waiting", "running"])
+def test_a_gang_gets_the_nodes_from_which_pods_were_evicted_although_they_are_replaced(
+    repelled: str,
+) -> None:
+    """The controller of the evicted pods creates others at once, which fit there as well."""
+    waiting: dict[str, Any] = {"affinity": apart_from("blocker")} if repelled == "waiting" else {}
+    blocking: dict[str, Any] = {"affinity": apart_from("g")} if repelled == "running" else {}
+    labels = {"app": "blocker"}
+    world = EvictingWorld(NO_ENQUEUE)
+    nodes = tuple(f"n{index}" for index in range(4))
+    world.upsert(*(host(name, cpu=8) for name in nodes))
+    world.gang("blocker", 4, minimum=1, nodes=nodes, priority="mid", labels=labels, **blocking)
+    world.gang("bystander", 4, minimum=1, nodes=nodes)
+    world.gang("g", 3, priority="high", phase="Pending", cpu=5, labels={"app": "g"}, **waiting)
+    for second in range(1, 20):
+        world.run(time=float(second))
+        ended = [each for each in world.pod_objects.values() if each.metadata.deletion_timestamp]
+        for each in ended[:1]:  # one after the other
+            world.remove(each)
+            world.upsert(member(f"blocker-new-{second}", "blocker", labels=labels, **blocking))
+    assert sorted(world.evicted) == ["blocker-t-0", "blocker-t-1", "blocker-t-2"]
+    assert len({world.node_of(f"g-t-{index}") for index in range(3)} - {""}) == 3
+    world.validate()
+
+
+def test_what_is_held_keeps_pods_away_whose_terms_have_come_into_use_later() -> None:
+    """No pod has the term when the resources are held."""
+    world = EvictingWorld(NO_ENQUEUE)
+    world.upsert(host("a", cpu=16), podgroup("new", 1, priority_class="mid"))
+    world.gang("old", 1, nodes=("a",), cpu=12)
+    world.gang("g", 1, priority="high", cpu=5, labels={"app": "g"})
+    world.run(time=1.0)
+    world.upsert(member("new-t-0", "new", affinity=apart_from("g")))
+    world.run(time=2.0)
+    assert world.node_of("new-t-0") == ""
+    world.finish_termination()
+    world.run(time=3.0)
+    assert (world.node_of("g-t-0"), world.node_of("new-t-0")) == ("a", "")
+
+
+def test_an_attempt_that_is_interrupted_evicts_nothing() -> None:
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=4))
+    world.gang("low", 4, nodes=("a",))
+    world.gang("high", 2, priority="high")
+    session = world.core.open_session()
+    gang = world.cluster.gangs["ns/high"]
+    for checks in range(3):
+        left = [False] * checks + [True]
+        assert not evict_for(session, gang, Reach.PREEMPT, should_stop=partial(left.pop, 0))
+    assert session.evictions == []
+    world.validate()
+    assert evict_for(session, gang, Reach.PREEMPT)
 
 
 def test_pod_with_the_host_port_is_evicted() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.preemption import EvictingWorld
 from support.scheduler import SchedulerWorld, node, pod, podgroup
 from support.scheduler_queues import annotated, annotated_group, configuration, queue, submit
 
@@ -178,3 +179,49 @@ def test_reclaim_takes_what_a_queue_has_beyond_what_it_deserves() -> None:
     submit(world, "new", 2, queue="poor", minimum=2)
     evicted = [each.name for each in world.decision().evictions]
     assert len(evicted) == 2 and all(name.startswith("old-") for name in evicted)
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_a_queue_reclaims_in_a_tree_that_is_full(idle: int) -> None:
+    """Its ancestors have no room before the evictions, and have it after them."""
+    world = EvictingWorld(
+        configuration(
+            "{name: gang}",
+            "{name: predicates}, {name: capacity, enableHierarchy: true}",
+            actions="enqueue, allocate, reclaim",
+        )
+    )
+    world.upsert(node("a", cpu=8 + idle), queue("rich", deserved={"cpu": 4}))
+    world.upsert(queue("dept"), queue("poor", parent="dept", deserved={"cpu": 4}))
+    world.gang("old", 8, minimum=1, nodes=("a",), queue_name="rich")
+    world.gang("new", 1, queue_name="poor", cpu=2)
+    world.run(time=0.0)
+    assert len(world.evicted) == 2 - idle
+    world.finish_termination()
+    world.run(time=1.0)
+    assert world.node_of("new-t-0") == "a"
+    assert len(world.evicted) == 2 - idle
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(False, 1), (True, 0)])
+def test_only_evictions_below_a_full_ancestor_make_room_in_it(kept: bool, expected: int) -> None:
+    """The other branch has pods that may be evicted, which would not help."""
+    world = EvictingWorld(
+        configuration(
+            "{name: gang}",
+            "{name: predicates}, {name: capacity, enableHierarchy: true}",
+            actions="enqueue, allocate, reclaim",
+        )
+    )
+    world.upsert(node("a", cpu=8), queue("far", deserved={"cpu": 1}))
+    world.upsert(queue("dept", deserved={"cpu": 4}, capability={"cpu": 4}))
+    world.upsert(queue("near", parent="dept", deserved={"cpu": 2}, reclaimable=not kept))
+    world.upsert(queue("poor", parent="dept", deserved={"cpu": 2}))
+    world.gang("other", 4, minimum=1, nodes=("a",), queue_name="far")
+    world.gang("sibling", 4, minimum=1, nodes=("a",), queue_name="near")
+    world.gang("new", 1, queue_name="poor")
+    world.run(time=0.0)
+    assert [name.split("-")[0] for name in world.evicted] == ["sibling"] * expected
+    world.finish_termination()
+    world.run(time=1.0)
+    assert bool(world.node_of("new-t-0")) is not kept

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.scheduler import SchedulerWorld, node, pod, podgroup
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
+from batholith.model.meta import ObjectMeta
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.scheduler.framework.completeness import has_bound_tasks, was_complete
 from batholith.scheduler.framework.decision import Decision
-from batholith.scheduler.framework.stranded_gangs import DEFAULT_TIMEOUT
-from batholith.scheduler.state.core_types import Pod
+from batholith.scheduler.framework.stranded_gangs import DEFAULT_TIMEOUT, REPLACEMENT_SECONDS
+from batholith.scheduler.state.core_types import Pod, PriorityClass
+from batholith.scheduler.state.events import PlacementForgotten
 from batholith.scheduler.state.reservations import Purpose
 
 
@@ -113,6 +115,110 @@ def test_a_gang_that_is_completed_in_time_keeps_its_members() -> None:
     assert evicted(world.after(5)) == set()
     world.upsert(pod("g-2", "g", node_name="n2"))
     assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+
+
+def test_a_gang_whose_binding_is_refused_again_and_again_is_evicted_after_the_timeout() -> None:
+    """Its nodes fit all the time; the evicted pods are created again."""
+    world = World(nodes=2, cpu=2)
+    world.upsert(podgroup("g", 4), *(pod(f"g-{number}", "g") for number in range(4)))
+    ends = []
+    for second in range(3 * int(DEFAULT_TIMEOUT)):
+        decision = world.after(1.0)
+        for each in decision.placements:
+            if each.name == "g-3":
+                world.cluster.apply(PlacementForgotten(each.uid))
+            else:
+                world.upsert(pod(each.name, "g", node_name=each.node))
+        if decision.evictions:
+            ends.append(second)
+            assert evicted(decision) == {"g-0", "g-1", "g-2"}
+        for eviction in decision.evictions:
+            world.remove(world.pod_objects[eviction.uid])
+            world.upsert(pod(eviction.name, "g"))
+    assert DEFAULT_TIMEOUT <= ends[0] <= DEFAULT_TIMEOUT + 3
+    assert len(ends) == 2
+
+
+def test_a_gang_that_fits_for_the_first_time_at_the_timeout_keeps_its_members() -> None:
+    world = World(nodes=3, cpu=1)
+    blocker = world.block("x", "n2")
+    world.half_bound("g", 3, 2)
+    world.after()
+    world.remove(blocker)
+    assert allocated(world.after(DEFAULT_TIMEOUT)) == {"g-2"}
+    decision = world.after(1)  # its binding is in progress
+    assert evicted(decision) == set()
+    assert decision.rechecks == {}
+    world.upsert(pod("g-2", "g", node_name="n2"))
+    assert evicted(world.after(DEFAULT_TIMEOUT)) == set()
+
+
+def complete(world: World, name: str, members: int, **more: Any) -> None:
+    """Add a gang that was complete once, and of which one pod was lost and is replaced."""
+    group = podgroup(name, members, **more)
+    status = PodGroupStatus(phase="Running", conditions=(SCHEDULED,))
+    world.upsert(PodGroup(metadata=group.metadata, spec=group.spec, status=status))
+    for number in range(members - 1):
+        world.upsert(pod(f"{name}-{number}", name, node_name="n0", phase="Running"))
+    world.upsert(pod(f"{name}-new", name, cpu=2))
+
+
+def test_what_is_reserved_for_a_replacement_is_for_others_after_a_time() -> None:
+    world = World(nodes=1, cpu=2)
+    complete(world, "g", 2)
+    world.after()
+    world.upsert(pod("single", scheduler="default-scheduler"))
+    assert allocated(world.after(REPLACEMENT_SECONDS - 1)) == set()
+    assert allocated(world.after(1)) == {"single"}
+    assert world.cluster.reservations.get("ns/g") is None
+    for _ in range(3):
+        world.after(REPLACEMENT_SECONDS)
+        assert world.cluster.reservations.get("ns/g") is None
+
+
+def test_resources_are_reserved_again_for_a_gang_that_was_ready_in_between() -> None:
+    world = World(nodes=1, cpu=2)
+    complete(world, "g", 2)
+    world.after()
+    world.after(REPLACEMENT_SECONDS)
+    world.upsert(pod("g-new", "g", node_name="n0", phase="Running"))
+    world.after()
+    world.upsert(pod("g-newer", "g", cpu=2))
+    world.remove(pod("g-new", "g", node_name="n0", phase="Running"))
+    world.after()
+    assert world.cluster.reservations.get("ns/g") is not None
+
+
+def classes(world: World) -> None:
+    for name, value in (("low", 1), ("high", 9)):
+        found = PriorityClass(metadata=ObjectMeta(name=name), value=value)
+        world.cluster.update_priority_class(None, found)
+
+
+@pytest.mark.parametrize("priority", ["low", "high"])
+def test_a_reservation_does_not_precede_a_higher_priority(priority: str) -> None:
+    world = World(nodes=1, cpu=2)
+    classes(world)
+    complete(world, "g", 2, priority_class="low")
+    world.after()
+    world.upsert(podgroup("other", 1, priority_class=priority), pod("other-0", "other"))
+    assert allocated(world.after()) == ({"other-0"} if priority == "high" else set())
+
+
+@pytest.mark.parametrize(("own", "expected"), [(1, {"other-0"}), (3, set())])
+def test_a_reservation_does_not_precede_a_queue_that_is_first(own: int, expected: set[str]) -> None:
+    """The queue of the holder has two CPUs."""
+    world = World(nodes=2, cpu=8)
+    world.upsert(queue("one", weight=1), queue("two", weight=1))
+    complete(world, "g", 3, queue="one")
+    world.upsert(podgroup("old", 1, phase="Running", queue="two"))
+    world.upsert(pod("old-0", "old", node_name="n1", phase="Running", cpu=own))
+    world.block("x", "n0", cpu=5)
+    world.block("y", "n1", cpu=8 - own)
+    world.after()
+    assert world.cluster.reservations.get("ns/g") is not None
+    world.upsert(podgroup("other", 1, queue="two"), pod("other-0", "other"))
+    assert allocated(world.after()) & {"other-0"} == expected
 
 
 SCHEDULED = PodGroupCondition(type="Scheduled", status="True")

@@ -29,7 +29,7 @@ def candidates(victims: list[tuple[int, int]]) -> Candidates:
         slots=np.arange(count),
         nodes=nodes,
         requests=sizes[None],
-        breaking=np.zeros(count, np.bool_),
+        levels=np.zeros(count, np.int64),
         ranks=np.arange(count),
         required=np.zeros(count, np.bool_),
     )
@@ -98,7 +98,7 @@ def test_preferred_victim_is_chosen_among_equals() -> None:
             given_victims.slots,
             given_victims.nodes,
             given_victims.requests,
-            given_victims.breaking,
+            given_victims.levels,
             ranks,
             given_victims.required,
         ),
@@ -121,11 +121,11 @@ def test_one_large_victim_is_better_than_two_small_ones() -> None:
     assert [option.slots.tolist() for option in chosen] == [[2]]
 
 
-def test_gang_is_broken_only_if_that_is_needed() -> None:
+def test_a_higher_level_loses_a_victim_only_if_that_is_needed() -> None:
     built = candidates([(0, 2), (1, 1), (1, 1)])
-    breaking = np.array([True, False, False])
+    levels = np.array([1, 0, 0])
     columns = Candidates(
-        built.slots, built.nodes, built.requests, breaking, built.ranks, built.required
+        built.slots, built.nodes, built.requests, levels, built.ranks, built.required
     )
     idle = np.zeros((1, 2), np.int64)
     limits = np.array([9, 9])
@@ -141,7 +141,7 @@ def test_required_victims_come_first() -> None:
         built.slots,
         built.nodes,
         built.requests,
-        built.breaking,
+        built.levels,
         built.ranks,
         np.array([False, True]),
     )

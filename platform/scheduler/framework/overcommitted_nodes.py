@@ -2,12 +2,15 @@
 
 A pod of another scheduler, or a binding of a former leader, may arrive at a node whose resources
 this scheduler has given to its own pods. The kubelet then rejects one of them; where none does so
-within a delay, the youngest pod that this scheduler has bound is evicted, and its controller
-creates it again. A node whose allocatable resources shrink is not overcommitted in this sense.
+within a delay, the youngest pods that this scheduler has bound are evicted, and their controllers
+create them again. Only what arrivals have caused is made up for (:mod:`..state.arrivals`): neither
+smaller allocatable resources nor a resized pod lead to an eviction.
 """
 
+import numpy as np
+
 from ..state.gangs import Task, TaskStatus
-from ..state.resources import BoolVector, IntVector
+from ..state.resources import IntVector
 from .decision import Eviction, GangRef
 from .plugin_calls import PluginError
 from .session import Session
@@ -34,12 +37,12 @@ class OvercommittedNodes:
     def run(self, session: Session, *, now: float) -> None:
         """Evict what is necessary; to be called before the actions of a cycle."""
         self._rechecks = {}
-        suspects = session.cache.overcommitted_nodes
-        for node_index in [index for index in self._since if index not in suspects]:
+        arrivals = session.cache.arrivals
+        for node_index in [index for index in self._since if index not in arrivals]:
             del self._since[node_index]
-        for node_index in list(suspects):
+        for node_index in arrivals:
             if not self._check(session, node_index, now):
-                suspects.discard(node_index)
+                arrivals.forget(node_index)
                 self._since.pop(node_index, None)
 
     def rechecks(self) -> dict[str, float]:
@@ -48,43 +51,45 @@ class OvercommittedNodes:
 
     def _check(self, session: Session, node_index: int, now: float) -> bool:
         """Evict from one node; returns whether it may still be overcommitted."""
-        matrix = session.cache.node_matrix
-        while matrix.alive[node_index] and _lacking(session, node_index).any():
-            task = _youngest(session, node_index)
-            if task is None or task.gang is None:
-                return False  # no pod of this scheduler: the next arrival is checked again
-            left = self._since.setdefault(node_index, now) + KUBELET_DELAY - now
-            if left > 0:
-                self._rechecks[task.gang.key] = left
-                return True
-            if not _evict(session, task, matrix.names[node_index]):
-                return True
-        return False
+        victims = _victims(session, node_index)
+        if not victims:
+            return False  # only the next arrival may change that
+        left = self._since.setdefault(node_index, now) + KUBELET_DELAY - now
+        if left > 0:
+            self._rechecks[_key(victims[0])] = left
+            return True
+        name = session.cache.node_matrix.names[node_index]
+        evicted = [_evict(session, task, name) for task in victims]
+        return not all(evicted)
 
 
-def _lacking(session: Session, node_index: int) -> BoolVector:
-    """Return of which resources a node has too little, once terminating pods are deleted.
+def _victims(session: Session, node_index: int) -> list[Task]:
+    """Return the pods of this scheduler that have to leave a node: the youngest of those that use
+    what is lacking, without those that are unnecessary because of older ones."""
+    resource_index = session.cache.node_matrix.resource_index
+    lacking = session.cache.arrivals.lacking(node_index)
+    rows = np.flatnonzero(lacking)
+    lacking = lacking[rows]
 
-    No pod has to go for one that does not exist.
-    """
-    matrix = session.cache.node_matrix
-    idle: IntVector = matrix.idle[:, node_index] + matrix.releasing[:, node_index]
-    if (idle < 0).any():
-        idle = idle + session.cache.planned.without_pods(node_index)
-    return idle < 0
+    def request(task: Task) -> IntVector:
+        return task.eq_class.request_vector(resource_index)[rows]
+
+    on_node = session.cache.task_table.tasks_on(node_index)
+    bound = (task for task in on_node if task.status in _BOUND_STATUSES and task.gang is not None)
+    victims: list[Task] = []
+    for task in sorted(bound, key=lambda task: (task.created, task.uid), reverse=True):
+        if (request(task)[lacking > 0] > 0).any():
+            victims.append(task)
+            lacking = lacking - request(task)
+    for task in reversed(victims):
+        if (lacking + request(task) <= 0).all():
+            victims.remove(task)
+            lacking = lacking + request(task)
+    return victims
 
 
-def _youngest(session: Session, node_index: int) -> Task | None:
-    """Return the youngest pod on a node that uses something of which there is too little."""
-    matrix = session.cache.node_matrix
-    lacking = _lacking(session, node_index)
-    candidates = (
-        task
-        for task in session.cache.task_table.tasks_on(node_index)
-        if task.status in _BOUND_STATUSES
-        and task.eq_class.request_vector(matrix.resource_index)[lacking].any()
-    )
-    return max(candidates, key=lambda task: (task.created, task.uid), default=None)
+def _key(task: Task) -> str:
+    return task.gang.key if task.gang is not None else task.key
 
 
 def _evict(session: Session, task: Task, node: str) -> bool:

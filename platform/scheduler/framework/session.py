@@ -21,7 +21,7 @@ from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeMatrix
-from ..state.reservations import Purpose
+from ..state.reservations import Purpose, Reservation
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from ..state.waiting import (
     ANY,
@@ -45,6 +45,7 @@ from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
 from .plugin_decisions import PluginDecisions, SortKey
 from .pod_aware_placer import PodAwarePlacer
+from .reservation_order import may_take
 from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
 from .waits import ANY_NODE_CHANGE, waits_of
@@ -218,9 +219,16 @@ class Session(PluginDecisions):
         return limit
 
     def lend(self, gang: Gang) -> AbstractContextManager[object]:
-        """Return the context in which *gang* may use the resources that are held for it."""
+        """Return the context in which *gang* may use what is held for it, and what it may take."""
         reservations = self.cache.reservations
-        return reservations.lent((gang.key,)) if reservations else nullcontext()
+        if not reservations:
+            return nullcontext()
+        taken = [each.gang.key for each in reservations if self.may_take(gang, each)]
+        return reservations.lent((gang.key, *taken))
+
+    def may_take(self, gang: Gang, reservation: Reservation) -> bool:
+        """Return whether *gang* may use what is held by *reservation* for an incomplete gang."""
+        return may_take(self.cache, self.queue_order, gang, reservation)
 
     def reserve(self, gang: Gang, nodes: Mapping[str, int], *, until: float) -> None:
         """Hold resources of *nodes* (by uid of the task) for *gang* from the end of the session on.
@@ -378,7 +386,7 @@ class Session(PluginDecisions):
         while self._pipelined:
             operation = self._pipelined.pop()
             self.revert_listeners(operation.change, allocated=False)
-            undo_operation(self.cache, operation, committed=True)
+            undo_operation(self.cache, operation)
             self.cache.mark_changed(operation.change.gang)  # its tasks are pending again
         for hold in self._pending_holds:
             hold()

@@ -1,6 +1,6 @@
 """Statements: all-or-nothing attempts to schedule a gang."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -220,6 +220,37 @@ class Statement:
         matrix.add_occupancy(change.eq_class, change.node_indexes, -1)
         self._apply(Operation(OperationKind.EVICT, change, task.status))
 
+    def try_without_eviction(self, task: Task, is_valid: Callable[[], bool]) -> bool:
+        """Undo the eviction of *task* if *is_valid* returns true then; returns whether it does.
+
+        Raises:
+            PluginError: a plugin raised; the eviction is undone.
+        """
+        position = next(
+            position
+            for position, each in enumerate(self._operations)
+            if each.kind is OperationKind.EVICT and task in each.change.tasks
+        )
+        self._undo(self._operations.pop(position))
+        if is_valid():
+            return True
+        self.evict(task)
+        self._operations.insert(position, self._operations.pop())
+        return False
+
+    def redo(self, operations: Iterable[Operation]) -> None:
+        """Evict and pipeline again what was undone.
+
+        Raises:
+            PluginError: a listener raised; the operation has no effect.
+        """
+        for each in operations:
+            if each.kind is OperationKind.EVICT:
+                for task in each.change.tasks:
+                    self.evict(task)
+            else:
+                self.pipeline(each.change.tasks, each.change.node_indexes)
+
     def savepoint(self) -> int:
         """Return a point to which :meth:`rollback_to` returns."""
         return len(self._operations)
@@ -236,17 +267,16 @@ class Statement:
     def commit(self) -> Committed:
         """Keep the operations; called by the session only.
 
-        Evicted pods are still on their nodes from now on, and waiting pods are not: only the
-        amounts stay promised.
+        Evicted pods are still on their nodes from now on. Waiting pods count there, too, until the
+        session is closed: no other pod gets a node on which it does not go with them.
         """
         operations, self._operations = self._operations, []
         by_kind: dict[OperationKind, list[Operation]] = {kind: [] for kind in OperationKind}
         for each in operations:
             by_kind[each.kind].append(each)
-            if each.kind is not OperationKind.ALLOCATE:
-                sign = 1 if each.kind is OperationKind.EVICT else -1
+            if each.kind is OperationKind.EVICT:
                 change = each.change
-                self._cache.node_matrix.add_occupancy(change.eq_class, change.node_indexes, sign)
+                self._cache.node_matrix.add_occupancy(change.eq_class, change.node_indexes, 1)
         return Committed(
             tuple(each.change for each in by_kind[OperationKind.ALLOCATE]),
             tuple(by_kind[OperationKind.PIPELINE]),
@@ -425,11 +455,8 @@ class Statement:
         return [task for task in rest if not self.has_failed(task)]
 
 
-def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bool = False) -> None:
-    """Undo *operation* on nodes, tasks, gang and queue.
-
-    Of a *committed* pipeline, ports and other effects of the pod are undone already.
-    """
+def undo_operation(cache: SchedulerCache, operation: Operation) -> None:
+    """Undo *operation* on nodes, tasks, gang and queue."""
     change, matrix = operation.change, cache.node_matrix
     eq_class, node_indexes = change.eq_class, change.node_indexes
     match operation.kind:
@@ -440,8 +467,7 @@ def undo_operation(cache: SchedulerCache, operation: Operation, *, committed: bo
             return
         case OperationKind.PIPELINE:
             matrix.add_pipelined(eq_class, node_indexes, -1)
-            if not committed:
-                matrix.add_occupancy(eq_class, node_indexes, -1)
+            matrix.add_occupancy(eq_class, node_indexes, -1)
         case OperationKind.ALLOCATE if operation.placer is not None:
             operation.placer.rollback(node_indexes)
         case OperationKind.ALLOCATE:

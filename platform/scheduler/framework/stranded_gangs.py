@@ -6,14 +6,19 @@ it bound, which uses resources without running. Such a gang was never complete: 
 1. Stranded gangs are allocated before all others, the oldest first. What they lack is reserved.
 2. After a timeout their bound members are evicted, and the gang is allocated again as a whole. The
    pods are marked as replaced, so that the job controller counts no retry and applies no policy.
-3. A gang that was complete once keeps its members; what replacements of lost ones lack is reserved.
+   The timeout goes on while bindings are in progress: they may be refused again and again.
+3. A gang that was complete once keeps its members; what replacements of lost ones lack is reserved
+   for a time, once until the gang is ready again.
+
+A reservation does not precede gangs of a higher priority, nor those of queues that are first
+(:mod:`.reservation_order`).
 
 Whether a gang was complete is part of the status of its PodGroup, so that it outlives this process.
 The timeout begins when a gang is first observed, so a restart begins it again.
 """
 
-import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,7 +39,24 @@ GANG_INCOMPLETE = "GangIncomplete"
 DEFAULT_TIMEOUT = 60.0
 """Seconds after which the members of a stranded gang are evicted."""
 
+REPLACEMENT_SECONDS = 300.0
+"""For how long resources are reserved for replacements of lost members."""
+
 _BOUND_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING)
+
+
+@dataclass(slots=True)
+class _Stranded:
+    """A gang that was never complete."""
+
+    since: float
+    """By the monotonic clock."""
+
+    in_progress: bool = False
+    """Whether bindings are in progress by which it becomes complete."""
+
+    was_last_try: bool = False
+    """Whether it was allocated after the timeout, so that another refusal is the last one."""
 
 
 class StrandedGangs:
@@ -46,16 +68,14 @@ class StrandedGangs:
         self.evicted: list[IncompleteEviction] = []
         """Evictions of the last cycle."""
 
-        self._since: dict[str, float] = {}
-        """Since when gangs are stranded, by the monotonic clock."""
-
-        self._replacing: dict[str, None] = {}
-        """Gangs that were complete and wait for replacements."""
+        self._stranded: dict[str, _Stranded] = {}
+        self._replacing: dict[str, float] = {}
+        """Since when gangs that were complete wait for replacements, as Unix time."""
 
     @property
     def count(self) -> int:
         """Number of stranded gangs."""
-        return len(self._since)
+        return len(self._stranded)
 
     def run(self, session: Session, *, now: float) -> None:
         """Allocate or evict incomplete gangs; to be called before the actions of a cycle.
@@ -65,29 +85,34 @@ class StrandedGangs:
         self.evicted = []
         for gang in list(session.cache.changed_gangs()):
             self._observe(session, gang, now)
-        for gang in self._in_order(session, self._since):
+        for gang in self._in_order(session, self._stranded):
             self._allocate_or_evict(session, gang, now)
         for gang in self._in_order(session, self._replacing):
-            _allocate(session, gang)
+            _allocate(session, gang, until=self._replacing[gang.key] + REPLACEMENT_SECONDS)
 
     def rechecks(self, *, now: float) -> dict[str, float]:
         """Return the seconds until each stranded gang is to be evicted, by key."""
-        return {key: max(since + self.timeout - now, 0.0) for key, since in self._since.items()}
+        return {
+            key: max(each.since + self.timeout - now, 0.0)
+            for key, each in self._stranded.items()
+            if not each.in_progress
+        }
 
     def _observe(self, session: Session, gang: Gang, now: float) -> None:
         key = gang.key
-        is_known = key in self._since or key in self._replacing
+        is_known = key in self._stranded or key in self._replacing
         if not is_known and (gang.is_ready() or not has_bound_tasks(gang)):
             return  # as most gangs that changed
-        if _is_stranded(gang):
-            self._since.setdefault(key, now)
-        else:
-            self._since.pop(key, None)
+        if not _is_incomplete(gang):
+            self._stranded.pop(key, None)
+        elif key in self._stranded or not gang.is_ready():
+            known = self._stranded.setdefault(key, _Stranded(now))
+            known.in_progress = gang.is_ready()
         if _needs_replacements(gang):
-            self._replacing[key] = None
+            self._replacing.setdefault(key, session.cache.cycle_time)
         else:
             self._replacing.pop(key, None)
-        if key not in self._since and key not in self._replacing:
+        if gang.is_ready() or (key not in self._stranded and key not in self._replacing):
             reservation = session.cache.reservations.get(key)
             if reservation is not None and reservation.purpose is Purpose.STRANDED:
                 session.cache.reservations.drop(key)
@@ -99,9 +124,15 @@ class StrandedGangs:
         return sorted(found, key=lambda gang: (gang.created, gang.key))
 
     def _allocate_or_evict(self, session: Session, gang: Gang, now: float) -> None:
-        if now - self._since[gang.key] < self.timeout:
-            _allocate(session, gang)
-        elif not _allocate(session, gang):
+        known = self._stranded[gang.key]
+        if known.in_progress:
+            return
+        left = known.since + self.timeout - now
+        if left > 0:
+            known.in_progress = _allocate(session, gang, until=session.cache.cycle_time + left)
+        elif not known.was_last_try and _allocate(session, gang, until=None):
+            known.in_progress = known.was_last_try = True
+        else:
             self._evict(session, gang)
 
     def _evict(self, session: Session, gang: Gang) -> None:
@@ -133,13 +164,14 @@ class StrandedGangs:
             for task in bound
         ]
         self.evicted.append(IncompleteEviction(gang_ref, message))
-        del self._since[gang.key]
+        del self._stranded[gang.key]
 
 
-def _is_stranded(gang: Gang) -> bool:
+def _is_incomplete(gang: Gang) -> bool:
+    """Return whether members are bound of a gang that was never complete."""
     if gang.single or gang.podgroup is None or was_complete(gang):
         return False
-    return has_bound_tasks(gang) and not gang.is_ready()
+    return has_bound_tasks(gang)
 
 
 def _needs_replacements(gang: Gang) -> bool:
@@ -148,8 +180,9 @@ def _needs_replacements(gang: Gang) -> bool:
     return bool(gang.pending_tasks) and has_bound_tasks(gang) and not gang.is_ready()
 
 
-def _allocate(session: Session, gang: Gang) -> bool:
-    """Allocate what *gang* lacks, or reserve it; returns whether it is allocated."""
+def _allocate(session: Session, gang: Gang, *, until: float | None) -> bool:
+    """Allocate what *gang* lacks, or reserve it *until* then, in Unix time; returns whether it is
+    allocated."""
     if session.can_skip(gang):
         return False
     session.cache.waiting.activate(gang)  # on its own: the others of a woken group are tried, too
@@ -160,13 +193,13 @@ def _allocate(session: Session, gang: Gang) -> bool:
     try:
         if gang.is_pending:
             session.enqueue(gang)  # it was admitted before a restart lost that
-        return _allocate_missing(session, gang)
+        return _allocate_missing(session, gang, until)
     except PluginError as error:
         session.reject_failed(gang, error)
         return False
 
 
-def _allocate_missing(session: Session, gang: Gang) -> bool:
+def _allocate_missing(session: Session, gang: Gang, until: float | None) -> bool:
     tasks = session.tasks(gang)
     missing = MissingMembers(gang)
     fitting: dict[str, int] = {}
@@ -180,12 +213,15 @@ def _allocate_missing(session: Session, gang: Gang) -> bool:
             if operation.kind is OperationKind.ALLOCATE:
                 uids = (task.uid for task in operation.change.tasks)
                 fitting.update(zip(uids, operation.change.node_indexes, strict=True))
-    session.reject(gang, diagnosis)
+    if until is not None and until <= session.cache.cycle_time:
+        until = None
+    session.reject(gang, diagnosis, retry_at=until)
     reservations = session.cache.reservations
     known = reservations.get(gang.key)
     if known is not None and known.purpose is Purpose.PREEMPTION:
         return False  # pods were evicted for it
-    if any(error.stage is not Stage.NODES for error in diagnosis.fit_errors.values()):
+    is_limited = any(each.stage is not Stage.NODES for each in diagnosis.fit_errors.values())
+    if is_limited or until is None:
         reservations.drop(gang.key)
         return False
     needed = _needed(gang, tasks)
@@ -194,7 +230,7 @@ def _allocate_missing(session: Session, gang: Gang) -> bool:
     reservations.drop(gang.key)
     holds = _choose_nodes(session, needed, fitting)
     if holds:
-        held = reservations.hold(gang, holds, until=math.inf, purpose=Purpose.STRANDED)
+        held = reservations.hold(gang, holds, until=until, purpose=Purpose.STRANDED)
         if held is not None:
             held.chosen_at = session.cache.cycle_time
     return False

@@ -1,11 +1,14 @@
-"""Choose victims for pods of one equivalence class: fewest gangs broken, then fewest victims, then
-those that are preferred.
+"""Choose victims for pods of one equivalence class: those of the lowest levels, then the fewest,
+then those that are preferred.
+
+A level is what makes one victim worse than any number of others: a gang that is broken, or a higher
+priority.
 
 It works on arrays only: the candidates of all nodes are compared at once.
 
-1. The candidates of a node are put in order: those that are useful for one more pod first, equal
-   ones by preference. Evicting the first *k* of them lets some pods fit; each *k* that lets more
-   pods fit is an *option* of that node.
+1. The candidates of a node are put in order: by level, then those that are useful for one more pod
+   first, equal ones by preference. Evicting the first *k* of them lets some pods fit; each *k* that
+   lets more pods fit is an *option* of that node.
 2. At most one option is chosen for each node, so that enough pods fit at the lowest cost: exactly
    by dynamic programming if that is small enough, else by cost for each pod.
 """
@@ -21,6 +24,9 @@ _MAX_EXACT_STEPS, _MAX_EXACT_OPTIONS = 400_000, 2_000
 """Options times pods, and options, up to which the choice is exact; for one pod it always is."""
 
 _INFINITE = np.iinfo(np.int64).max // 4
+_MAX_COST = int(_INFINITE) // 2
+_MAX_RANKS = 2**24
+"""Sum of all preferences at most; ranks are divided to stay below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,8 @@ class Candidates:
     requests: Matrix
     """A column each, in the rows that are compared."""
 
-    breaking: BoolVector
-    """Whether the gang of a task would have less than its minimum without it."""
+    levels: IntVector
+    """One victim costs more than any number of victims of lower levels."""
 
     ranks: IntVector
     """Preference: the task with the lowest is evicted first."""
@@ -124,7 +130,7 @@ def _order(
         (
             candidates.ranks,
             -usefulness,
-            candidates.breaking,
+            candidates.levels,
             ~candidates.required,
             candidates.nodes,
         )
@@ -159,15 +165,31 @@ def _options(
 
 
 def _costs(candidates: Candidates, order: IntVector, first: IntVector) -> IntVector:
-    """Return the cost of the victims up to each position: one victim outweighs all preferences, one
-    broken gang outweighs all victims."""
+    """Return the cost of the victims up to each position: one victim outweighs all preferences, and
+    all victims of lower levels."""
     ranks = np.argsort(np.argsort(candidates.ranks[order], kind="stable"), kind="stable")
-    ranks = np.minimum(ranks, 2**16)
-    victim = int(ranks.sum()) + 1
-    broken = victim * (len(order) + 1)
-    each = ranks + victim + broken * candidates.breaking[order]
+    ranks //= int(ranks.sum()) // _MAX_RANKS + 1
+    each = ranks + _weights(candidates.levels[order], int(ranks.sum()) + 1)
     costs: IntVector = _cumulative(each[None], first)[0]
     return costs
+
+
+def _weights(levels: IntVector, victim: int) -> IntVector:
+    """Return what a victim of each of *levels* costs, one of the lowest *victim*.
+
+    The lowest levels are not distinguished if the sum of all would be too large otherwise.
+    """
+    _, of_level, numbers = np.unique(levels, return_inverse=True, return_counts=True)
+    counts = [int(number) for number in numbers]
+    for merged in range(1, len(counts) + 1):
+        weights = [victim] * merged
+        below = victim * (sum(counts[:merged]) + 1)
+        for number in counts[merged:]:
+            weights.append(below)
+            below *= number + 1
+        if below <= _MAX_COST:
+            break
+    return np.array(weights, np.int64)[of_level]
 
 
 def _cumulative(values: Matrix, first: IntVector) -> Matrix:

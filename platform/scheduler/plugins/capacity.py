@@ -132,16 +132,27 @@ class CapacityPlugin:
     # -- eviction ------------------------------------------------------------------------------
 
     def preemptive_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
-        """Return for how many more pods of *eq_class* the queue may reclaim: within its limits, and
-        for one resource within what it, or an ancestor that counts, deserves."""
-        within_limits = self.allocatable_count(queue, eq_class)
-        levels = self.reclaim_levels(queue)
+        """Return for how many more pods of *eq_class* the queue may reclaim: within its own limit,
+        and for one resource within what it, or an ancestor that counts, deserves.
+
+        The limits of ancestors are compared once it is known what is evicted: in a full cluster
+        only that makes room in those that the queue has in common with the victims.
+        """
+        if queue_state_rejection(queue) or self.problem(queue):
+            return 0
+        within_limit = min(
+            (
+                count_within(eq_class.request, level.allocated, level.limits.real_capability)
+                for level in self.levels(queue)[:1]
+            ),
+            default=MAX_AMOUNT,
+        )
         counts = (
             (level.limits.deserved.get(name, 0) - level.allocated.get(name, 0)) // units
-            for level in levels
+            for level in self.reclaim_levels(queue)
             for name, units in compared(eq_class.request)
         )
-        return max(min(within_limits, max(counts, default=0)), 0)
+        return max(min(within_limit, max(counts, default=0)), 0)
 
     def reclaimable(self, preemptor: Claimant, candidates: Sequence[Task]) -> Sequence[Task] | None:
         """Permit tasks of queues that have more than they deserve, and keep their guarantee."""

@@ -13,6 +13,7 @@ from ...model import names
 from ...model.pod import FINISHED
 from ...model.podgroup import PodGroup, PodGroupPhase
 from ...model.queue import Queue as QueueObject
+from .arrivals import ArrivalShortages
 from .core_types import Node, PersistentVolume, PersistentVolumeClaim, Pod, PriorityClass
 from .described_podgroups import DescribedPodGroups
 from .disruption_budgets import DisruptionBudgets
@@ -86,11 +87,10 @@ class SchedulerCache(MemberTasks):
         self._queue_gates = queue_gates
         self._tasks: dict[str, tuple[Gang, Task]] = {}
         self._foreign_pods = ForeignPods(self.node_matrix, self.pod_classes)
-        self.overcommitted_nodes: set[int] = set()
-        """Nodes that may be overcommitted: a pod that this scheduler has not bound there has
-        arrived since the first cycle."""
         self._in_cycle = False
         self.planned = PlannedMembers(self, enabled=place_at_creation)
+        self.arrivals = ArrivalShortages(self.node_matrix, self.planned.without_pods)
+        """What pods that have arrived since the first cycle request beyond what nodes have."""
         self.described = DescribedPodGroups(self)
 
     @contextmanager
@@ -144,14 +144,15 @@ class SchedulerCache(MemberTasks):
         gang = self._gang_of(new)
         if gang is None and not known and self._foreign_pods.update(new):
             return
+        arrived = bool(new.spec.node_name) and self._node_of(uid) != new.spec.node_name
         self._remove_pod(uid)
         if gang is not None:
             task = self._new_task(new, self.pod_classes.register(new, self._traits(new, gang)))
             if known and known[1].evicting:
                 keep_evicting(task)
-            self._add_task(gang, task)
+            self._add_task(gang, task, arrived=arrived)
         elif new.spec.node_name and new.status.phase not in FINISHED:
-            self._add_foreign_pod(new)
+            self._add_foreign_pod(new, arrived=arrived)
 
     def update_node(self, old: Node | None, new: Node | None) -> None:
         """Add, update or delete a node."""
@@ -166,6 +167,8 @@ class SchedulerCache(MemberTasks):
         elif old is not None:
             if index is not None and self.reservations:
                 self.reservations.drop_node(index)
+            if index is not None:
+                self.arrivals.forget(index)
             self.node_matrix.remove_node(name)
         if before and index is not None and self.node_matrix.node_infos[index] != before:
             self.planned.node_changed(index)
@@ -265,7 +268,7 @@ class SchedulerCache(MemberTasks):
         self.task_table.replace(member, task)
         del self._tasks[member.uid]
         self._tasks[task.uid] = (gang, task)
-        self._check_arrival(task.node_index)
+        self._check_node(task.node_index, eq_class, arrived=True)
         self.mark_changed(gang)
         return True
 
@@ -449,10 +452,12 @@ class SchedulerCache(MemberTasks):
             sign = 1 if after else -1
             self.node_matrix.add_releasing(task.eq_class, (task.node_index,), sign)
 
-    def _add_foreign_pod(self, pod: Pod) -> None:
+    def _add_foreign_pod(self, pod: Pod, *, arrived: bool) -> None:
         eq_class = self.pod_classes.register(pod)
         releasing = bool(pod.metadata.deletion_timestamp)
-        node_index = self._add_to_node(pod.spec.node_name, eq_class, releasing=releasing)
+        node_index = self._add_to_node(
+            pod.spec.node_name, eq_class, releasing=releasing, arrived=arrived
+        )
         self._foreign_pods.by_uid[pod.metadata.uid] = ForeignPod(node_index, eq_class, releasing)
 
     def _traits(self, pod: Pod, gang: Gang) -> PodTraits:
@@ -480,12 +485,14 @@ class SchedulerCache(MemberTasks):
     def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
         return Task(pod, eq_class, queue_gates=self._queue_gates)
 
-    def _add_task(self, gang: Gang, task: Task) -> None:
+    def _add_task(self, gang: Gang, task: Task, *, arrived: bool = False) -> None:
         # Also registers its resources before the next cycle.
         task.eq_class.request_vector(self.node_matrix.resource_index)
         if task.node and task.status.on_node:
             releasing = task.status is TaskStatus.RELEASING
-            task.node_index = self._add_to_node(task.node, task.eq_class, releasing=releasing)
+            task.node_index = self._add_to_node(
+                task.node, task.eq_class, releasing=releasing, arrived=arrived
+            )
         gang.add_task(task)
         self.task_table.add(task, gang, self.queue_of(gang).name)
         self._tasks[task.uid] = (gang, task)
@@ -498,6 +505,7 @@ class SchedulerCache(MemberTasks):
         if not isinstance(pod, Task):
             return
         self.task_table.update_eq_class(pod)
+        self.reservations.reclassify(pod)
         if pod.gang is not None and pod.status is TaskStatus.PENDING:
             pod.gang.version += 1
             self._dirty_gangs[pod.gang.key] = pod.gang
@@ -518,22 +526,29 @@ class SchedulerCache(MemberTasks):
         gang.remove_task(task)
         self.mark_changed(gang)
 
-    def _add_to_node(self, name: str, eq_class: EquivalenceClass, *, releasing: bool) -> int:
+    def _node_of(self, uid: str) -> str:
+        """Return the name of the node on which the pod with *uid* is counted, or an empty one."""
+        pod = self._classified_pod(uid)
+        return self.node_matrix.names[pod.node_index] if pod and pod.node_index >= 0 else ""
+
+    def _add_to_node(
+        self, name: str, eq_class: EquivalenceClass, *, releasing: bool, arrived: bool = False
+    ) -> int:
         node_index = self.node_matrix.column_for(name)
         self.node_matrix.occupy(eq_class, (node_index,))
         self.capacity_generation += eq_class.is_awaited
         if releasing:
             self.node_matrix.add_releasing(eq_class, (node_index,))
         else:
-            self._check_arrival(node_index)
+            self._check_node(node_index, eq_class, arrived=arrived)
         return node_index
 
-    def _check_arrival(self, node_index: int) -> None:
-        """Note whether a node with a pod that has arrived is overcommitted."""
+    def _check_node(self, node_index: int, eq_class: EquivalenceClass, *, arrived: bool) -> None:
+        """Note whether a node with a pod that has *arrived*, or has changed, is overcommitted."""
         if self.node_matrix.is_overcommitted(node_index):
             self.planned.node_filled(node_index)
-            if self._has_run:
-                self.overcommitted_nodes.add(node_index)
+            if arrived and self._has_run:
+                self.arrivals.observe(node_index, eq_class)
 
     def _remove_from_node(
         self, node_index: int, eq_class: EquivalenceClass, *, releasing: bool

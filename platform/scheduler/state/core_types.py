@@ -146,6 +146,7 @@ class ContainerPort(ApiStruct, frozen=True):
 class Container(ContainerResources, frozen=True):
     """A container or init container."""
 
+    name: str = ""
     image: str = ""
     ports: tuple[ContainerPort, ...] = ()
 
@@ -185,14 +186,26 @@ class PodSpec(ApiStruct, frozen=True):
     scheduling_group: PodSchedulingGroup | None = None
 
 
+class ContainerStatus(ApiStruct, frozen=True):
+    """What the kubelet has allocated to a container, and what is in effect."""
+
+    name: str = ""
+    allocated_resources: Quantities = {}
+    resources: Resources | None = None
+
+
 class PodStatus(ApiStruct, frozen=True):
-    """The status of a pod."""
+    """The status of a pod; its resources are those of the pod as a whole."""
 
     phase: str = ""
     reason: str = ""
     conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
     nominated_node_name: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: Quantities = {}
+    resources: Resources | None = None
 
 
 class Pod(ApiStruct, frozen=True):

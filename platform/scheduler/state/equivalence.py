@@ -18,6 +18,7 @@ from .images import pod_images
 from .pod_terms import NO_TERMS, PodTerms, TermCompiler, has_terms, label_keys
 from .pod_topology import NOT_MATCHED, KnownPod, MatchedBy, PodTopology, TermFootprint
 from .pod_traits import NO_TRAITS, PodTraits
+from .resizes import charged_spec
 from .resources import Amounts, IntVector, ResourceIndex, pod_request
 from .unsupported_fields import UnsupportedField, exclusive_disks, unsupported_fields
 from .volumes import NO_VOLUMES, PodVolumes, mounted_pvcs
@@ -207,7 +208,7 @@ class EquivalenceCache:
 
     def unmatched(self, pod: Pod) -> EquivalenceClass:
         """Return the class that *pod* has while no selector matches it."""
-        spec = pod.spec
+        spec = charged_spec(pod)
         key = self._encode(
             (
                 spec.containers,
@@ -229,14 +230,13 @@ class EquivalenceCache:
             if len(self._by_spec) >= _MAX_ENTRIES:
                 self._by_spec.clear()
                 self._by_constraints.clear()
-            eq_class = self._by_spec[key] = self._get_or_create(pod)
+            eq_class = self._by_spec[key] = self._get_or_create(pod, spec)
         return eq_class
 
     def __len__(self) -> int:
         return len(self._by_constraints)
 
-    def _get_or_create(self, pod: Pod) -> EquivalenceClass:
-        spec = pod.spec
+    def _get_or_create(self, pod: Pod, spec: PodSpec) -> EquivalenceClass:
         request = pod_request(spec)
         affinity = spec.affinity.node_affinity if spec.affinity else None
         constraints_key = self._encode((spec.node_selector, affinity, spec.tolerations))

@@ -2,8 +2,10 @@
 
 A gang for which pods were evicted gets what they release, and not the gang that happens to be first
 in the cycle after. The requests count as pipelined in the node matrix, so that other gangs see only
-what is idle beyond them. A reservation ends when its tasks are allocated or deleted, when it
-expires, or when a gang that outranks its own takes it.
+what is idle beyond them, and the pods count in the filters by other pods: a pod that does not go
+with them is not scheduled there either, such as the successor of one that was evicted for that. A
+reservation ends when its tasks are allocated or deleted, when it expires, or when a gang that
+outranks its own takes it.
 
 After a restart reservations are restored from ``status.nominatedNodeName`` of pending pods.
 """
@@ -215,6 +217,17 @@ class Reservations:
         if not reservation.holds:
             del self._by_gang[reservation.gang.key]
 
+    def reclassify(self, task: Task) -> None:
+        """Count what is held for *task* by its class, which has changed; its request has not."""
+        reservation = self._by_gang.get(self._gang_by_uid.get(task.uid, ""))
+        if reservation is None:
+            return
+        before = reservation.holds[task.uid]
+        after = reservation.holds[task.uid] = Hold(task.eq_class, before.node_index)
+        if reservation.counted:
+            self._count((before,), -1)
+            self._count((after,), 1)
+
     def drop_node(self, node_index: int) -> None:
         """End what is held on a node that is removed."""
         for reservation in list(self._by_gang.values()):
@@ -272,6 +285,7 @@ class Reservations:
             indexes.setdefault(hold.eq_class, []).append(hold.node_index)
         for eq_class, node_indexes in indexes.items():
             self._node_matrix.add_pipelined(eq_class, node_indexes, sign)
+            self._node_matrix.add_occupancy(eq_class, node_indexes, sign)
             if sign < 0:
                 for node_index in set(node_indexes):
                     self._node_matrix.free_if_empty(node_index)

@@ -2,6 +2,7 @@
 
 from .core_types import Pod
 from .gangs import Task, TaskStatus
+from .resizes import has_equal_charge
 
 
 def keep_evicting(task: Task) -> None:
@@ -11,13 +12,15 @@ def keep_evicting(task: Task) -> None:
 
 
 def is_status_update(old: Pod, new: Pod) -> bool:
-    """Return whether two versions of a pod differ in status and version only."""
+    """Return whether two versions of a pod differ in status and version only, and not in what
+    their node is charged."""
     before, after = old.metadata, new.metadata
     return (
         old.spec == new.spec
         and before.labels == after.labels
         and before.annotations == after.annotations
         and before.deletion_timestamp == after.deletion_timestamp
+        and has_equal_charge(old, new)
     )
 
 

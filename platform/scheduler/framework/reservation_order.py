@@ -1,0 +1,31 @@
+"""Which gangs precede the incomplete gang that resources are reserved for."""
+
+from collections.abc import Callable
+
+from ..state.cache import SchedulerCache
+from ..state.gangs import Gang, QueueInfo
+from ..state.reservations import Purpose, Reservation
+from .victims import SortKey
+
+
+def may_take(
+    cache: SchedulerCache,
+    queue_order: Callable[[QueueInfo], SortKey],
+    gang: Gang,
+    reservation: Reservation,
+) -> bool:
+    """Return whether *gang* may use what is held by *reservation*.
+
+    In the same queue, and for single pods, the priority decides, else the order of the queues. What
+    was freed for a gang by evictions is for that gang.
+    """
+    holder = reservation.gang
+    if reservation.purpose is not Purpose.STRANDED or holder is gang:
+        return False
+    if gang.single:  # it has the priority of its pod, and a gang that of its class
+        priorities = (task.priority for task in holder.tasks.values())
+        return gang.priority > max(priorities, default=holder.priority)
+    queue, other = cache.queue_of(gang), cache.queue_of(holder)
+    if queue is other:
+        return gang.priority > holder.priority
+    return queue_order(queue) < queue_order(other)

@@ -1,0 +1,230 @@
+"""Which tasks may be evicted for a gang, and which of them rather than others."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..plugins.extension_points import Preemptor
+from ..plugins.gang import SurplusCounter, gangs_with_surplus
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts
+from ..state.resources import Amounts, BoolVector, IntVector, amounts
+from ..state.task_table import TaskTable
+from ..state.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
+from .session import Session
+from .victim_plan import Candidates
+from .victims import Reach
+
+_RECHECK_DELAY = 1.0
+"""Seconds after which a gang is tried again whose victims are not running yet."""
+
+
+class VictimCandidates:
+    """The tasks that may be evicted in one attempt."""
+
+    def __init__(self, session: Session, gang: Gang, reach: Reach, *, breaking: bool) -> None:
+        """Find tasks for *gang*; *breaking* permits to leave gangs below their minimum."""
+        self.retry_at: float | None = None
+        """When a task may be evicted that may not be now, as Unix time."""
+
+        self.breaks_gangs = False
+        """Whether tasks were left out because their gangs need them."""
+
+        self.excluded: set[int] = set()
+        """Slots of tasks that plugins did not permit."""
+
+        self._session = session
+        self._cache = session.cache
+        self._gang = gang
+        self._queue = session.cache.queue_of(gang)
+        self._reach = reach
+        self._breaking = breaking
+
+    def slots(self, eq_class: EquivalenceClass, nodes: BoolVector | None) -> IntVector:
+        """Return the slots of tasks on *nodes* (``None``: any) that may be evicted for pods of
+        *eq_class*."""
+        table = self._cache.task_table
+        running = table.status == TaskStatus.RUNNING
+        starting = table.status == TaskStatus.BOUND
+        assumed = table.status == TaskStatus.BINDING
+        if self._reach is Reach.PREEMPT:
+            running, starting = running | starting, assumed
+        else:
+            starting = starting | assumed
+        evictable = (table.node >= 0) & (table.gang != table.gang_id(self._gang))
+        evictable &= table.column(PREEMPTABLE.name).astype(np.bool_)
+        if nodes is not None:
+            evictable &= nodes[table.node]
+        evictable &= self._queue_mask(table)
+        if (starting & evictable).any():
+            self._retry_after(self._cache.cycle_time + _RECHECK_DELAY)
+        slots = np.flatnonzero(running & evictable)
+        if eq_class.best_effort:
+            best_effort = [task.eq_class.best_effort for task in self.tasks(slots)]
+            slots = slots[np.array(best_effort, np.bool_)]
+        slots = self._without_refused(slots)
+        preemptor = self.preemptor(eq_class, ())
+        permitted = self._session.votes.mask(self._reach, preemptor, table, slots)
+        self._note_protected(slots[~permitted])
+        slots = slots[permitted]
+        if not self._breaking:
+            with_surplus = np.isin(table.gang[slots], gangs_with_surplus(table, slots))
+            self.breaks_gangs |= not with_surplus.all()
+            slots = slots[with_surplus]
+        return slots
+
+    def columns(self, slots: IntVector, rows: IntVector, eq_class: EquivalenceClass) -> Candidates:
+        """Return what is compared of the tasks in *slots*; their requests in *rows*."""
+        table = self._cache.task_table
+        levels, ranks = self.order(slots)
+        return Candidates(
+            slots=slots,
+            nodes=table.node[slots].astype(np.int64),
+            requests=table.requests(slots)[rows],
+            levels=levels,
+            ranks=ranks,
+            required=self._conflicts(slots, eq_class),
+        )
+
+    def order(self, slots: IntVector) -> tuple[IntVector, IntVector]:
+        """Return the level of each of *slots*, and its preference.
+
+        A task of a higher level is evicted only if all of lower ones do not suffice: one that its
+        gang needs, one of a queue that loses tasks later, or one of a higher priority. Of one level
+        those are preferred that have started last.
+        """
+        table = self._cache.task_table
+        priorities = (
+            table.priority[slots],
+            table.gang_priority[table.gang[slots]],
+            self._queue_ranks(slots),
+        )
+        order = np.lexsort((slots, -STARTED.values(table, slots), *priorities))
+        ranks = np.empty(len(slots), np.int64)
+        ranks[order] = np.arange(len(slots))
+        keys = (*priorities, self._breaking_mask(slots, ranks).astype(np.int64))
+        by_level = np.lexsort(keys)
+        levels = np.zeros(len(slots), np.int64)
+        if len(slots):
+            is_next = np.any([np.diff(key[by_level]) != 0 for key in keys], axis=0)
+            levels[by_level[1:]] = np.cumsum(is_next)
+        return levels, ranks
+
+    def permitted(self, preemptor: Preemptor, victims: Sequence[Task]) -> set[str]:
+        """Return the uids of the tasks that may all be evicted together."""
+        permitted = self._session.votes.victims(self._reach, preemptor, victims)
+        if not self._breaking:
+            surplus = SurplusCounter()
+            spare = [task for task in permitted if surplus.consume(task)]
+            self.breaks_gangs |= len(spare) < len(permitted)
+            permitted = spare
+        if self._reach is Reach.RECLAIM:
+            permitted = self._above_guarantee(permitted)
+        return {task.uid for task in permitted}
+
+    def preemptor(self, eq_class: EquivalenceClass, tasks: Sequence[Task]) -> Preemptor:
+        """Return *tasks*, of *eq_class*, as the votes of plugins see them."""
+        priority = min((task.priority for task in tasks), default=self._gang.priority)
+        return Preemptor(self._gang, self._queue, eq_class, len(tasks), priority)
+
+    def tasks(self, slots: IntVector) -> list[Task]:
+        """Return the tasks in *slots*."""
+        tasks = self._cache.task_table.tasks
+        return [task for slot in slots.tolist() if (task := tasks[slot]) is not None]
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _queue_mask(self, table: TaskTable) -> BoolVector:
+        """Return which tasks are in a queue from which the gang may take resources."""
+        if self._reach is Reach.PREEMPT:
+            lower = table.gang_priority[table.gang] < self._gang.priority
+            own: BoolVector = lower & (table.queue == table.queue_id(self._queue.name))
+            return own
+        others = [
+            table.queue_id(queue.name)
+            for queue in self._cache.queues.values()
+            if queue is not self._queue
+            and queue.object is not None
+            and queue.object.spec.reclaimable is not False
+            and queue.allocated
+        ]
+        return np.isin(table.queue, [number for number in others if number >= 0])
+
+    def _without_refused(self, slots: IntVector) -> IntVector:
+        """Return *slots* without tasks whose eviction was refused."""
+        excluded = set(self.excluded)
+        for uid, until in self._cache.refused_evictions.items():
+            task = self._cache.task(uid)
+            if task is not None and until > self._cache.cycle_time:
+                excluded.add(task.slot)
+        return slots[~np.isin(slots, list(excluded))] if excluded else slots
+
+    def _note_protected(self, slots: IntVector) -> None:
+        """Note when the first of *slots* that is protected for a time may be evicted."""
+        until = PROTECTED_UNTIL.values(self._cache.task_table, slots)
+        until = until[until > self._cache.cycle_time]
+        if len(until):
+            self._retry_after(float(until.min()))
+
+    def _retry_after(self, time: float) -> None:
+        self.retry_at = time if self.retry_at is None else min(self.retry_at, time)
+
+    def _queue_ranks(self, slots: IntVector) -> IntVector:
+        """Return for each of *slots* how many queues lose tasks before its own does."""
+        if self._reach is not Reach.RECLAIM or not len(slots):
+            return np.zeros(len(slots), np.int64)
+        table = self._cache.task_table
+        numbers, first = np.unique(table.queue[slots], return_index=True)
+        found = [self._queue_of(task) for task in self.tasks(slots[first])]
+        by_number = np.array(self._session.votes.queue_ranks(found, self._queue), np.int64)
+        ranks: IntVector = by_number[np.searchsorted(numbers, table.queue[slots])]
+        return ranks
+
+    def _breaking_mask(self, slots: IntVector, ranks: IntVector) -> BoolVector:
+        """Return which tasks their gangs need for the minimum, if those before are evicted."""
+        breaking = np.zeros(len(slots), np.bool_)
+        if not self._breaking:
+            return breaking
+        surplus = SurplusCounter()
+        order = np.argsort(ranks)
+        for position, task in zip(order.tolist(), self.tasks(slots[order]), strict=True):
+            gang = task.gang
+            broken = gang is not None and gang.counts.ready < gang.min_member
+            breaking[position] = not broken and not surplus.consume(task)
+        return breaking
+
+    def _above_guarantee(self, victims: Sequence[Task]) -> list[Task]:
+        """Return the tasks without which their queues still have what they are guaranteed."""
+        allocated: dict[str, Amounts] = {}
+        permitted = []
+        for task in victims:
+            queue = self._queue_of(task)
+            left = dict(allocated.get(queue.name, queue.allocated))
+            add_amounts(left, task.eq_class.request, -1)
+            guarantee = amounts(queue.object.spec.guarantee.resource) if queue.object else {}
+            requested = task.eq_class.request
+            if all(left.get(name, 0) >= n for name, n in guarantee.items() if name in requested):
+                allocated[queue.name] = left
+                permitted.append(task)
+        return permitted
+
+    def _conflicts(self, slots: IntVector, eq_class: EquivalenceClass) -> BoolVector:
+        """Return which tasks use a host port of *eq_class*."""
+        if not eq_class.host_ports:
+            return np.zeros(len(slots), np.bool_)
+        conflicts = [uses_port_of(task, eq_class) for task in self.tasks(slots)]
+        return np.array(conflicts, np.bool_)
+
+    def _queue_of(self, task: Task) -> QueueInfo:
+        if task.gang is None:
+            return self._queue
+        return self._cache.queue_of(task.gang)
+
+
+def uses_port_of(task: Task, eq_class: EquivalenceClass) -> bool:
+    """Return whether *task* uses a host port of *eq_class*."""
+    return any(
+        mine[:2] == other[:2] and mine.overlaps(other)
+        for mine in eq_class.host_ports
+        for other in task.eq_class.host_ports
+    )
