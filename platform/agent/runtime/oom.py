@@ -23,7 +23,12 @@ _SMAPS_FIELDS = ("Pss_Anon:", "Pss_Shmem:")
 def limit_of(container: Container) -> int | None:
     """Return the container's memory limit in bytes, if any."""
     limit = container.resources.limits.get("memory")
-    return None if limit is None else parse(limit).nanos // 1_000_000_000
+    return None if limit is None else bytes_of(limit)
+
+
+def bytes_of(quantity: str) -> int:
+    """Return a quantity of memory in bytes."""
+    return parse(quantity).nanos // 1_000_000_000
 
 
 def is_over_limit(pid: int, limit: int) -> bool:
