@@ -103,7 +103,7 @@ class LaunchSpecBuilder:
         ), mount_error or error_message
 
     def _tmpfs_size(self, container: Container) -> int:
-        """Return the bytes of each tmpfs of *container*: its memory limit, or a part of the node's."""
+        """Return the bytes of each tmpfs: the memory limit, or a part of the node's memory."""
         memory = oom.bytes_of(self.node.allocatable["memory"])
         limit = oom.limit_of(container)
         size = memory // _TMPFS_FRACTION if limit is None else min(limit, memory)

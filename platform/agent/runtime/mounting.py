@@ -65,6 +65,15 @@ def open_beneath(dir_fd: int, path: str) -> int:
     return _openat2(dir_fd, path, _BENEATH)
 
 
+def open_in_root(root: int, path: str) -> int:
+    """Return an O_PATH descriptor of *path* in the tree open as *root*, with links as seen there.
+
+    Raises:
+        OSError: it does not exist.
+    """
+    return _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
+
+
 def _openat2(dir_fd: int, path: str, how: int) -> int:
     flags = os.O_PATH | os.O_CLOEXEC
     open_how = struct.pack("QQQ", flags, 0, how | _NO_MAGIC_LINKS)
@@ -157,7 +166,7 @@ def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
     above = os.dup(root)
     for number, name in enumerate(names, 1):
         try:
-            below = _openat2(root, "/".join(names[:number]), _IN_ROOT)
+            below = open_in_root(root, "/".join(names[:number]))
         except FileNotFoundError:
             if is_dir or number < len(names):
                 below = _mkdir(above, name, mode=0o755, owner=None)
@@ -366,7 +375,7 @@ def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_on
     os.close(opened)
     if read_only:
         # Resolved again: the descriptor is of the directory that the mount now covers.
-        covering = _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
+        covering = open_in_root(root, path)
         _make_read_only(f"/proc/self/fd/{covering}")
         os.close(covering)
 
