@@ -10,18 +10,20 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import escapes
+from support import escapes, replaced_programs
 from support.polling import wait_for
 
+from batholith.agent.pods.handlers import HandlerError
 from batholith.agent.pods.handlers import _sandbox_pid as inside
 from batholith.agent.runtime import nsenter, rootfs, runs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
+from batholith.agent.runtime.mounting import ID_RANGE_SIZE
 from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
 pytestmark = pytest.mark.process
@@ -107,12 +109,12 @@ class ContainerAttack:
     ids: Ids
     program: str
 
-    def prepare(self, *argv: str, run_as: int = 0) -> RunDir:
+    def prepare(self, *argv: str, run_as: int = 0, mounts: Sequence[rootfs.Mount] = ()) -> RunDir:
         """Prepare the run like the agent."""
         data, run_dir = self.data, RunDir(self.data / "pods" / "uid" / "containers" / "c" / "0")
         with seen_by(self.user):
             tools = () if self.ids.base is None else runs.PYTHON_PREFIXES
-            steps = rootfs.mount_plan([], hidden=[str(data)], home="/no-home", tools=tools)
+            steps = rootfs.mount_plan(mounts, hidden=[str(data)], home="/no-home", tools=tools)
         variables = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": KEY}
         run_dir.prepare(
             LaunchSpec(
@@ -168,6 +170,8 @@ def attack(
         pytest.skip("without a sandbox the pods of root's agent run as root")
     if level is IsolationLevel.BUBBLEWRAP:
         require_bubblewrap()
+        if user == 0:
+            pytest.skip("root does not use bubblewrap")
     monkeypatch.setattr(sys, "executable", python())
     return ContainerAttack(data=data, level=level, user=user, ids=ids, program=python())
 
@@ -193,24 +197,88 @@ async def test_container_cannot_escape(attack: ContainerAttack, run_as: int) -> 
     assert socket.gethostname() == host
 
 
-async def test_hook_cannot_escape(attack: ContainerAttack) -> None:
-    run_dir = attack.prepare("sleep", "60")
-    started = await attack.start(SHIM, str(run_dir.path))
+async def run_hook(attack: ContainerAttack, run_dir: RunDir, *argv: str) -> tuple[int, str, str]:
+    """Run a hook in a container; return its exit code and output."""
     await wait_for(lambda: run_dir.read_claim())
     launch = json.loads((run_dir.path / shim.LAUNCH).read_text())
     plain = attack.level is IsolationLevel.PLAIN
     wanted = {
-        "argv": [attack.program, "-I", "-S", str(PROGRAM)],
+        "argv": argv,
         **{key: launch[key] for key in ("env", "cwd", "ids")},
         "pid": 0 if plain else await inside(run_dir, attack.level, ids=launch["ids"]),
     }
     pipe = asyncio.subprocess.PIPE
     hook = await attack.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
     out, err = await hook.communicate(json.dumps(wanted).encode())
-    assert hook.returncode == 0, err
-    assert attack.breaches(out.decode().splitlines()[-1]) == {}
+    assert hook.returncode is not None
+    return hook.returncode, out.decode(), err.decode()
+
+
+async def test_hook_cannot_escape(attack: ContainerAttack) -> None:
+    run_dir = attack.prepare("sleep", "60")
+    started = await attack.start(SHIM, str(run_dir.path))
+    code, out, err = await run_hook(attack, run_dir, attack.program, "-I", "-S", str(PROGRAM))
+    assert code == 0, err
+    assert attack.breaches(out.splitlines()[-1]) == {}
     started.send_signal(signal.SIGUSR1)
     await started.wait()
+
+
+Replaced = tuple[list[rootfs.Mount], list[str]]
+
+
+@pytest.fixture(params=replaced_programs.REPLACEMENTS, ids=lambda each: each.__name__)
+def replaced(request: pytest.FixtureRequest, attack: ContainerAttack) -> Replaced:
+    """Mounts of a pod that replace what is executed or loaded, and a command that does."""
+    if attack.level is IsolationLevel.PLAIN:
+        pytest.skip("without a sandbox nothing is replaced")
+    if request.param is replaced_programs.preloaded_library and shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    volume = replaced_programs.volume_for(attack.data)
+    made: Replaced = request.param(volume, attack.program)
+    return made
+
+
+def assert_rights_of_the_pod(attack: ContainerAttack, output: str, argv: Sequence[str]) -> None:
+    """Assert that whatever executed a replacement had the pod's rights, and that *argv* did."""
+    found = replaced_programs.reports(output)
+    assert found or argv == ["/bin/true"], output
+    for each in found:
+        assert not each.is_administrator, output
+        assert -1 not in each.host_ids, output
+        if attack.user == 0:
+            assert each.host_ids <= set(range(SHARED, SHARED + ID_RANGE_SIZE)), output
+
+
+async def test_what_a_pod_replaced_is_executed_with_its_rights_alone(
+    attack: ContainerAttack, replaced: Replaced
+) -> None:
+    mounts, argv = replaced
+    run_dir = attack.prepare(*argv, mounts=mounts)
+    await (await attack.start(SHIM, str(run_dir.path))).wait()
+    assert run_dir.exit_record() is not None
+    log = (attack.data / "logs" / "0.log").read_text()
+    assert_rights_of_the_pod(attack, log + run_dir.errors(), argv)
+
+
+async def test_hook_executes_what_a_pod_replaced_with_the_rights_of_the_pod_alone(
+    attack: ContainerAttack, replaced: Replaced
+) -> None:
+    mounts, argv = replaced
+    run_dir = attack.prepare("/bin/sleep", "60", run_as=1000, mounts=mounts)
+    started = await attack.start(SHIM, str(run_dir.path))
+    try:
+        _, out, err = await run_hook(attack, run_dir, *argv)
+        assert_rights_of_the_pod(attack, out + err, argv)
+        _, out, err = await run_hook(attack, run_dir, "no-such-program")
+        assert "No such file" in err
+        assert_rights_of_the_pod(attack, out + err, ["/bin/true"])
+    except HandlerError:
+        assert run_dir.exit_record() is not None, "no program could be executed"
+    finally:
+        if started.returncode is None:
+            started.send_signal(signal.SIGUSR1)
+        await started.wait()
 
 
 async def test_no_process_of_a_container_outlives_its_shim(attack: ContainerAttack) -> None:

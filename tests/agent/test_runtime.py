@@ -15,7 +15,7 @@ from support.agent_cluster import make_world_writable
 from support.polling import wait_for
 
 from batholith.agent.runtime import rootfs, shim
-from batholith.agent.runtime.ids import SHARED, Ids
+from batholith.agent.runtime.ids import SHARED, IdMode, Ids
 from batholith.agent.runtime.runs import (
     ContainerProcess,
     ExitRecord,
@@ -44,7 +44,7 @@ def level(request: pytest.FixtureRequest) -> IsolationLevel:
 
 def ids_for(level: IsolationLevel) -> Ids:
     """Return the user ids of pods at *level*."""
-    return Ids(None if os.geteuid() or level is IsolationLevel.PLAIN else SHARED)
+    return Ids(SHARED if os.geteuid() == 0 and level is IsolationLevel.UNSHARE else None)
 
 
 def launch(
@@ -102,6 +102,23 @@ def alive(text: str) -> list[int]:
 def unique_seconds() -> str:
     """Return a unique duration for `sleep`, by which its process is found."""
     return f"60.{random.getrandbits(48)}"
+
+
+def test_root_uses_bubblewrap_only_without_id_ranges(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root has id ranges")
+    found = detect_isolation()
+    assert found.isolation is not IsolationLevel.BUBBLEWRAP or found.id_mode is IdMode.OWN
+    launch_spec = LaunchSpec(
+        argv=["true"],
+        env={},
+        cwd="/",
+        log=tmp_path / "log",
+        isolation=IsolationLevel.BUBBLEWRAP,
+        ids=Ids(SHARED),
+    )
+    with pytest.raises(ValueError, match="own user only"):
+        RunDir(tmp_path / "run").prepare(launch_spec)
 
 
 @pytest.mark.parametrize(

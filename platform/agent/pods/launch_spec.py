@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runtime import images, interpreters, rights, rootfs, users
+from ..runtime import images, interpreters, oom, rights, rootfs, users
 from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
@@ -29,6 +29,10 @@ HIDDEN_FILES = (
 )
 """Files that only root may read; hidden where pods run as root of the host."""
 
+_TMPFS_FRACTION = 8
+"""Each tmpfs of a container without memory limit has the node's memory divided by this."""
+
+_MIN_TMPFS_SIZE = 1 << 20
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 _LOG_TAIL_BYTES = 16 * 1024
@@ -64,7 +68,12 @@ class LaunchSpecBuilder:
         env = build_environment(
             self.pod, container, sources=self.volumes.sources, info=info, base=base
         )
-        mounts = container_mounts(container, self.volumes.volumes, env, owner=ids.base)
+        mount_error = _forbidden_mount(container)
+        mounts = (
+            []
+            if mount_error
+            else container_mounts(container, self.volumes.volumes, env, owner=ids.base)
+        )
         argv, error_message = self._argv(container, env, mounts)
         directory = container.working_dir or "/"
         steps: list[rootfs.Step] = []
@@ -89,7 +98,16 @@ class LaunchSpecBuilder:
             ids=ids,
             capabilities=rights.capabilities(container),
             steps=steps,
-        ), error_message
+            tmpfs_size=self._tmpfs_size(container),
+            error=mount_error,
+        ), mount_error or error_message
+
+    def _tmpfs_size(self, container: Container) -> int:
+        """Return the bytes of each tmpfs: the memory limit, or a part of the node's memory."""
+        memory = oom.bytes_of(self.node.allocatable["memory"])
+        limit = oom.limit_of(container)
+        size = memory // _TMPFS_FRACTION if limit is None else min(limit, memory)
+        return max(size, _MIN_TMPFS_SIZE)
 
     def _base_environment(self, run: RunDir, user: users.User) -> dict[str, str]:
         """Return the variables that the pod's own may override."""
@@ -169,6 +187,25 @@ class LaunchSpecBuilder:
                 "this machine permits only to bubblewrap"
             )
         return steps
+
+
+def _forbidden_mount(container: Container) -> str:
+    """Return why the container cannot have what it mounts; empty if it can.
+
+    Like container runtimes, which fail to start it: Kubernetes accepts such pods.
+    """
+    fields = {
+        f"volumeMounts[{number}].mountPath": mount.mount_path
+        for number, mount in enumerate(container.volume_mounts)
+    }
+    fields["terminationMessagePath"] = container.termination_message_path or "/dev"
+    for name, value in fields.items():
+        path = os.path.normpath("/" + value.lstrip("/"))
+        if path == "/":
+            return f"{name}: {value!r}: the root directory of a container cannot be replaced"
+        if f"{path}/".startswith("/proc/"):
+            return f"{name}: {value!r}: nothing can be mounted at or below /proc"
+    return ""
 
 
 def _working_mount(

@@ -10,7 +10,8 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
@@ -20,6 +21,8 @@ ID_RANGE_SIZE = 1 << 16
 
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
 _LAST_CAPABILITY = 63
+_CAP_KILL, _CAP_WAKE_ALARM = 5, 35
+_CAPABILITY_VERSION = 0x20080522
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
@@ -35,6 +38,11 @@ _NO_MAGIC_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x08, 0x10
 _MAX_ATTEMPTS = 100
 """Path resolutions that may fail because of a concurrent rename."""
 
+HIDDEN_MODE = "700"
+"""Mode of a tmpfs that only hides what is on the host."""
+
+HIDDEN_SIZE = 4096
+_BYTES_PER_INODE, _MIN_INODES = 16384, 1024
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SPECIAL_DEVICES = ("nvidia", "dri", "kfd", "fuse")
 READ_ONLY_PROC_PATHS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
@@ -55,6 +63,15 @@ def open_beneath(dir_fd: int, path: str) -> int:
         OSError: it does not exist (ENOENT), or is outside the directory (EXDEV, ELOOP).
     """
     return _openat2(dir_fd, path, _BENEATH)
+
+
+def open_in_root(root: int, path: str) -> int:
+    """Return an O_PATH descriptor of *path* in the tree open as *root*, with links as seen there.
+
+    Raises:
+        OSError: it does not exist.
+    """
+    return _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
 
 
 def _openat2(dir_fd: int, path: str, how: int) -> int:
@@ -149,7 +166,7 @@ def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
     above = os.dup(root)
     for number, name in enumerate(names, 1):
         try:
-            below = _openat2(root, "/".join(names[:number]), _IN_ROOT)
+            below = open_in_root(root, "/".join(names[:number]))
         except FileNotFoundError:
             if is_dir or number < len(names):
                 below = _mkdir(above, name, mode=0o755, owner=None)
@@ -192,6 +209,34 @@ def lacks_sandbox_support() -> bool:
     return os.waitpid(child, 0)[1] != 0
 
 
+def fork_helper(work: Callable[[], None], *, error: str) -> Callable[[], None]:
+    """Fork a process that keeps the present privileges and namespaces, and waits.
+
+    The returned function has it call *work* and waits for its exit; it raises CannotStartError with
+    the text *error* if that failed. The helper exits without *work* if this process exits first.
+    """
+    wake, waker = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        code = 1
+        try:
+            os.close(waker)
+            if os.read(wake, 1):
+                work()
+                code = 0
+        finally:
+            os._exit(code)
+    os.close(wake)
+
+    def run() -> None:
+        os.write(waker, b"x")
+        os.close(waker)
+        if os.waitpid(helper, 0)[1]:
+            raise CannotStartError(error)
+
+    return run
+
+
 def enter_id_range(base: int) -> None:
     """Enter a user namespace that maps its ids to those of the host from *base* on; for root.
 
@@ -200,45 +245,49 @@ def enter_id_range(base: int) -> None:
     """
     # By descriptor: this process has a different pid in the /proc of the outer pid namespace.
     me = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    wake, waker = os.pipe()
-    helper = os.fork()
-    if helper == 0:  # stays outside, where it may write the id maps of the new namespace
-        code = 1
-        try:
-            os.close(waker)
-            if os.read(wake, 1):
-                for name in ("uid_map", "gid_map"):
-                    target = os.open(name, os.O_WRONLY, dir_fd=me)
-                    os.write(target, f"0 {base} {ID_RANGE_SIZE}".encode())
-                code = 0
-        finally:
-            os._exit(code)
-    try:
-        check_syscall(_LIBC.unshare(NEW_USER), "unshare")
-        os.write(waker, b"x")
-    finally:
-        for end in (wake, waker, me):
-            os.close(end)
-        status = os.waitpid(helper, 0)[1]
-    if status:
-        raise CannotStartError("cannot map the pod's range of user ids")
+
+    def write_maps() -> None:
+        for name in ("uid_map", "gid_map"):
+            target = os.open(name, os.O_WRONLY, dir_fd=me)
+            os.write(target, f"0 {base} {ID_RANGE_SIZE}".encode())
+
+    write_maps_outside = fork_helper(write_maps, error="cannot map the pod's range of user ids")
+    os.close(me)
+    check_syscall(_LIBC.unshare(NEW_USER), "unshare")
+    write_maps_outside()
 
 
-def switch_user(user: Sequence[int], *, base: int) -> None:
-    """Switch to *user* (and group), relative to *base*, without supplementary groups."""
-    uid, gid = (base + number for number in user)
-    os.setgroups([])
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
+def give_up_privileges(ids: Mapping[str, Any], bounding: Iterable[int]) -> None:
+    """Switch to the container's user with the bounding set *bounding*, without other privileges.
 
-
-def drop_capabilities(kept: Iterable[int]) -> None:
-    """Drop all capabilities but *kept* from the bounding set of this process."""
-    bounding = frozenset(kept)
+    *ids* are those of `launch.json`. Only system calls: nothing is imported or opened, because the
+    file system may be the pod's.
+    """
+    user, base = ids["user"], ids["base"]
+    kept = frozenset(bounding)
     for capability in range(_LAST_CAPABILITY + 1):
-        if capability not in bounding:
+        if capability not in kept:
             _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     set_no_new_privs()
+    if base is not None:
+        first = 0 if ids["namespace"] else base
+        os.setgroups([])
+        os.setresgid(*[first + user[1]] * 3)
+        os.setresuid(*[first + user[0]] * 3)
+    # The kernel takes them away when a program is executed, but not from the sandbox's init.
+    in_namespace = base is None or ids["namespace"]
+    effective = kept | {_CAP_KILL} if in_namespace and user[0] == 0 else frozenset()
+    # A process may trace those whose permitted capabilities it has; no container has this one.
+    _set_capabilities(effective, unused=[_CAP_WAKE_ALARM] if in_namespace else [])
+
+
+def _set_capabilities(effective: Iterable[int], *, unused: Iterable[int]) -> None:
+    """Set the effective capabilities; *unused* ones are permitted, too."""
+    mask = sum(1 << number for number in effective)
+    permitted = mask | sum(1 << number for number in unused)
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    halves = [each >> shift & 0xFFFFFFFF for shift in (0, 32) for each in (mask, permitted, 0)]
+    check_syscall(_LIBC.capset(header, struct.pack("6I", *halves)), "capset")
 
 
 def set_no_new_privs() -> None:
@@ -274,32 +323,44 @@ def mount(
     check_syscall(result, f"mount {target}")
 
 
-def build_root(root: str, steps: Iterable[Sequence[str]], *, owner: int | None) -> None:
+def build_root(
+    root: str, steps: Iterable[Sequence[str]], *, owner: int | None, tmpfs_size: int
+) -> None:
     """Build a container's root at the directory *root*, in this process's own mount namespace.
 
-    *owner* owns the new directories; without it, this process's user does.
+    *owner* owns the new directories; without it, this process's user does. Each tmpfs has at most
+    *tmpfs_size* bytes.
+
+    The pod's mounts are the last steps but sealing. Only they are mounted below directories of
+    volumes, in which a pod may have put links; so paths of all other steps are safe.
     """
     mount(None, "/", None, _REC | _PRIVATE)
-    ownership = "" if owner is None else f",uid={owner},gid={owner}"
-    mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"mode=755{ownership}")
+    _mount_tmpfs(root, mode="755", size=tmpfs_size, owner=owner)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    sealed = []
     for kind, source, path, sub_path in steps:
         if kind == "seal":
-            sealed.append(root + path)
+            _make_read_only(root + path, recursive=False)
         elif kind == "link":
             os.symlink(source, root + path)
         elif kind == "tmpfs":
             os.makedirs(root + path, exist_ok=True)
-            flags = _NOSUID | _NODEV
-            mount("tmpfs", root + path, "tmpfs", flags, f"mode={source}{ownership}")
+            _mount_tmpfs(root + path, mode=source, size=tmpfs_size, owner=owner)
+        elif kind == "dev":
+            _mount_devices(root, tmpfs_size)
+        elif kind == "proc":
+            _mount_proc(root)
         else:
             bind_mount(top, source, path, sub_path=sub_path, read_only=kind != "rw")
     os.close(top)
-    _mount_devices(root)
-    _mount_proc(root)
-    for path in sealed:
-        _make_read_only(path, recursive=False)
+
+
+def _mount_tmpfs(target: str, *, mode: str, size: int, owner: int | None) -> None:
+    if mode == HIDDEN_MODE:
+        size = HIDDEN_SIZE
+    options = f"mode={mode},size={size},nr_inodes={size // _BYTES_PER_INODE + _MIN_INODES}"
+    if owner is not None:
+        options += f",uid={owner},gid={owner}"
+    mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, options)
 
 
 def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
@@ -314,7 +375,7 @@ def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_on
     os.close(opened)
     if read_only:
         # Resolved again: the descriptor is of the directory that the mount now covers.
-        covering = _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
+        covering = open_in_root(root, path)
         _make_read_only(f"/proc/self/fd/{covering}")
         os.close(covering)
 
@@ -366,14 +427,16 @@ def _mounts_at(path: str) -> list[str]:
     return [one for one in found if one == path or one.startswith(f"{path}/")]
 
 
-def _mount_devices(root: str) -> None:
+def _mount_devices(root: str, tmpfs_size: int) -> None:
     shared = root + "/dev/shm"  # noqa: S108 - the container's own
     os.makedirs(shared, exist_ok=True)
-    mount("tmpfs", shared, "tmpfs", _NOSUID | _NODEV, "mode=1777")
+    _mount_tmpfs(shared, mode="1777", size=tmpfs_size, owner=None)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in sorted(os.listdir("/dev")):
         if name in _DEVICES or name.startswith(_SPECIAL_DEVICES):
-            bind_mount(top, f"/dev/{name}", f"/dev/{name}", read_only=False)
+            path = f"/dev/{name}"
+            # Devices in a read-only directory can be written, but no mount point can be made there.
+            bind_mount(top, path, path, read_only=os.path.isdir(path))
     os.close(top)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink("/proc/self/fd" + to, f"{root}/dev/{name}")

@@ -1,7 +1,8 @@
 """Memory limits without cgroups: the agent polls memory usage and kills containers above the limit.
 
 Pages of mapped files do not count, because a kernel that enforces the limit would reclaim them
-first. The polling interval of a second delays the kill, and a shorter peak is not detected.
+first; those of files in a tmpfs count, mapped or not. The polling interval of a second delays the
+kill, and a shorter peak is not detected.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ...model.quantity import parse
 from ..state.core_types import Container
-from . import shim
+from . import shim, tmpfs
 from .runs import RunDir
 
 REASON = "OOMKilled"
@@ -23,18 +24,28 @@ _SMAPS_FIELDS = ("Pss_Anon:", "Pss_Shmem:")
 def limit_of(container: Container) -> int | None:
     """Return the container's memory limit in bytes, if any."""
     limit = container.resources.limits.get("memory")
-    return None if limit is None else parse(limit).nanos // 1_000_000_000
+    return None if limit is None else bytes_of(limit)
+
+
+def bytes_of(quantity: str | float) -> int:
+    """Return a quantity of memory in bytes."""
+    return parse(quantity).nanos // 1_000_000_000
 
 
 def is_over_limit(pid: int, limit: int) -> bool:
-    """Return whether the descendants of *pid* together use more than *limit* bytes.
+    """Return whether the descendants of *pid* and their tmpfs use more than *limit* bytes.
 
-    Only if their resident sizes exceed it are the proportional set sizes read, which are exact.
+    Only if their resident sizes exceed it are the proportional set sizes read, which are exact, and
+    only then which files of a tmpfs are also in those.
     """
     descendants = list(_descendants(pid))
-    if sum(map(_resident_size, descendants)) <= limit:
+    files = tmpfs.usage(descendants)
+    if files.size + sum(map(_resident_size, descendants)) <= limit:
         return False
-    return sum(map(_proportional_size, descendants)) > limit
+    size = files.size + sum(map(_proportional_size, descendants))
+    if size <= limit:
+        return False
+    return size - sum(tmpfs.mapped_size(each, files.devices) for each in descendants) > limit
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -17,8 +17,8 @@ Step = tuple[str, str, str, str]
 """Kind, source (the mode of a tmpfs), path in the root, and sub-path of the source, if any.
 
 The sub-path may contain links, and is resolved when it is mounted. Kinds: ``link``, ``tmpfs``;
-``show`` for paths of the host; ``ro`` and ``rw`` for the pod's mounts; ``seal`` remounts an earlier
-tmpfs read-only.
+``show`` for paths of the host; ``dev`` and ``proc``; then ``ro`` and ``rw`` for the pod's mounts;
+``seal`` remounts an earlier tmpfs read-only.
 """
 
 _EXCLUDED_ROOT_DIRS = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
@@ -91,6 +91,9 @@ def mount_plan(
         if not path.startswith(tuple(writable)) or any(_is_below(path, each) for each in buried)
     ]
     sealed = [path for kind, _, path, _ in steps if kind == "tmpfs" and path not in hidden]
+    # A mount of the pod replaces these, or has links where they were.
+    sealed = [path for path in sealed if not any(_is_below(path, each.target) for each in desired)]
+    steps += [("dev", "", "/dev", ""), ("proc", "", "/proc", "")]
     steps += [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in desired]
     return steps + [("seal", "", path, "") for path in [*sealed, "/"] if read_only_root]
 
@@ -215,18 +218,21 @@ def _containing_mount(path: str, mounts: Mapping[str, Step]) -> str | None:
 
 
 def bubblewrap_arguments(
-    program: str, steps: Iterable[Step], *, hostname: str, user: tuple[int, int] | None
+    program: str,
+    steps: Iterable[Step],
+    *,
+    hostname: str,
+    user: tuple[int, int],
+    tmpfs_size: int,
 ) -> list[str]:
     """Return the bubblewrap command that builds the root; ``{info}`` is its ``--info-fd``.
 
-    *user* is the user and group in a user namespace of one id; without it, the caller is root and
-    switches the user itself.
+    *user* is the user and group in a user namespace of one id. Each tmpfs has *tmpfs_size* bytes.
     """
     argv = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", hostname]
     argv += ["--info-fd", "{info}", "--as-pid-1", "--die-with-parent"]
-    if user is not None:
-        argv += ["--unshare-user", "--uid", str(user[0]), "--gid", str(user[1])]
-        argv += ["--cap-drop", "ALL"]
+    argv += ["--unshare-user", "--uid", str(user[0]), "--gid", str(user[1]), "--cap-drop", "ALL"]
+    argv += _tmpfs_arguments("/", mode="755", size=tmpfs_size)
     sealed: list[str] = []
     existing: dict[str, str] = {}
     for kind, source, path, _ in steps:
@@ -237,17 +243,27 @@ def bubblewrap_arguments(
             existing = {each: k for each, k in existing.items() if not _is_below(each, path)}
         existing[path] = kind
         if kind == "tmpfs":
-            argv += ["--perms", source.rjust(4, "0"), "--tmpfs", path]
+            argv += _tmpfs_arguments(path, mode=source, size=tmpfs_size)
         elif kind == "seal":
             sealed += ["--remount-ro", path]
+        elif kind == "dev":
+            argv += ["--dev", "/dev", "--symlink", "/run/termination-log", "/dev/termination-log"]
+            argv += _tmpfs_arguments("/dev/shm", mode="1777", size=tmpfs_size)  # noqa: S108
+        elif kind == "proc":
+            argv += ["--proc", "/proc"]
+            for control in mounting.READ_ONLY_PROC_PATHS:
+                argv += ["--ro-bind-try", f"/proc/{control}", f"/proc/{control}"]
         else:
             flag = {"link": "--symlink", "show": "--ro-bind", "ro": "--ro-bind", "rw": "--bind"}
             argv += [flag[kind], source, path]
-    argv += ["--dev", "/dev", "--symlink", "/run/termination-log", "/dev/termination-log"]
-    argv += ["--proc", "/proc"]
-    for control in mounting.READ_ONLY_PROC_PATHS:
-        argv += ["--ro-bind-try", f"/proc/{control}", f"/proc/{control}"]
+    if existing.get("/dev") == "dev":
+        sealed += ["--remount-ro", "/dev"]  # bubblewrap does not limit its size
     return [*argv, *sealed, "--chdir", "/", "--"]
+
+
+def _tmpfs_arguments(path: str, *, mode: str, size: int) -> list[str]:
+    size = mounting.HIDDEN_SIZE if mode == mounting.HIDDEN_MODE else size
+    return ["--perms", mode.rjust(4, "0"), "--size", str(size), "--tmpfs", path]
 
 
 def _missing_parents(path: str, existing: Mapping[str, str]) -> list[str]:

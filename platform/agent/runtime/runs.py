@@ -105,6 +105,11 @@ class LaunchSpec:
     ids: Ids = field(default_factory=Ids)
     capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
     steps: Sequence[rootfs.Step] = ()
+    tmpfs_size: int = 64 << 20
+    """Bytes of each tmpfs in the sandbox."""
+
+    error: str = ""
+    """Why the container cannot start, if it cannot; becomes the message of its exit record."""
 
 
 class RunDir:
@@ -128,6 +133,8 @@ class RunDir:
             "log": str(spec.log),
             "hostname": spec.hostname,
             "level": str(spec.isolation),
+            "error": spec.error,
+            "tmpfs_size": spec.tmpfs_size,
             "ids": {
                 "user": spec.user,
                 "base": spec.ids.base,
@@ -249,20 +256,25 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
 
 
 def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
-    """Return the entries of `launch.json` for a container that bubblewrap sets up."""
+    """Return the entries of `launch.json` for a container that bubblewrap sets up.
+
+    Raises:
+        ValueError: the container has an id range, into which bubblewrap cannot switch safely.
+    """
+    if launch.ids.base is not None:
+        raise ValueError("bubblewrap runs containers as the agent's own user only")
     program = shutil.which("bwrap") or "bwrap"
-    staged, steps = rootfs.stage_plan(launch.steps, run_dir)
-    steps.append(("show", str(_PROGRAM.parent), _INNER_DIR, ""))
-    user = launch.user if launch.ids.base is None else None
-    argv = rootfs.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
+    init = ("ro", str(_PROGRAM.parent), _INNER_DIR, "")
+    staged, steps = rootfs.stage_plan([*launch.steps, init], run_dir)
+    argv = rootfs.bubblewrap_arguments(
+        program,
+        steps,
+        hostname=launch.hostname,
+        user=launch.user,
+        tmpfs_size=launch.tmpfs_size,
+    )
     inner = f"{_INNER_DIR}/{_PROGRAM.name}"
-    sealed = any(kind == "seal" for kind, _, _, _ in steps)
-    writable = [path for kind, mode, path, _ in steps if kind == "tmpfs" and mode != "700"]
-    return {
-        "bubblewrap": [*argv, sys.executable, "-I", "-S", inner],
-        "stage": staged,
-        "owned": [] if user or sealed else ["/", *writable],
-    }
+    return {"bubblewrap": [*argv, sys.executable, "-I", "-S", inner], "stage": staged}
 
 
 async def start_and_wait_claimed(run_dir: RunDir) -> int:
@@ -397,11 +409,16 @@ def detect_isolation(requested: IsolationLevel | None = None) -> IsolationReport
 
     For root, the id mode takes precedence over the isolation level. If *requested* does not work,
     the result is the plain level, with the reason.
+
+    Bubblewrap runs containers as the agent's own user only: it executes the sandbox's init in the
+    pod's file system, where root must execute nothing.
     """
     reasons: list[str] = []
     for identity in IdMode if os.geteuid() == 0 else [IdMode.OWN]:
         for level in [requested] if requested else list(IsolationLevel):
-            if level is IsolationLevel.PLAIN:
+            if level is IsolationLevel.PLAIN or (
+                level is IsolationLevel.BUBBLEWRAP and identity is not IdMode.OWN
+            ):
                 continue
             error = _try_isolation(level, identity, sub_path="file")
             if not error:

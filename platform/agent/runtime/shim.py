@@ -107,6 +107,8 @@ class ShimRun:
             self.status, self.message = CANNOT_START, str(error)
 
     def _spawn(self, launch: dict) -> None:  # type: ignore[type-arg]
+        if launch["error"]:
+            raise CannotStartError(launch["error"])
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         failed_read, failed_write = os.pipe()
@@ -297,25 +299,30 @@ def _reset_signals() -> None:
 
 
 def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
-    """Build the root as the first process of the new pid namespace, then run its init."""
+    """Build the root as the first process of the new pid namespace, then run its init.
+
+    A pod may have mounted its own files over every program, library and module. So this process
+    has the pod's user ids and capabilities before that root is its own: of root's processes only a
+    helper ever has it, which changes the root and exits.
+    """
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
     mounting.set_hostname(launch["hostname"])
     root, ids = launch["root"], launch["ids"]
-    mounting.build_root(root, launch["steps"], owner=ids["base"])
-    mounting.pivot_root(root)
-    _drop_privileges(ids)
+    mounting.build_root(root, launch["steps"], owner=ids["base"], tmpfs_size=launch["tmpfs_size"])
+    if ids["base"] is None:
+        mounting.pivot_root(root)
+        mounting.give_up_privileges(ids, ids["capabilities"])
+    else:
+        os.chdir("/")  # moves to the new root together with this process's root
+        enter_root = mounting.fork_helper(
+            lambda: mounting.pivot_root(root), error="cannot change the root directory"
+        )
+        if ids["namespace"]:
+            mounting.enter_id_range(ids["base"])
+        mounting.give_up_privileges(ids, ids["capabilities"])
+        enter_root()
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
     run_init(launch["argv"], launch["env"], launch["cwd"], failed)
-
-
-def _drop_privileges(ids: dict) -> None:  # type: ignore[type-arg]
-    """Switch to the pod's user and the container's capabilities; die with the shim."""
-    base, namespace = ids["base"], ids["namespace"]
-    if base is not None and namespace:
-        mounting.enter_id_range(base)
-    mounting.drop_capabilities(ids["capabilities"])
-    if base is not None:
-        mounting.switch_user(ids["user"], base=0 if namespace else base)
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
@@ -363,11 +370,10 @@ def _forward_signal(child: int, number: int) -> None:
 
 
 def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
-    ids = launch["ids"]
     if launch["stage"]:
-        mounting.unshare(mounting.NEW_NS | (mounting.NEW_USER if ids["base"] is None else 0))
+        mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
         mounting.stage(launch["root"], launch["stage"])
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, ids, launch["owned"]])
+    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
@@ -387,18 +393,16 @@ def _inner_pid(info: int) -> int | None:
 
 
 def init_main(descriptor: int) -> None:
-    """Inside bubblewrap: read the command from *descriptor*, then run as process 1."""
+    """Inside bubblewrap: read the command from *descriptor*, then run as process 1.
+
+    A pod may have replaced every module of this Python. It gains nothing: bubblewrap has dropped
+    all capabilities, and the container runs as the same user, which is not root of the host.
+    """
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed, ids, owned = json.load(file)
+        argv, env, cwd, failed = json.load(file)
     os.set_inheritable(failed, False)
-    try:
-        for path in owned:
-            os.chown(path, ids["base"], ids["base"], follow_symlinks=False)
-        _drop_privileges(ids)
-        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container may run as the same user
-    except BaseException as error:
-        _report_failure(failed, error)
-        os._exit(CANNOT_START)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container runs as the same user
     run_init(argv, env, cwd, failed)
 
 
