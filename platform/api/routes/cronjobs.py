@@ -18,6 +18,7 @@ from ..dependencies import Caller, Name, Namespace, OperationId
 from ..job_summaries import summarize_volcano
 from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
+from ..schemas.strict import StrictBody
 
 _MAX_NAME = 63
 _GENERATED = 5
@@ -67,20 +68,18 @@ class CronJobList(BaseModel):
     items: list[CronJobOut]
 
 
-class CronJobPatch(BaseModel):
+class CronJobPatch(StrictBody):
     """A change of a CronJob."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"suspend": True}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"suspend": True}]})
 
     suspend: bool = Field(description="Whether no jobs are started; active jobs go on.")
 
 
-class ManualJobIn(BaseModel):
+class ManualJobIn(StrictBody):
     """A job to create now."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-extra"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "nightly-extra"}]})
 
     name: str | None = Field(
         default=None,
