@@ -31,7 +31,7 @@ CredentialCheck = Callable[[str | None, ClientCertificate | None, str], Awaitabl
 
 
 class _Listener(BufferingListener):
-    """Accepts bodies only from those who have credentials, and large ones where jobs are created."""
+    """Accepts bodies from authenticated clients only, and large ones where jobs are created."""
 
     credential_check: CredentialCheck
 
