@@ -90,10 +90,8 @@ async def test_a_client_that_sends_on_can_read_the_rejection(
 @pytest.mark.parametrize("credentials", CREDENTIALS)
 async def test_a_chunked_body_is_not_awaited_either(rest: RestClient, credentials: str) -> None:
     async with connection(rest) as (reader, writer):
-        lines = (
-            f"POST {JOBS} HTTP/1.1\r\nhost: a\r\n{credentials}transfer-encoding: chunked\r\n\r\n"
-        )
-        writer.write(lines.encode() + b"3\r\nabc\r\n")
+        lines = f"POST {JOBS} HTTP/1.1\r\nhost: a\r\n{credentials}transfer-encoding: chunked"
+        writer.write(lines.encode() + b"\r\n\r\n3\r\nabc\r\n")
         assert (await response(reader))[0] == 401
 
 

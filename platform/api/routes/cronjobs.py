@@ -153,8 +153,7 @@ async def create_job_of_cronjob(
     except AlreadyExistsError:
         existing = await caller.client.get(JOBS, job_name, namespace=namespace, view=Job)
         meta = existing.metadata
-        ours = meta.controller is not None and meta.controller.uid == cronjob.metadata.uid
-        if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
+        if not cronjob.metadata.controls(meta) or meta.annotations.get(INSTANTIATE) != MANUAL:
             text = f"job {job_name!r} exists, and was not created by such a request"
             raise ProblemError(409, text) from None
         created = existing
