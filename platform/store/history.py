@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from .commands import COMMANDS, CommandRecord
 from .database import Database
-from .history_tables import JOB_USAGE, JOBS, PHASES, PODS, is_pod_of_job
+from .history_tables import JOB_USAGE, JOBS, PHASES, PODS, UNFINISHED, is_pod_of_job
 from .records import SECOND, from_micros, to_micros
 
 MAX_COMMANDS = 1000
@@ -108,6 +108,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
     ended_at: int
     uid: str
+
+
+FIRST = Cursor(UNFINISHED, "z")
+"""The position before all jobs: their uids are hexadecimal."""
 
 
 class HistoryStore:

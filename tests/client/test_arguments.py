@@ -17,7 +17,7 @@ BUILDERS = (Job.__init__, Job.task, Job.policy, Job.volume)
 
 def methods() -> Iterator[tuple[str, Callable[..., Any]]]:
     """All public methods of the clients and of what they consist of."""
-    classes = [Client, AsyncClient]
+    classes: list[type] = [Client, AsyncClient]
     todo: list[type] = [Facade]
     while todo:
         found: list[type] = todo.pop().__subclasses__()
