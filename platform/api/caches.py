@@ -12,6 +12,7 @@ from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.served import INTERVAL, ServedResources, run_while
+from ..model.meta import ObjectMeta
 from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
@@ -83,7 +84,7 @@ class Caches:
         }
         """The jobs of all kinds; ``jobs`` is the informer of the first."""
         self.queues = Informer(client, QUEUES, Queue)
-        indexes = {_OWNER: _owner_uids, _QUEUE: _queue_names}
+        indexes = {_OWNER: _owners, _QUEUE: _queue_names}
         self.podgroups = Informer(client, PODGROUPS, PodGroup, indexes=indexes)
         self._is_synced = False
 
@@ -91,9 +92,9 @@ class Caches:
         """Return the jobs of a kind."""
         return self.kinds[kind if isinstance(kind, JobKindName) else kind.name]
 
-    def podgroups_of(self, uid: str) -> Collection[PodGroup]:
-        """Return the PodGroups whose owner is the job with *uid*, of any kind."""
-        return self.podgroups.by_index(_OWNER, uid)
+    def podgroups_of(self, job: ObjectMeta) -> Collection[PodGroup]:
+        """Return the PodGroups that a job, of any kind, owns."""
+        return self.podgroups.by_index(_OWNER, job.identity)
 
     def podgroups_in_queue(self, queue: str) -> Collection[PodGroup]:
         """Return the PodGroups of a queue."""
@@ -128,6 +129,6 @@ def _queue_names(podgroup: PodGroup) -> Iterator[str]:
     yield podgroup.spec.queue or DEFAULT_QUEUE
 
 
-def _owner_uids(podgroup: PodGroup) -> Iterator[str]:
+def _owners(podgroup: PodGroup) -> Iterator[str]:
     for owner in podgroup.metadata.owner_references:
-        yield owner.uid
+        yield podgroup.metadata.owner_identity(owner)

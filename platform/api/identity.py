@@ -26,6 +26,9 @@ PROTECTED_PREFIX = "/v1/"
 CALLER = "caller"
 """Key of the request's state."""
 
+REJECTION = "rejection"
+"""Key in the state of a request that was rejected before its body was read: the problem."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
@@ -83,20 +86,33 @@ class Callers:
             ProblemError: 401 without valid credentials; 403 if the caller would have to be
                 impersonated and is not; 429 beyond the rate; 503 if a token cannot be reviewed.
         """
-        found: AuthenticatedToken | ClientCertificate
-        token = ""
-        if authorization is not None:
-            token = _bearer_token(authorization)
-            found = await self._authenticate_token(token, source_key(source))
-        elif certificate is not None:
-            found = self._check_certificate(certificate)
-        else:
-            raise ProblemError(401, "send a bearer token in the Authorization header")
+        found, token = await self._identify(authorization, certificate, source)
         if record is not None:
             record.user, record.uid = found.user.username, found.user.uid
         self._limit(self._callers, found.user.username, f"user {found.user.username!r}")
         client = self._client.acting_as(self._identity_of(found.user, token))
         return AuthenticatedCaller(user=found.user, client=client, expires_at=found.expires_at)
+
+    async def find_rejection(
+        self, authorization: str | None, certificate: ClientCertificate | None, source: str
+    ) -> ProblemError | None:
+        """Return why a request is rejected whatever its body is, or ``None``."""
+        try:
+            await self._identify(authorization, certificate, source)
+        except ProblemError as problem:
+            return problem
+        return None
+
+    async def _identify(
+        self, authorization: str | None, certificate: ClientCertificate | None, source: str
+    ) -> tuple[AuthenticatedToken | ClientCertificate, str]:
+        """Return the user with the token, which is empty with a certificate."""
+        if authorization is not None:
+            token = _bearer_token(authorization)
+            return await self._authenticate_token(token, source_key(source)), token
+        if certificate is not None:
+            return self._check_certificate(certificate), ""
+        raise ProblemError(401, "send a bearer token in the Authorization header")
 
     def _check_certificate(self, certificate: ClientCertificate) -> ClientCertificate:
         """Check what may have changed since the TLS handshake."""
@@ -157,7 +173,10 @@ def _bearer_token(authorization: str) -> str:
 
 
 class AuthenticationMiddleware:
-    """ASGI middleware: authenticates before the body of a request is read."""
+    """ASGI middleware: authenticates before the body of a request is read.
+
+    Where the listener has rejected a request without its body, it responds with that problem.
+    """
 
     def __init__(self, app: ASGIApp, *, callers: Callers) -> None:
         self._app = app
@@ -165,8 +184,13 @@ class AuthenticationMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Add the caller to the request's state, or respond with a problem."""
+        state = scope.setdefault("state", {})
+        if (rejection := state.get(REJECTION)) is not None:
+            response = to_response(rejection)
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+            return
         if scope["type"] == "http" and f"{scope['path']}/".startswith(PROTECTED_PREFIX):
-            state = scope.setdefault("state", {})
             client = scope.get("client")
             try:
                 caller = await self._callers.authenticate(

@@ -64,7 +64,7 @@ class JobKind:
 
     pod_selector: Callable[[Any], Selector]
     """Returns the label selector of the pods of an object decoded as :attr:`view`. It may match
-    those of an earlier job of the same name, too: see :meth:`owns`."""
+    those of an earlier job of the same name, too: see ``ObjectMeta.owns``."""
 
     pod_place: Callable[[ObjectMeta], PodPlace]
     """Returns task and index of a pod of a job of this kind."""
@@ -81,10 +81,6 @@ class JobKind:
     def is_volcano(self) -> bool:
         """Whether jobs of this kind are Volcano's."""
         return self.name is JobKindName.JOBS
-
-    def owns(self, job: ObjectMeta, owned: ObjectMeta) -> bool:
-        """Return whether the object with the metadata *job* owns the other."""
-        return any(owner.uid == job.uid for owner in owned.owner_references)
 
 
 def _selector(labels: Mapping[str, str]) -> Selector:

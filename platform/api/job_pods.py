@@ -43,7 +43,7 @@ class JobPods:
 
     def owns(self, pod: JobPod) -> bool:
         """Return whether *pod* belongs to this job, not to an earlier one of its name."""
-        return self.kind.owns(self.meta, pod.metadata)
+        return self.meta.owns(pod.metadata)
 
     def task_of(self, pod: JobPod) -> str:
         """Return the task of *pod*."""

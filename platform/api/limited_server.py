@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import unquote
 
 import uvicorn
@@ -14,7 +15,8 @@ from ..httpserver.buffering import BufferingConnection, BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
 from ..httpserver.metrics import ListenerMetrics
-from .client_certificates import CERTIFICATE, parse_client_certificate
+from .client_certificates import CERTIFICATE, ClientCertificate, parse_client_certificate
+from .identity import REJECTION
 from .limits import MAX_BODY, TOO_LARGE, body_limit
 from .problems import MEDIA_TYPE, encode_problem
 
@@ -24,17 +26,30 @@ ABORT_MARGIN = 1.0
 """Seconds before the end of the shutdown at which responses are cut off."""
 
 
+CredentialCheck = Callable[[str | None, ClientCertificate | None, str], Awaitable[Exception | None]]
+"""Why a request is rejected by its ``Authorization`` header, certificate and source address."""
+
+
 class _Listener(BufferingListener):
-    """Accepts large bodies only where jobs are created, and from those who have credentials."""
+    """Accepts bodies from authenticated clients only, and large ones where jobs are created."""
+
+    credential_check: CredentialCheck
 
     def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
-        # Credentials are reviewed after the body is read: this rejects who has none at once.
-        tls = connection.transport.get_extra_info("ssl_object")
-        has_certificate = tls is not None and bool(tls.getpeercert(binary_form=True))
-        if not (has_certificate or headers.get(b"authorization")):
-            return self.body_limit
         method, url = connection.target
         return body_limit(method, unquote(url.partition("?")[0]))
+
+    def check_credentials(
+        self, connection: BufferingConnection, headers: Mapping[bytes, bytes]
+    ) -> Awaitable[Exception | None]:
+        """Check them as for a complete request."""
+        authorization = headers.get(b"authorization")
+        peer = connection.transport.get_extra_info("peername")
+        return self.credential_check(
+            None if authorization is None else authorization.decode("latin-1"),
+            _certificate_of(connection.transport),
+            peer[0] if isinstance(peer, tuple) else "",
+        )
 
 
 class LimitedServer(uvicorn.Server):
@@ -46,9 +61,18 @@ class LimitedServer(uvicorn.Server):
         *,
         limits: Limits,
         metrics: ListenerMetrics,
+        credential_check: CredentialCheck,
         on_stop: Callable[[], None],
     ) -> None:
-        """Call *on_stop* at the beginning of the shutdown, to end streams."""
+        """Initialize without listening.
+
+        Args:
+            config: of uvicorn.
+            limits: of connections and requests.
+            metrics: of the listener.
+            credential_check: whether to read the body of a request.
+            on_stop: called at the beginning of the shutdown, to end streams.
+        """
         super().__init__(config)
         self._on_stop = on_stop
         # The listener's own timeout must fire first.
@@ -60,6 +84,7 @@ class LimitedServer(uvicorn.Server):
             metrics=metrics,
             error_content=_describe,
         )
+        self._listener.credential_check = credential_check
         self._listener.backend_factory = lambda: _Protocol(self, self._listener)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -85,8 +110,19 @@ class LimitedServer(uvicorn.Server):
         self._listener.abort_all()
 
 
+class _LingeringTransport:
+    """A transport that is closed as the connection in front of the backend decides."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Protocol(HttpToolsProtocol):
-    """Notifies the listener of completed responses."""
+    """Notifies the listener of completed responses, and the application of early rejections."""
 
     def __init__(self, server: LimitedServer, listener: BufferingListener) -> None:
         super().__init__(
@@ -99,15 +135,32 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Add the client certificate, if there is one, to the state of all requests."""
         super().connection_made(transport)
-        tls = transport.get_extra_info("ssl_object")
-        der = tls.getpeercert(binary_form=True) if tls is not None else None
-        if der and tls.context.verify_mode is not ssl.CERT_NONE:
-            found = parse_client_certificate(der)
-            self.app_state = {**self.app_state, CERTIFICATE: found}
+        certificate = _certificate_of(transport)
+        if certificate is not None:
+            self.app_state = {**self.app_state, CERTIFICATE: certificate}
+        self._connection = self._listener.connection_of(self)
+        if self._connection is not None:
+            self.transport = _LingeringTransport(  # type: ignore[assignment]
+                transport, self._connection.close_backend
+            )
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._connection is not None and self._connection.rejection is not None:
+            self.scope["state"][REJECTION] = self._connection.rejection
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._listener.on_response_sent(self)
+
+
+def _certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
+    """Return the client certificate, if there is one that was verified."""
+    tls = transport.get_extra_info("ssl_object")
+    der = tls.getpeercert(binary_form=True) if tls is not None else None
+    if not der or tls.context.verify_mode is ssl.CERT_NONE:
+        return None
+    return parse_client_certificate(der)
 
 
 def _describe(status: int) -> tuple[str, bytes]:

@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..model.spelling import hint
 from .problems import MEDIA_TYPE, ProblemError, encode_problem
 
 _PARAMETER = re.compile(r"{([^}:]+)(?::[^}]+)?}")
@@ -187,8 +188,8 @@ def check_query(request: Request) -> None:
     for name in dict.fromkeys(request.query_params.keys()):
         repeatable = operation.query.get(name)
         if repeatable is None:
-            known = ", ".join(sorted(operation.query)) or "none"
-            errors.append({"field": name, "message": f"unknown query parameter; known: {known}"})
+            message = f"unknown query parameter; {hint(name, operation.query)}"
+            errors.append({"field": name, "message": message})
         elif not repeatable and len(request.query_params.getlist(name)) > 1:
             errors.append({"field": name, "message": "may be given once"})
     if errors:

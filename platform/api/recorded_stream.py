@@ -7,6 +7,7 @@ were last observed, and are marked. While the store is unavailable the watch is 
 nothing accumulates here.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -54,9 +55,9 @@ NOT_SERVED_INTERVAL = 30.0
 WATCH_SECONDS = 480
 """Timeout of a watch, which is then resumed."""
 
-LATE_AFTER, LATE_PERIOD = 30.0, 5.0
-"""Age of a position in seconds after which the changes of the first seconds of a watch are late:
-the time at which they are received is not the time of the change."""
+LATE_AFTER = 2.0
+"""Seconds between a change and its reception from which on it is late: the time at which it was
+received is then not taken for the time of the change."""
 
 _FAILURES = (ApiError, ConnectionLostError, DecodeError, StoreUnavailableError, OutOfStepError)
 _TOO_LARGE = "Too large resource version"
@@ -73,6 +74,11 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 _decode_object = msgspec.json.Decoder(_Object).decode
+
+
+def _revision(version: str) -> int:
+    """Return a resourceVersion as a number, which increases with every write."""
+    return int(version) if version.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +131,12 @@ class RecordedStream:
         self._failures = FailureLog(self._timing)
         self._position: Position | None = None
         self._written_at = -POSITION_INTERVAL
-        self._late_until = -1.0
+        self._live_at = 0
+        """Until when all changes are known to be received, in microseconds."""
+        self._late_through = 0
+        """Revision up to which changes may be late; 0 for none."""
+        self._was_busy = False
+        """Whether changes may have waited here before they were taken."""
         self._max_batch = MAX_BATCH
 
     async def run(self) -> None:
@@ -176,6 +187,7 @@ class RecordedStream:
     async def _watch(self) -> None:
         """Watch from the position until the watch ends."""
         assert self._position is not None  # noqa: S101
+        await self._note_delay(self._position)
         path = self._scope.path(
             watch=True,
             allowWatchBookmarks=True,
@@ -183,7 +195,6 @@ class RecordedStream:
             resourceVersion=self._position.version,
         )
         async with self._client.watch_lines(path, buffer_limit=BUFFER_SIZE) as batches:
-            self._note_delay(self._position)
             if self._failures.is_failing:
                 seconds = round(self._failures.recovered(), 1)
                 log.info(
@@ -191,15 +202,25 @@ class RecordedStream:
                     extra={"resource": self._recorded.name, "seconds": seconds},
                 )
             async for lines in batches:
+                taken, taken_at = self._clock.monotonic(), to_micros(self._clock.now())
                 if recorded := await self.write(lines):
                     busy = recorded >= BUSY_BATCH
                     await self._clock.sleep(BUSY_INTERVAL if busy else BATCH_INTERVAL)
+                self._live_at = taken_at
+                self._was_busy = self._clock.monotonic() - taken > LATE_AFTER
+            self._live_at = to_micros(self._clock.now())
 
-    def _note_delay(self, position: Position) -> None:
-        """Treat the first changes after an interruption as delivered late."""
-        age = (to_micros(self._clock.now()) - position.observed_at) / SECOND
-        if age > LATE_AFTER:
-            self._late_until = self._clock.monotonic() + LATE_PERIOD
+    async def _note_delay(self, position: Position) -> None:
+        """After an interruption, find out which changes the watch will deliver late."""
+        self._was_busy = False
+        seen_at = max(position.observed_at, self._live_at)
+        self._late_through = 0
+        if (to_micros(self._clock.now()) - seen_at) / SECOND > LATE_AFTER:
+            page = await anext(self._client.list_pages(self._scope, size=1))
+            self._late_through = _revision(page.resource_version)
+
+    def _is_late(self, change: _Change) -> bool:
+        return self._was_busy or _revision(change.version) <= self._late_through
 
     async def write(self, lines: Sequence[bytes]) -> int:
         """Write the changes of *lines*; return how many of them are recorded.
@@ -229,16 +250,18 @@ class RecordedStream:
 
     async def _write_changes(self, changes: Sequence[_Change]) -> None:
         observed_at = to_micros(self._clock.now())
-        start = 0
-        while start < len(changes):
-            some = changes[start : start + self._max_batch]
-            await self._write_batch(some, observed_at)
-            start += len(some)
-            if len(some) == self._max_batch:
-                self._max_batch = min(MAX_BATCH, self._max_batch * 2)
+        for is_late, group in itertools.groupby(changes, self._is_late):
+            left = list(group)
+            while left:
+                some, left = left[: self._max_batch], left[self._max_batch :]
+                await self._write_batch(some, observed_at, is_late=is_late)
+                if len(some) == self._max_batch:
+                    self._max_batch = min(MAX_BATCH, self._max_batch * 2)
         self._written_at = self._clock.monotonic()
 
-    async def _write_batch(self, changes: Sequence[_Change], observed_at: int) -> None:
+    async def _write_batch(
+        self, changes: Sequence[_Change], observed_at: int, *, is_late: bool
+    ) -> None:
         """Write *changes* in one transaction; a change that cannot be stored is skipped."""
         assert self._position is not None  # noqa: S101
         records = [change.record for change in changes if change.record is not None]
@@ -248,14 +271,14 @@ class RecordedStream:
             position=changes[-1].version,
             observed_at=observed_at,
             records=records,
-            is_late=self._clock.monotonic() < self._late_until,
+            is_late=is_late,
         )
         try:
             await self._recording.write(batch)
         except PERMANENT_ERRORS as error:
             if len(changes) > 1:
                 for change in changes:
-                    await self._write_batch([change], observed_at)
+                    await self._write_batch([change], observed_at, is_late=is_late)
                 return
             if not records:
                 raise

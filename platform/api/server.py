@@ -271,4 +271,10 @@ def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | No
         state.streams.stop()
         state.waits.stop()
 
-    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics, on_stop=stop)
+    return _Server(
+        config,
+        limits=settings.limits,
+        metrics=settings.listener_metrics,
+        credential_check=state.callers.find_rejection,
+        on_stop=stop,
+    )

@@ -149,7 +149,7 @@ class BatchJobController:
             PODS,
             Pod,
             namespace=namespace,
-            indexes={"job": _owner_uid, "orphans": orphan_keys},
+            indexes={"job": _job_identity, "orphans": orphan_keys},
             transform=self._reduce,
         )
 
@@ -240,7 +240,7 @@ class BatchJobController:
 
     def _release_pods(self, job: Job) -> None:
         """Enqueue the pods that a finished or deleted Job does not count any more."""
-        for pod in self._pods.by_index("job", job.metadata.uid):
+        for pod in self._pods.by_index("job", job.metadata.identity):
             self._enqueue_orphan(pod)
         self._release_orphans(job)
 
@@ -363,7 +363,7 @@ class BatchJobController:
             await check_uncounted(self._client, job, self._pods)
             if self._jobs.get(key) is not observed:
                 return 0.0
-            pods = self._pods.by_index("job", job.metadata.uid)
+            pods = self._pods.by_index("job", job.metadata.identity)
             info = self._infos[key] = JobInfo(job, pods)
         return await self._sync(job, info)
 
@@ -468,6 +468,8 @@ def _manual_selector(job: Job) -> tuple[str, ...]:
     return () if job.selects_own_uid else (job.metadata.namespace,)
 
 
-def _owner_uid(pod: Pod) -> tuple[str, ...]:
-    owner = owning_job(pod.metadata)
-    return () if owner is None else (owner[1],)
+def _job_identity(pod: Pod) -> tuple[str, ...]:
+    owner = pod.metadata.controller
+    if owner is None or owning_job(pod.metadata) is None:
+        return ()
+    return (pod.metadata.owner_identity(owner),)

@@ -33,7 +33,7 @@ async def check_uncounted(client: Client, job: Job, pods: Informer[Pod]) -> None
     listed = job.status.uncounted_terminated_pods
     if listed is None or not len(listed):
         return
-    reported = {pod.metadata.uid for pod in pods.by_index("job", job.metadata.uid)}
+    reported = {pod.metadata.uid for pod in pods.by_index("job", job.metadata.identity)}
     missing = {*listed.succeeded, *listed.failed} - reported
     if missing and await _any_with_finalizer(client, job, missing, pods):
         raise RequeueError("uncounted pods are not reported yet")

@@ -22,6 +22,7 @@ from ..model import durations, validation
 from ..model.field_errors import ErrorList, quote
 from ..model.job import POLICY_EVENTS, Action
 from ..model.names import JOBS, SCHEDULER_NAME
+from .arguments import explicit
 from .errors import ManifestError
 from .task_builder import (
     Json,
@@ -51,6 +52,7 @@ POLICY_ACTIONS = (
 class Job:
     """A Volcano job that is not submitted yet."""
 
+    @explicit
     def __init__(
         self,
         name: str,
@@ -104,6 +106,7 @@ class Job:
         self._metadata: Json = metadata
         self._spec: Json = spec
 
+    @explicit
     def task(
         self,
         name: str,
@@ -114,6 +117,29 @@ class Job:
     ) -> "Job":
         """Add a task: *replicas* pods with one container, named as the task.
 
+        Args:
+            name: of the task.
+            image: of the container.
+            replicas: number of pods.
+            command: program with its arguments.
+            args: arguments of the image's own program.
+            env: environment variables.
+            cpu: requested CPUs, e.g. 2, 0.5 or ``"500m"``.
+            memory: requested memory, which is its limit, too, e.g. ``"4Gi"``.
+            gpus: number of ``nvidia.com/gpu``.
+            requests: further requests by resource.
+            limits: further limits by resource.
+            ports: container ports by name.
+            min_available: pods of this task that must run; by default all.
+            max_retry: ``maxRetry`` of the task in the manifest.
+            depends_on: tasks that must have started before.
+            restart_policy: of the pods: ``Never`` (default), ``OnFailure`` or ``Always``.
+            node_selector: labels that nodes must have.
+            labels: of the pods.
+            annotations: of the pods.
+            pod: further fields of the pod's spec, as in a manifest.
+            container: further fields of the container, as in a manifest.
+
         Raises:
             ManifestError: a value is invalid, or there is a task of this name.
         """
@@ -123,6 +149,7 @@ class Job:
         task = build_task(at, name, image=image, replicas=replicas, options=options)
         return self._with(tasks=[*self._tasks, task])
 
+    @explicit
     def policy(
         self,
         event: str | Sequence[str] | None = None,
@@ -188,6 +215,7 @@ class Job:
         raise_errors(errors)
         return self._with(plugins={**self._spec.get("plugins", {}), name: list(arguments)})
 
+    @explicit
     def volume(
         self,
         mount_path: str,

@@ -7,6 +7,7 @@ from typing import Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 import httpx
 
 from . import handles
+from .arguments import explicit
 from .blocking_executor import BlockingExecutor
 from .calls import Session
 from .effects import Operation, Stream
@@ -21,6 +22,7 @@ from .operations import waiting
 from .operations.scopes import VOLCANO_JOBS, Collection, ObjectRef, Server
 from .options import ClientOptions, prepare, with_settings
 from .timing import Retries
+from .types.commands import CommandResult
 from .types.jobs import JobSummary
 
 P = ParamSpec("P")
@@ -33,9 +35,10 @@ def _blocking(
     function: Callable[Concatenate[ScopeT, P], Operation[T]],
 ) -> Callable[Concatenate[_Facade[ScopeT], P], T]:
     """Return a method that runs an operation."""
+    operation = explicit(function)
 
     def method(self: _Facade[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._executor.run(function(self._scope, *args, **kwargs))
+        return self._executor.run(operation(self._scope, *args, **kwargs))
 
     document(method, function, by_name=False)
     return method
@@ -45,13 +48,14 @@ def _iterating(
     function: Callable[Concatenate[ScopeT, P], Stream[T]],
 ) -> Callable[Concatenate[_Facade[ScopeT], P], Generator[T, None, None]]:
     """Return a method that yields the items of a stream operation."""
+    operation = explicit(function)
 
     def method(
         self: _Facade[ScopeT], /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[T, None, None]:
-        return self._executor.iterate(function(self._scope, *args, **kwargs))
+        return self._executor.iterate(operation(self._scope, *args, **kwargs))
 
-    document(method, function, by_name=False)
+    document(method, function, by_name=False, items=Generator)
     return method
 
 
@@ -59,11 +63,12 @@ def _named(
     function: Callable[Concatenate[ObjectRef, P], Operation[T]],
 ) -> Callable[Concatenate[_Facade[Collection], str | HasRef, P], T]:
     """Return a method of a collection that runs an operation on one of its objects."""
+    operation = explicit(function)
 
     def method(
         self: _Facade[Collection], key: str | HasRef, /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return self._executor.run(function(ref_of_key(self._scope, key), *args, **kwargs))
+        return self._executor.run(operation(ref_of_key(self._scope, key), *args, **kwargs))
 
     document(method, function, by_name=True)
     return method
@@ -73,13 +78,14 @@ def _named_iterating(
     function: Callable[Concatenate[ObjectRef, P], Stream[T]],
 ) -> Callable[Concatenate[_Facade[Collection], str | HasRef, P], Generator[T, None, None]]:
     """Return a method of a collection that yields the items of one of its objects."""
+    operation = explicit(function)
 
     def method(
         self: _Facade[Collection], key: str | HasRef, /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[T, None, None]:
-        return self._executor.iterate(function(ref_of_key(self._scope, key), *args, **kwargs))
+        return self._executor.iterate(operation(ref_of_key(self._scope, key), *args, **kwargs))
 
-    document(method, function, by_name=True)
+    document(method, function, by_name=True, items=Generator)
     return method
 
 
@@ -87,17 +93,37 @@ def _updating(
     function: Callable[Concatenate[ObjectRef, P], Operation[JobSummary]],
 ) -> Callable[Concatenate["JobHandle", P], "JobHandle"]:
     """Return a method that updates the fields of a handle and returns it."""
+    operation = explicit(function)
 
     def method(self: "JobHandle", /, *args: P.args, **kwargs: P.kwargs) -> "JobHandle":
-        self.info = self._executor.run(function(self._scope, *args, **kwargs))
+        self.info = self._executor.run(operation(self._scope, *args, **kwargs))
         return self
+
+    document(method, function, by_name=False, returns=Self)
+    return method
+
+
+def _commanding(
+    function: Callable[Concatenate[ObjectRef, P], Operation[CommandResult]],
+) -> Callable[Concatenate["JobHandle", P], CommandResult]:
+    """Return a method that sends a command, and updates a handle that has waited for it."""
+    operation = explicit(function)
+
+    def method(self: "JobHandle", /, *args: P.args, **kwargs: P.kwargs) -> CommandResult:
+        command = operation(self._scope, *args, **kwargs)
+        result, info = self._executor.run(handles.then_read(self._scope, command))
+        self.info = info or self.info
+        return result
 
     document(method, function, by_name=False)
     return method
 
 
 class JobHandle(handles.JobState, Facade[BlockingExecutor, ObjectRef]):
-    """A job with its operations; its fields are those of the last read."""
+    """A job with its operations; its fields are those of the last read.
+
+    A command with ``wait`` reads the job at its end.
+    """
 
     def __init__(self, executor: BlockingExecutor, scope: ObjectRef, info: JobSummary) -> None:
         handles.JobState.__init__(self, info)
@@ -119,12 +145,12 @@ class JobHandle(handles.JobState, Facade[BlockingExecutor, ObjectRef]):
     why = _blocking(job_ops.why)
     logs = _iterating(log_ops.logs)
     watch = _iterating(waiting.watch_job)
-    suspend = _blocking(command_ops.suspend)
-    resume = _blocking(command_ops.resume)
-    restart = _blocking(command_ops.restart)
-    abort = _blocking(command_ops.abort)
-    terminate = _blocking(command_ops.terminate)
-    complete = _blocking(command_ops.complete)
+    suspend = _commanding(command_ops.suspend)
+    resume = _commanding(command_ops.resume)
+    restart = _commanding(command_ops.restart)
+    abort = _commanding(command_ops.abort)
+    terminate = _commanding(command_ops.terminate)
+    complete = _commanding(command_ops.complete)
     commands = _iterating(command_ops.list_commands)
     get_command = _blocking(command_ops.get_command)
     history = _iterating(history_ops.history_of_job)
@@ -134,11 +160,12 @@ def _opening(
     function: Callable[Concatenate[Collection, P], Operation[JobSummary]],
 ) -> Callable[Concatenate["Jobs", P], JobHandle]:
     """Return a method of a collection that returns a handle."""
+    operation = explicit(function)
 
     def method(self: "Jobs", /, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        return self.handle(self._executor.run(function(self._scope, *args, **kwargs)))
+        return self.handle(self._executor.run(operation(self._scope, *args, **kwargs)))
 
-    document(method, function, by_name=False)
+    document(method, function, by_name=False, returns=JobHandle)
     return method
 
 
@@ -146,16 +173,21 @@ def _listing(
     function: Callable[Concatenate[Collection, P], Stream[JobSummary]],
 ) -> Callable[Concatenate["Jobs", P], Generator[JobHandle, None, None]]:
     """Return a method of a collection that yields handles."""
+    operation = explicit(function)
 
     def method(
         self: "Jobs", /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[JobHandle, None, None]:
-        items = self._executor.iterate(function(self._scope, *args, **kwargs))
-        with contextlib.closing(items):
-            for info in items:
-                yield self.handle(info)
+        items = self._executor.iterate(operation(self._scope, *args, **kwargs))
 
-    document(method, function, by_name=False)
+        def handles_of_items() -> Generator[JobHandle, None, None]:
+            with contextlib.closing(items):
+                for info in items:
+                    yield self.handle(info)
+
+        return handles_of_items()
+
+    document(method, function, by_name=False, returns=Generator[JobHandle, None, None])
     return method
 
 
@@ -266,8 +298,9 @@ class Client:
             job.wait(timeout=60)
     """
 
+    @explicit
     def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        """Find address and credentials; see :class:`~.options.ClientOptions`.
+        """Find address and credentials; the options are those of :class:`~.options.ClientOptions`.
 
         Raises:
             ConfigError: there are none, or a token would be exposed.
@@ -296,6 +329,7 @@ class Client:
         """Namespace of operations that name none."""
         return self._session.namespace
 
+    @explicit
     def with_options(
         self,
         *,

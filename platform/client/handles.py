@@ -2,7 +2,11 @@
 
 import html
 
+from .effects import Operation
+from .errors import ClientError
+from .operations.jobs import get_job
 from .operations.scopes import Collection, ObjectRef
+from .types.commands import CommandResult
 from .types.jobs import JobSummary
 
 
@@ -63,3 +67,20 @@ def ref_of(info: JobSummary, collection: Collection) -> ObjectRef:
         name=info.name,
         uid=info.uid,
     )
+
+
+def then_read(
+    job: ObjectRef, command: Operation[CommandResult]
+) -> Operation[tuple[CommandResult, JobSummary | None]]:
+    """Send a command, and read the job if the outcome was waited for.
+
+    The state is ``None`` if it was not read: the command was executed all the same.
+    """
+    result = yield from command
+    if result.reached is None:
+        return result, None
+    try:
+        info = yield from get_job(job)
+    except ClientError:
+        return result, None
+    return result, info if info.uid == job.uid else None

@@ -16,43 +16,26 @@ RESTART_POLICIES = ("Never", "OnFailure", "Always")
 
 
 class TaskOptions(TypedDict, total=False):
-    """Optional arguments of :meth:`~.builder.Job.task`."""
+    """Optional arguments of :meth:`~.builder.Job.task`, which describes them."""
 
     command: Sequence[str]
-    """Program with its arguments."""
     args: Sequence[str]
-    """Arguments of the image's own program."""
     env: Mapping[str, str | int | float]
-    """Environment variables."""
     cpu: Quantity
-    """Requested CPUs, e.g. 2, 0.5 or ``"500m"``."""
     memory: Quantity
-    """Requested memory, which is its limit, too, e.g. ``"4Gi"``."""
     gpus: int
-    """Number of ``nvidia.com/gpu``."""
     requests: Mapping[str, Quantity]
-    """Further requests by resource."""
     limits: Mapping[str, Quantity]
-    """Further limits by resource."""
     ports: Mapping[str, int]
-    """Container ports by name."""
     min_available: int
-    """Pods of this task that must run; by default all."""
     max_retry: int
     depends_on: Sequence[str]
-    """Tasks that must have started before."""
     restart_policy: str
-    """Of the pods: ``Never`` (default), ``OnFailure`` or ``Always``."""
     node_selector: Mapping[str, str]
-    """Labels that nodes must have."""
     labels: Mapping[str, str]
-    """Of the pods."""
     annotations: Mapping[str, str]
-    """Of the pods."""
     pod: Mapping[str, Any]
-    """Further fields of the pod's spec, as in a manifest."""
     container: Mapping[str, Any]
-    """Further fields of the container, as in a manifest."""
 
 
 def build_task(at: str, name: str, *, image: str, replicas: int, options: TaskOptions) -> Json:

@@ -34,7 +34,7 @@ from ..model.job import FINAL_PHASES
 from ..model.meta import preconditions
 from ..model.names import CREATED_BY_JOB_FLOW, JOBFLOWS, JOBS, JOBTEMPLATES
 from .build import Json
-from .core_types import Event, Job, index_by_flow_uid
+from .core_types import Event, Job, index_by_flow
 from .decide import AwaitedProbe, Plan, decide
 from .prober import Network, Prober
 from .settings import FlowSettings
@@ -43,8 +43,8 @@ from .view import FlowView
 
 log = logging.getLogger(__name__)
 
-_FLOW_UID = "flow"
-"""Index of Jobs by the uid of the JobFlow that controls them."""
+_BY_FLOW = "flow"
+"""Index of Jobs by the identity of the JobFlow that controls them."""
 _TEMPLATE = "template"
 """Index of unfinished JobFlows by their templates' keys."""
 _NAMESPACE = "namespace"
@@ -95,7 +95,7 @@ class JobFlowController:
             JOBS,
             Job,
             label_selector=CREATED_BY_JOB_FLOW,
-            indexes={_FLOW_UID: index_by_flow_uid},
+            indexes={_BY_FLOW: index_by_flow},
         )
         self._templates = (
             Informer(client, JOBTEMPLATES, JobTemplate) if templates is None else templates
@@ -216,7 +216,7 @@ class JobFlowController:
     async def _view(self, flow: JobFlow) -> FlowView:
         """Return the flow with its Jobs; a Job that seems to be deleted is confirmed to be."""
         meta = flow.metadata
-        jobs = {job.metadata.name: job for job in self._jobs.by_index(_FLOW_UID, meta.uid)}
+        jobs = {job.metadata.name: job for job in self._jobs.by_index(_BY_FLOW, meta.identity)}
         observed = self._deleted.get(meta.uid, {})
         recorded = {each.name: each.state for each in flow.status.job_status_list}
         deleted = {}

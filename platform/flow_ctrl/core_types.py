@@ -76,7 +76,7 @@ class Job(ApiStruct, frozen=True):
 
     def is_controlled_by(self, flow: JobFlow) -> bool:
         """Whether the Job is this flow's, and not one's of the same name."""
-        return self.flow_uid == flow.metadata.uid != ""
+        return self.flow_uid != "" and flow.metadata.controls(self.metadata)
 
 
 def named_tasks(tasks: Iterable[Task]) -> dict[str, Task]:
@@ -84,7 +84,9 @@ def named_tasks(tasks: Iterable[Task]) -> dict[str, Task]:
     return {task.name or f"default{number}": task for number, task in enumerate(tasks)}
 
 
-def index_by_flow_uid(job: Job) -> tuple[str, ...]:
-    """Index function: uid of the JobFlow that controls a Job."""
-    uid = job.flow_uid
-    return (uid,) if uid else ()
+def index_by_flow(job: Job) -> tuple[str, ...]:
+    """Index function: identity of the JobFlow that controls a Job."""
+    owner = job.metadata.controller
+    if owner is None or not job.flow_uid:
+        return ()
+    return (job.metadata.owner_identity(owner),)

@@ -3,17 +3,23 @@
 A :class:`BufferingConnection` reads a request completely before the backend sees it, and forwards
 it in one piece with a length. So truncated requests are never executed, the backend needs no memory
 for incomplete requests, and its parser cannot interpret them differently.
+
+A listener may check the credentials of a request whose body has not arrived: if they are rejected,
+the backend gets the request without its body, and responds to it at once.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from .limits import Limits
 from .listener import LimitedConnection, Listener, Phase
 from .metrics import ListenerMetrics
+
+log = logging.getLogger(__name__)
 
 MAX_HEADER_SIZE = 64 * 1024
 """Maximum size of a request's headers."""
@@ -64,6 +70,21 @@ class BufferingListener(Listener):
         """Return the maximum size of the body of a request; *headers* have lowercase names."""
         return self.body_limit
 
+    def check_credentials(
+        self, connection: "BufferingConnection", headers: Mapping[bytes, bytes]
+    ) -> Awaitable[Exception | None] | None:
+        """Return the check of a request whose headers are complete, and whose body is not.
+
+        It results in the reason why the request is rejected, which the backend finds in
+        `BufferingConnection.rejection`; ``None`` if the body is to be read. Without a check the
+        body of every request is read.
+        """
+        return None
+
+    def connection_of(self, backend: asyncio.BaseProtocol) -> "BufferingConnection | None":
+        """Return the connection that *backend* serves."""
+        return self._by_backend.get(backend)
+
     def create_connection(self) -> "BufferingConnection":
         """Return the protocol of a new connection."""
         return BufferingConnection(self)
@@ -109,6 +130,11 @@ class BufferingConnection(LimitedConnection):
         self._responding = False
         self._discard_input = False
         self._rejection_status = 0
+        self._is_checked = False
+        """Whether the credentials of the request being received are checked, or being checked."""
+        self._check: asyncio.Task[None] | None = None
+        self.rejection: Exception | None = None
+        """Why the last request was forwarded without its body."""
 
     @property
     def target(self) -> tuple[str, str]:
@@ -121,6 +147,8 @@ class BufferingConnection(LimitedConnection):
         """Unregister the connection and notify the backend."""
         super().connection_lost(exc)
         self._complete_requests.clear()
+        if self._check is not None:
+            self._check.cancel()
         backend, self._backend = self._backend, None
         if backend is not None:
             self.listener.set_backend(backend, None)
@@ -155,6 +183,7 @@ class BufferingConnection(LimitedConnection):
                 self.listener.count_rejection("header_too_large")
                 self.reject(431)
         self._forward_next()
+        self._start_check()
         self._update_phase()
 
     def eof_received(self) -> bool | None:
@@ -169,7 +198,7 @@ class BufferingConnection(LimitedConnection):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._url, self._headers, self._body, self._size = b"", [], [], 0
-        self._in_header = True
+        self._in_header, self._is_checked = True, False
 
     def on_url(self, chunk: bytes) -> None:
         """A chunk of the request target."""
@@ -198,8 +227,6 @@ class BufferingConnection(LimitedConnection):
             self.reject(400)
         elif int(headers.get(b"content-length", b"0")) > self._body_limit:
             self._reject_body()
-        elif headers.get(b"expect", b"").lower() == b"100-continue" and not self._responding:
-            self.transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
         """A chunk of the body."""
@@ -215,6 +242,11 @@ class BufferingConnection(LimitedConnection):
         self._in_body = False
         if self._discard_input:
             return
+        self._complete_requests.append(self._request())
+        self._headers, self._body = [], []
+
+    def _request(self) -> bytes:
+        """Return the request with the body received so far."""
         parser = self._parser
         lines = [
             b"%b %b HTTP/%b\r\n"
@@ -227,20 +259,70 @@ class BufferingConnection(LimitedConnection):
             if lowered not in _DROPPED_HEADERS:
                 lines.append(b"%b: %b\r\n" % (name, value))
         if sized:
-            lines.append(b"content-length: %d\r\n" % self._size)
-        self._complete_requests.append(b"".join((*lines, b"\r\n", *self._body)))
-        self._headers, self._body = [], []
+            lines.append(b"content-length: %d\r\n" % sum(map(len, self._body)))
+        return b"".join((*lines, b"\r\n", *self._body))
 
     def _reject_body(self) -> None:
         self.listener.count_rejection("body_too_large")
         self.reject(413)
 
+    # -- credentials
+
+    def _start_check(self) -> None:
+        """Check the credentials of the request whose body is being received."""
+        if not self._in_body or self._is_checked or self._discard_input:
+            return
+        if self._responding or self._complete_requests:
+            self.transport.pause_reading()  # until `_resume`: responses are in order
+            return
+        self._is_checked = True
+        headers = {name.lower(): value for name, value in self._headers}
+        check = self.listener.check_credentials(self, headers)
+        if check is None:
+            self._continue()
+            return
+        self.transport.pause_reading()
+        self._check = asyncio.ensure_future(self._finish_check(check))
+
+    async def _finish_check(self, check: Awaitable[Exception | None]) -> None:
+        try:
+            rejection = await check
+        except Exception:
+            log.exception("cannot check credentials", extra={"listener": self.listener.name})
+            self.reject(500)
+            return
+        if self._discard_input or self.transport.is_closing():
+            return
+        self.transport.resume_reading()
+        if rejection is None:
+            self._continue()
+            return
+        self.listener.count_rejection("unauthenticated")
+        self._discard_input, self._in_body = True, False
+        self.rejection, self._body = rejection, []
+        self._complete_requests.append(self._request())
+        self._forward_next()
+        self._update_phase()
+
+    def _continue(self) -> None:
+        """Let a client that waits for it send the body."""
+        for name, value in self._headers:
+            if name.lower() == b"expect" and value.lower() == b"100-continue":
+                self.transport.write(_CONTINUE)
+
     # -- backend
+
+    def close_backend(self) -> None:
+        """The backend closes the connection after its response."""
+        if self._discard_input:
+            self.half_close()  # a client that still sends would not read the response otherwise
+        else:
+            self.transport.close()
 
     def on_response_sent(self) -> None:
         """The backend has sent a response."""
         self._responding = False
-        if self._rejection_status or self._complete_requests:
+        if self._rejection_status or self._complete_requests or self._in_body:
             # It may still write the end of its response in this iteration of the loop.
             self.listener.call_soon(self._resume)
         self._update_phase()
@@ -253,6 +335,7 @@ class BufferingConnection(LimitedConnection):
         if self._rejection_status and not (self._responding or self._complete_requests):
             self._send_rejection()
         else:
+            self._start_check()
             self._update_phase()
 
     def _forward_next(self) -> None:

@@ -114,7 +114,7 @@ class PluginObjects:
 
 
 def _is_owned(meta: ObjectMeta, job: Job) -> bool:
-    return any(owner.uid == job.metadata.uid for owner in meta.owner_references)
+    return job.metadata.owns(meta)
 
 
 def _with_owner(body: JsonObject, desired: DesiredObject, job: Job) -> JsonObject:

@@ -44,7 +44,7 @@ def claim_action(owner: Owner, child: HasMeta, *, matches: bool) -> ClaimAction:
     controller = child.metadata.controller
     owner_deleted = owner.metadata.deletion_timestamp is not None
     if controller is not None:
-        if controller.uid != owner.metadata.uid:
+        if not owner.metadata.controls(child.metadata):
             return ClaimAction.IGNORE
         if matches:
             return ClaimAction.KEEP

@@ -82,8 +82,7 @@ class Owner:
 
     def controls(self, child: HasMeta) -> bool:
         """Whether this owner controls *child*."""
-        controller = child.metadata.controller
-        return controller is not None and controller.uid == self.metadata.uid
+        return self.metadata.controls(child.metadata)
 
     def reference(self) -> ObjectReference:
         """Return the reference for events."""

@@ -46,6 +46,28 @@ class ObjectMeta(ApiStruct, frozen=True):
                 return owner
         return None
 
+    @property
+    def identity(self) -> str:
+        """Return ``namespace/name/uid``, which a reference to this object names in full."""
+        return f"{self.namespace}/{self.name}/{self.uid}"
+
+    def owner_identity(self, owner: OwnerReference) -> str:
+        """Return the :attr:`identity` of the object that *owner*, a reference of this one, names.
+
+        The API server stores references unchecked. A uid alone would also join objects of another
+        namespace, whose authors may not even read the owner.
+        """
+        return f"{self.namespace}/{owner.name}/{owner.uid}"
+
+    def controls(self, child: "ObjectMeta") -> bool:
+        """Whether *child* is controlled by this object: in its namespace, by its name and uid."""
+        owner = child.controller
+        return owner is not None and child.owner_identity(owner) == self.identity
+
+    def owns(self, child: "ObjectMeta") -> bool:
+        """Whether *child* has a reference to this object: in its namespace, by its name and uid."""
+        return any(child.owner_identity(each) == self.identity for each in child.owner_references)
+
 
 def preconditions(meta: ObjectMeta) -> dict[str, str]:
     """Return the ``metadata`` of a patch that applies to this object and version only."""

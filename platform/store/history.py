@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from .commands import COMMANDS, CommandRecord
 from .database import Database
-from .history_tables import JOB_USAGE, JOBS, PHASES, PODS
+from .history_tables import JOB_USAGE, JOBS, PHASES, PODS, UNFINISHED, is_pod_of_job
 from .records import SECOND, from_micros, to_micros
 
 MAX_COMMANDS = 1000
@@ -108,6 +108,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
     ended_at: int
     uid: str
+
+
+FIRST = Cursor(UNFINISHED, "z")
+"""The position before all jobs: their uids are hexadecimal."""
 
 
 class HistoryStore:
@@ -259,9 +263,14 @@ def _resource_seconds(db: sa.Connection, uid: str, now: int) -> dict[str, float]
 
 def _running_pods(uid: str, now: int) -> sa.Select[Any]:
     elapsed = sa.case((PODS.c.started_at < now, now - PODS.c.started_at), else_=0)
-    where = (PODS.c.job_uid == uid, PODS.c.counted.is_(False), PODS.c.ended_at.is_(None))
+    where = (JOBS.c.uid == uid, PODS.c.counted.is_(False), PODS.c.ended_at.is_(None))
     columns = (PODS.c.requests, sa.func.sum(elapsed).label("micros"))
-    return sa.select(*columns).where(*where).group_by(PODS.c.requests)
+    return (
+        sa.select(*columns)
+        .join_from(PODS, JOBS, is_pod_of_job())
+        .where(*where)
+        .group_by(PODS.c.requests)
+    )
 
 
 def _commands(db: sa.Connection, job: Any) -> Sequence[CommandRecord]:

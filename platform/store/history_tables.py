@@ -129,3 +129,15 @@ MARKS = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("value", sa.Text, nullable=False),
 )
+
+
+def is_pod_of_job() -> sa.ColumnElement[bool]:
+    """Return the condition under which a row of pods belongs to a row of jobs.
+
+    The reference of a pod is not checked by the API server: its uid alone may be forged.
+    """
+    return sa.and_(
+        PODS.c.job_uid == JOBS.c.uid,
+        PODS.c.namespace == JOBS.c.namespace,
+        PODS.c.job == JOBS.c.name,
+    )

@@ -16,14 +16,25 @@ PODS_RESOURCE = "pods"
 MISSED_PODS = "pods may have started and ended unobserved"
 MISSED_CHANGES = "changes of the job may have been missed"
 MISSED_DELETION = "the deletion was not observed"
+LATE_DELETION = "the deletion was observed late"
 
 
 def apply_jobs(
-    db: sa.Connection, records: Sequence[JobRecord], *, observed_at: int, listed: bool = False
+    db: sa.Connection,
+    records: Sequence[JobRecord],
+    *,
+    observed_at: int,
+    listed: bool = False,
+    exact: bool = True,
 ) -> list[str]:
     """Write *records* in their order; return the uids of jobs that are new.
 
-    *listed*: of a list after a gap, so that earlier states may be missing.
+    Args:
+        db: in a transaction.
+        records: states of jobs.
+        observed_at: when they were received.
+        listed: they are of a list after a gap, so that earlier states may be missing.
+        exact: they were received without delay.
     """
     latest = {record.uid: record for record in records}
     known = _known_jobs(db, list(latest))
@@ -32,6 +43,9 @@ def apply_jobs(
         _row(record, known.get(uid), gaps, observed_at=observed_at, listed=listed)
         for uid, record in latest.items()
     ]
+    for row in rows:
+        if row["deleted_at"] is not None and not (exact or row["incomplete"]):
+            row["incomplete"] = LATE_DELETION
     upsert(db, JOBS, rows)
     _add_phases(db, records)
     _update_marks(db, list(latest.values()))

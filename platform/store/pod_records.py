@@ -5,7 +5,7 @@ counted, so that a pod that is delivered again, by a list for instance, is not c
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -156,11 +156,13 @@ def _update(row: dict[str, Any], record: PodRecord, observed_at: int, *, exact: 
 def count_ended(db: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Add the resource-seconds of the pods in *rows* that have ended and are not counted.
 
-    A pod whose job is not known yet is counted later.
+    A pod whose job is not known yet is counted later. One with the uid of a job of another
+    namespace or name counts as nothing: it is not that job's.
     """
     ended = [row for row in rows if row["ended_at"] is not None and not row["counted"]]
     jobs = _jobs_of(db, {row["job_uid"] for row in ended})
-    counted = [row for row in ended if row["job_uid"] in jobs]
+    known = [row for row in ended if row["job_uid"] in jobs]
+    counted = [row for row in known if _is_of(row, jobs[row["job_uid"]])]
     usage: dict[UsageKey, float] = defaultdict(float)
     inexact: dict[UsageKey, int] = defaultdict(int)
     by_job: dict[tuple[str, str], float] = defaultdict(float)
@@ -174,11 +176,17 @@ def count_ended(db: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
                 usage[key] += amount * seconds
                 inexact[key] += not row["exact"]
     _add_usage(db, usage, inexact, by_job)
-    _mark_counted(db, counted, [row["uid"] for row in rows if not row["present"]])
+    uncertain = {row["job_uid"] for row in counted if not row["exact"]}
+    _mark_counted(db, known, [row["uid"] for row in rows if not row["present"]], uncertain)
+
+
+def _is_of(pod: Mapping[str, Any], job: Any) -> bool:
+    """Return whether a pod belongs to the job with its uid, as `is_pod_of_job` decides."""
+    return (pod["namespace"], pod["job"]) == (job.namespace, job.name)
 
 
 def _jobs_of(db: sa.Connection, uids: set[str]) -> dict[str, Any]:
-    columns = (JOBS.c.uid, JOBS.c.queue, JOBS.c.username, JOBS.c.namespace)
+    columns = (JOBS.c.uid, JOBS.c.queue, JOBS.c.username, JOBS.c.namespace, JOBS.c.name)
     return {
         row.uid: row
         for chunk in chunks(uids)
@@ -217,12 +225,16 @@ def _add_usage(
     upsert(db, JOB_USAGE, jobs, add=("amount",))
 
 
-def _mark_counted(db: sa.Connection, rows: Sequence[dict[str, Any]], absent: Sequence[str]) -> None:
+def _mark_counted(
+    db: sa.Connection,
+    rows: Sequence[dict[str, Any]],
+    absent: Sequence[str],
+    uncertain: Collection[str],
+) -> None:
     for chunk in chunks(row["uid"] for row in rows):
         db.execute(sa.update(PODS).where(PODS.c.uid.in_(chunk)).values(counted=True))
     for chunk in chunks(absent):
         db.execute(sa.delete(PODS).where(PODS.c.uid.in_(chunk), PODS.c.counted.is_(True)))
-    uncertain = {row["job_uid"] for row in rows if not row["exact"]}
     for chunk in chunks(uncertain):
         where = sa.and_(JOBS.c.uid.in_(chunk), JOBS.c.incomplete.in_(("", MISSED_PODS)))
         db.execute(sa.update(JOBS).where(where).values(incomplete=UNKNOWN_END))

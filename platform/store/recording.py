@@ -208,7 +208,7 @@ def _apply(
 ) -> None:
     jobs = [record for record in records if isinstance(record, JobRecord)]
     if jobs:
-        new = job_records.apply_jobs(db, jobs, observed_at=observed_at, listed=listed)
+        new = job_records.apply_jobs(db, jobs, observed_at=observed_at, listed=listed, exact=exact)
         pod_records.count_pods_of(db, new)
     pods = [record for record in records if isinstance(record, PodRecord)]
     if pods:

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from .database import Database
-from .history_tables import GAPS, JOBS, PODS, USAGE
+from .history_tables import GAPS, JOBS, PODS, USAGE, is_pod_of_job
 from .job_records import PODS_RESOURCE
 from .records import SECOND, to_micros
 
@@ -164,7 +164,7 @@ def _running(query: UsageQuery, width: int, now: int) -> sa.Select[Any]:
         sa.select(
             *keys, sa.func.count().label("pods"), sa.func.sum(started % width).label("offsets")
         )
-        .join_from(PODS, JOBS, PODS.c.job_uid == JOBS.c.uid)
+        .join_from(PODS, JOBS, is_pod_of_job())
         .where(*running, *where)
         .group_by(*keys)
     )

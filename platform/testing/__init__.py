@@ -6,13 +6,15 @@ Faults are injected on the server's side of the connection, so every client sees
 
     async with Cluster() as cluster:
         cluster.faults.lose_response(RequestMatcher("create", "pods"))
-        await cluster.create(JOBS, job)
-        await cluster.wait_for_phase(JOBS, "train", "Completed")
+        await cluster.create("jobs.batch.volcano.sh", job)
+        await cluster.wait_for_phase("jobs.batch.volcano.sh", "train", "Completed")
+
+``with Cluster() as cluster`` starts it in its own thread, for tests and clients that block.
 """
 
-from .apiserver import ApiServer
+from .apiserver import ApiServer, BlockingApiServer
 from .changes import ObjectChange, WaitTimeoutError
-from .cluster import Cluster
+from .cluster import BlockingCluster, Cluster
 from .components import ComponentError
 from .faults import Fault, FaultInjector, HeldRequests
 from .requests import RecordedRequest, RequestMatcher
@@ -20,6 +22,8 @@ from .watches import WatchStream
 
 __all__ = [
     "ApiServer",
+    "BlockingApiServer",
+    "BlockingCluster",
     "Cluster",
     "ComponentError",
     "Fault",

@@ -15,9 +15,8 @@ from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandl
 from ..apiserver.kinds.info import KindInfo
 from ..apiserver.storage.object_store import ObjectStore, PendingWrite
 from ..apiserver.storage.resource_store import ResourceStore
-from ..apiserver.storage.stored_objects import StoredObject, WatchEvent, new_uid
+from ..apiserver.storage.stored_objects import WatchEvent
 from ..apiserver.verbs.patches import merge_patch
-from ..apiserver.verbs.writes import now
 from ..kube.client.client import Client
 from ..kube.client.config import Credentials
 from ..kube.errors import from_response
@@ -25,9 +24,12 @@ from ..kube.gc_tuning import gc_paused
 from ..local.apiserver import RunningServer, Settings, running
 from ..model.admission import Webhook
 from ..model.names import PODS, Resource
+from ..model.spelling import hint
 from . import templates
+from .blocking import Blocking, calling, waiting
 from .changes import WAIT_SECONDS, Json, ObjectChange, Signal
 from .faults import FaultInjector
+from .objects import container_status, key_of, new_object, phase_of
 from .requests import RequestMatcher
 from .watches import WatchStream
 
@@ -35,7 +37,6 @@ DEFAULT_NODE_LIFECYCLE = NodeLifecycleSettings()
 """Settings of kube-controller-manager."""
 
 _MERGE = "application/merge-patch+json"
-_FINAL_POD_PHASES = frozenset(("Succeeded", "Failed"))
 
 
 class ApiServer:
@@ -110,6 +111,20 @@ class ApiServer:
         """Stop the server."""
         await self._stack.aclose()
 
+    def __enter__(self) -> "BlockingApiServer":
+        """Start the server in its own thread, for a test that blocks."""
+        self._blocking = BlockingApiServer(self)
+        return self._blocking.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the server and its thread."""
+        self._blocking.__exit__(kind, error, trace)
+
     # Access.
 
     @property
@@ -136,28 +151,57 @@ class ApiServer:
         """Return a client of the administrator; open it with ``async with``."""
         return Client(self.credentials, user_agent=user_agent)
 
+    def resource(self, kind: Resource | str) -> Resource:
+        """Return a resource by its kind or plural, as ``kubectl`` names it.
+
+        ``Pod`` and ``pods``; where several groups have the kind, ``Job.batch.volcano.sh`` or
+        ``jobs.batch``.
+
+        Raises:
+            ValueError: there is no such resource, or several.
+        """
+        if isinstance(kind, Resource):
+            return kind
+        served = {each.resource for each in self._running.app.catalog.stored_kinds()}
+        name, _, group = kind.partition(".")
+        found = {
+            each
+            for each in served
+            if name in (each.kind, each.plural) and group in ("", each.group)
+        }
+        names = {f"{each.plural}.{each.group}".rstrip(".") for each in found}
+        if len(names) > 1:
+            raise ValueError(f"{kind!r} is ambiguous: {', '.join(sorted(names))}")
+        if not found:
+            known = {text for each in served for text in (each.kind, each.plural)}
+            raise ValueError(f"no resource {kind!r} is served; {hint(name, known)}")
+        return found.pop()
+
     # Objects, by the rules of the server.
 
-    async def create(self, resource: Resource, obj: Json, *, namespace: str = "default") -> Json:
+    async def create(
+        self, resource: Resource | str, obj: Json, *, namespace: str = "default"
+    ) -> Json:
         """Create an object.
 
         Raises:
             ApiError: the server refused it.
         """
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
-        return await self._send("POST", resource.path(namespace), body)
+        found = self.resource(resource)
+        body = {"apiVersion": found.api_version, "kind": found.kind, **obj}
+        return await self._send("POST", found.path(namespace), body)
 
-    async def get(self, resource: Resource, name: str, *, namespace: str = "default") -> Json:
+    async def get(self, resource: Resource | str, name: str, *, namespace: str = "default") -> Json:
         """Read an object.
 
         Raises:
             NotFoundError: it does not exist.
         """
-        return await self._send("GET", resource.path(namespace, name))
+        return await self._send("GET", self.resource(resource).path(namespace, name))
 
     async def patch(
         self,
-        resource: Resource,
+        resource: Resource | str,
         name: str,
         patch: Json,
         *,
@@ -169,16 +213,18 @@ class ApiServer:
         Raises:
             ApiError: the server refused it.
         """
-        path = resource.path(namespace, name, subresource)
+        path = self.resource(resource).path(namespace, name, subresource)
         return await self._send("PATCH", path, patch, content_type=_MERGE)
 
-    async def delete(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+    async def delete(
+        self, resource: Resource | str, name: str, *, namespace: str = "default"
+    ) -> None:
         """Delete an object.
 
         Raises:
             ApiError: the server refused it.
         """
-        await self._send("DELETE", resource.path(namespace, name))
+        await self._send("DELETE", self.resource(resource).path(namespace, name))
 
     async def set_pod_phase(
         self, name: str, phase: str, *, namespace: str = "default", exit_code: int | None = None
@@ -197,7 +243,7 @@ class ApiServer:
         pod = await self.get(PODS, name, namespace=namespace)
         code = (0 if phase == "Succeeded" else 1) if exit_code is None else exit_code
         statuses = [
-            _container_status(container, phase, code) for container in pod["spec"]["containers"]
+            container_status(container, phase, code) for container in pod["spec"]["containers"]
         ]
         ready = {"type": "Ready", "status": "True" if phase == "Running" else "False"}
         status = {"phase": phase, "containerStatuses": statuses, "conditions": [ready]}
@@ -209,7 +255,7 @@ class ApiServer:
 
     async def wait_for(
         self,
-        resource: Resource,
+        resource: Resource | str,
         name: str,
         condition: Callable[[Json], object],
         *,
@@ -223,6 +269,7 @@ class ApiServer:
         Raises:
             WaitTimeoutError: it did not hold within *timeout* seconds.
         """
+        resource = self.resource(resource)
         key = (namespace if resource.namespaced else "", name)
         found: list[Json] = []
 
@@ -239,7 +286,7 @@ class ApiServer:
 
     async def wait_for_phase(
         self,
-        resource: Resource,
+        resource: Resource | str,
         name: str,
         *phases: str,
         namespace: str = "default",
@@ -260,7 +307,7 @@ class ApiServer:
 
     async def wait_deleted(
         self,
-        resource: Resource,
+        resource: Resource | str,
         name: str,
         *,
         namespace: str = "default",
@@ -271,6 +318,7 @@ class ApiServer:
         Raises:
             WaitTimeoutError: it existed after *timeout* seconds.
         """
+        resource = self.resource(resource)
         key = (namespace if resource.namespaced else "", name)
 
         def describe() -> str:
@@ -298,43 +346,43 @@ class ApiServer:
 
     def count(self, verb: str = "", resource: Resource | str = "", **more: Any) -> int:
         """Count requests so far; the arguments are those of :class:`RequestMatcher`."""
-        matcher = RequestMatcher(verb, resource, **more)
+        matcher = RequestMatcher(verb, self._plural(resource), **more)
         return sum(map(matcher.matches, self.faults.requests))
 
     def watches(self, resource: Resource | str = "") -> list[WatchStream]:
         """Return the open watches of *resource*."""
-        matcher = RequestMatcher("watch", resource)
+        matcher = RequestMatcher("watch", self._plural(resource))
         return [stream for stream in self.faults.watches if matcher.matches(stream.request)]
 
     # Objects, past the rules of the server.
 
-    def objects(self, resource: Resource) -> dict[str, Json]:
+    def objects(self, resource: Resource | str) -> dict[str, Json]:
         """Return all objects of a resource by ``namespace/name``, or by name without namespace."""
-        found = {
-            _key_of(entry): entry.parse()
-            for entry in self._resource_store(resource).latest_entries()
-        }
+        store = self._resource_store(self.resource(resource))
+        found = {key_of(entry): entry.parse() for entry in store.latest_entries()}
         return dict(sorted(found.items()))
 
     def put(
-        self, resource: Resource, name: str, *, namespace: str = "default", **fields: Any
+        self, resource: Resource | str, name: str, *, namespace: str = "default", **fields: Any
     ) -> Json:
         """Store an object without defaults, validation and admission, or change it so.
 
         *fields* are merged into the object, as a merge patch is. It is not awaited: later requests
         see the change, and watches deliver it when it is committed.
         """
+        resource = self.resource(resource)
         store = self._resource_store(resource)
         metadata: Json = {"name": name}
         if resource.namespaced:
             metadata["namespace"] = namespace
         old = store.latest(metadata.get("namespace", ""), name)
-        obj = _new(resource, metadata) if old is None else old.parse()
+        obj = new_object(resource, metadata) if old is None else old.parse()
         self._last_write = self._object_store.put(store, merge_patch(obj, fields), old)
         return self._last_write.entry.parse()
 
-    def remove(self, resource: Resource, name: str, *, namespace: str = "default") -> bool:
+    def remove(self, resource: Resource | str, name: str, *, namespace: str = "default") -> bool:
         """Remove an object at once, finalizers or not; returns whether it existed."""
+        resource = self.resource(resource)
         store = self._resource_store(resource)
         old = store.latest(namespace if resource.namespaced else "", name)
         if old is not None:
@@ -360,12 +408,23 @@ class ApiServer:
     @property
     def _running(self) -> RunningServer:
         if self._server is None:
-            raise RuntimeError("the API server is not started: use it with `async with`")
+            raise RuntimeError("the API server is not started: use it with `async with` or `with`")
         return self._server
 
     @property
     def _object_store(self) -> ObjectStore:
         return self._running.app.handlers.writer.store
+
+    def _plural(self, resource: Resource | str) -> Resource | str:
+        """Return what a matcher takes: subresources and plurals of several groups, too."""
+        if isinstance(resource, Resource) or not resource:
+            return resource
+        name, slash, subresource = resource.partition("/")
+        plurals = {each.resource.plural for each in self._running.app.catalog.stored_kinds()}
+        if name.partition(".")[0] in plurals:
+            return resource
+        found = self.resource(name)
+        return f"{found.plural}.{found.group}".rstrip(".") + slash + subresource
 
     def _kind(self, resource: Resource) -> KindInfo:
         found = self._running.app.catalog.get(resource.group, resource.version, resource.plural)
@@ -421,44 +480,67 @@ class ApiServer:
         self._signal.notify()
 
 
-def phase_of(obj: Json) -> str:
-    """Return the phase of an object: ``status.phase``, or ``status.state.phase`` of a Job.
+class BlockingApiServer(Blocking[ApiServer]):
+    """An API server in its own thread: methods wait, and conditions are called in that thread.
 
-    A Queue's is ``status.state``.
+    Clients that block reach it from the thread of the test, which may run an event loop.
     """
-    status = obj.get("status") or {}
-    state = status.get("state") or ""
-    phase = state.get("phase", "") if isinstance(state, dict) else state
-    return str(status.get("phase") or phase)
 
+    @property
+    def url(self) -> str:
+        """``https://127.0.0.1:port``."""
+        return self._target.url
 
-def _container_status(container: Json, phase: str, code: int) -> Json:
-    state: Json = {"waiting": {"reason": "ContainerCreating"}}
-    if phase == "Running":
-        state = {"running": {}}
-    elif phase in _FINAL_POD_PHASES:
-        reason = "Completed" if code == 0 else "Error"
-        state = {"terminated": {"exitCode": code, "reason": reason}}
-    running = phase == "Running"
-    return {
-        "name": container["name"],
-        "image": container.get("image", ""),
-        "imageID": "",
-        "ready": running,
-        "started": running,
-        "restartCount": 0,
-        "state": state,
-    }
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig of the administrator, for any client of Kubernetes."""
+        return self._target.kubeconfig
 
+    @property
+    def credentials(self) -> Credentials:
+        """Those of the administrator."""
+        return self._target.credentials
 
-def _new(resource: Resource, metadata: Json) -> Json:
-    created = {"uid": new_uid(), "creationTimestamp": now(), "generation": 1}
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": metadata | created,
-    }
+    @property
+    def changes(self) -> list[ObjectChange]:
+        """Every committed change since the server was ready."""
+        return list(self._target.changes)
 
+    @property
+    def faults(self) -> FaultInjector:
+        """Plans faults; what wakes or waits, such as ``held.release``, goes through :meth:`call`
+        and :meth:`run`."""
+        return self._target.faults
 
-def _key_of(entry: StoredObject) -> str:
-    return f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
+    @property
+    def newest_version(self) -> int:
+        """Resource version of the newest change."""
+        return self.call(lambda: self._target.newest_version)
+
+    resource = calling(ApiServer.resource)
+    create = waiting(ApiServer.create)
+    get = waiting(ApiServer.get)
+    patch = waiting(ApiServer.patch)
+    delete = waiting(ApiServer.delete)
+    set_pod_phase = waiting(ApiServer.set_pod_phase)
+    wait_for = waiting(ApiServer.wait_for)
+    wait_for_phase = waiting(ApiServer.wait_for_phase)
+    wait_deleted = waiting(ApiServer.wait_deleted)
+    objects = calling(ApiServer.objects)
+    watches = calling(ApiServer.watches)
+    remove = calling(ApiServer.remove)
+    compact = calling(ApiServer.compact)
+
+    def count(self, verb: str = "", resource: Resource | str = "", **more: Any) -> int:
+        """Count requests so far, as :meth:`ApiServer.count` does."""
+        return self.call(lambda: self._target.count(verb, resource, **more))
+
+    def put(
+        self, resource: Resource | str, name: str, *, namespace: str = "default", **fields: Any
+    ) -> Json:
+        """Store an object without defaults, validation and admission, or change it so."""
+        return self.call(lambda: self._target.put(resource, name, namespace=namespace, **fields))
+
+    def wait_until(self, condition: Callable[[], object], **options: Any) -> None:
+        """Wait until *condition* holds, as :meth:`ApiServer.wait_until` does."""
+        self.run(self._target.wait_until(condition, **options))

@@ -15,7 +15,8 @@ from ..model import crds as volcano_crds
 from ..model.described_podgroup import PodGroupsOf
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
 from . import components
-from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer
+from .apiserver import DEFAULT_NODE_LIFECYCLE, ApiServer, BlockingApiServer
+from .blocking import calling
 from .changes import WAIT_SECONDS, Json
 from .components import Components
 
@@ -104,6 +105,15 @@ class Cluster(ApiServer):
         if self._components.failure is not None and error is None:
             raise self._components.failure
 
+    def __enter__(self) -> "BlockingCluster":
+        """Start the cluster in its own thread, for a test that blocks.
+
+        Raises:
+            ComponentError: a component ended.
+        """
+        self._blocking = BlockingCluster(self)
+        return self._blocking.__enter__()
+
     def pods_of(self, job: str, *, namespace: str = "default") -> list[Json]:
         """Return the pods of a Volcano job, by name."""
         return [
@@ -159,3 +169,9 @@ class Cluster(ApiServer):
         await run.start(wanted)
         if self._controllers:  # a job goes to the default queue
             await self.wait_for_phase(QUEUES, DEFAULT_QUEUE, "Open")
+
+
+class BlockingCluster(BlockingApiServer):
+    """A cluster in its own thread; see :class:`BlockingApiServer`."""
+
+    pods_of = calling(Cluster.pods_of)

@@ -266,7 +266,7 @@ class KindController:
         if owner is None or not self._is_of_kind(owner.api_version, owner.kind):
             return
         job = self._jobs.get(f"{new.metadata.namespace}/{owner.name}")
-        if job is None or job.metadata.uid != owner.uid or not self._is_ours(job):
+        if job is None or not job.metadata.controls(new.metadata) or not self._is_ours(job):
             return
         if conditions.is_finished(job.status.conditions):
             return
@@ -371,7 +371,7 @@ class KindController:
         labels = pods.job_labels(self._kind, meta.name)
         candidates = {
             child.metadata.uid: child
-            for value in (meta.uid, _label_value(meta.namespace, labels))
+            for value in (meta.identity, _label_value(meta.namespace, labels))
             for child in informer.by_index(BY_JOB, value)
         }
         requirements = tuple(
@@ -436,7 +436,7 @@ def index_by_job(child: Pod | Service) -> Iterator[str]:
     """Index of pods and Services by controller, and by the labels that select them."""
     meta = child.metadata
     if meta.controller is not None:
-        yield meta.controller.uid
+        yield meta.owner_identity(meta.controller)
     yield _label_value(meta.namespace, meta.labels)
 
 

@@ -43,5 +43,4 @@ class View:
 
     def controls(self, meta: ObjectMeta) -> bool:
         """Whether the job controls an object."""
-        owner = meta.controller
-        return owner is not None and owner.uid == self.job.metadata.uid
+        return self.job.metadata.controls(meta)

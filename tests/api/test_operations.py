@@ -91,6 +91,24 @@ async def test_a_route_without_parameters_accepts_none(rest: RestClient) -> None
     assert problem["errors"][0]["message"] == "unknown query parameter; known: none"
 
 
+async def test_an_unknown_parameter_or_field_is_answered_with_the_nearest(rest: RestClient) -> None:
+    _, problem = await rest.call("GET", f"{LIST}?phaze=Running")
+    message = "unknown query parameter; did you mean 'phase'?"
+    assert problem["errors"] == [{"field": "phaze", "message": message}]
+    status, problem = await rest.call(
+        "POST", f"{PATH}/commands", json={"action": "suspend", "tsk": "a"}
+    )
+    assert status == 422
+    assert problem["errors"] == [{"field": "tsk", "message": "unknown field; did you mean 'task'?"}]
+    body = {"image": "x", "comand": ["true"], "replicas": 0}
+    status, problem = await rest.call("POST", LIST, json=body)
+    assert status == 422
+    assert {each["field"]: each["message"] for each in problem["errors"]} == {
+        "comand": "unknown field; did you mean 'command'?",
+        "replicas": "Input should be greater than or equal to 1",
+    }
+
+
 def table(*items: tuple[str, dict[str, Any]]) -> OperationTable:
     return OperationTable({"paths": dict(items), "components": {"schemas": KINDS}})
 

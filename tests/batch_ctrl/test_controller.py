@@ -872,3 +872,18 @@ def _kill_after(world: BatchWorld, requests: int) -> None:
 
     world.run(run())
     world.run(world.kill())
+
+
+def test_a_pod_of_another_namespace_with_the_uid_of_the_job_is_not_counted(
+    world: BatchWorld,
+) -> None:
+    """The API server stores owner references unchecked."""
+    world.submit(completions=1)
+    uid = world.job()["metadata"]["uid"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid, "controller": True}
+    meta = {"uid": "forged", "ownerReferences": [owner], "finalizers": [TRACKING]}
+    ended = {"phase": "Succeeded"}
+    world.api.put(PODS, "forged", namespace="mallory", metadata=meta, status=ended)
+    world.settle()
+    assert len(world.active()) == 1
+    assert not world.status().get("succeeded")

@@ -33,7 +33,10 @@ async def test_a_job_is_suspended_resumed_restarted_and_completed(
     job = await sdk.call(lambda client: client.jobs.get("train"))
     suspended = await sdk.call(lambda _: job.suspend(wait=60))
     assert (suspended.reached, suspended.command.state) == (True, "Executed")
-    assert (await sdk.call(lambda _: job.refresh())).phase == suspended.phase
+    assert job.phase == suspended.phase
+    assert (
+        job.info.resource_version == (await sdk.call(lambda _: job.refresh())).info.resource_version
+    )
     assert (await sdk.call(lambda _: job.resume(wait=60))).reached
     await rest.cluster.wait_for_phase(JOBS, "train", "Running", namespace=job.namespace)
     sent = await sdk.call(lambda _: job.restart(task="worker"))

@@ -182,6 +182,25 @@ async def test_jobs_of_batch_cronjobs_of_the_same_name_are_others(world: Harness
         await wait_for(lambda: [*world.jobs] == ["theirs"])
 
 
+async def test_a_job_of_another_namespace_with_the_uid_of_the_cronjob_is_not_its_own(
+    world: Harness,
+) -> None:
+    """The API server stores owner references unchecked."""
+    await world.create()
+    owner = {
+        "apiVersion": CRONJOBS.api_version,
+        "kind": "CronJob",
+        "name": "report",
+        "uid": world.api.objects(CRONJOBS)[f"{NAMESPACE}/report"]["metadata"]["uid"],
+        "controller": True,
+    }
+    world.api.put(JOBS, "forged", namespace="mallory", metadata={"ownerReferences": [owner]})
+    async with running(world.controller()):
+        name = await world.next_minute()
+        await wait_for(lambda: world.active == [name])
+    assert world.reasons() == ["SuccessfulCreate"]
+
+
 async def test_the_manifest_of_the_documentation_starts_a_job(world: Harness) -> None:
     page = (Path(__file__).parents[2] / "docs" / "volcano-cronjobs.md").read_text()
     manifest = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])

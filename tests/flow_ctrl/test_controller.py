@@ -469,3 +469,18 @@ def test_a_failed_or_lost_request_is_repeated(
     end(world, "f-a")
     assert names(world) == ["f-a", "f-b", "f-c"]
     assert phase_of(world.flows["f"]) == "Running"
+
+
+def test_a_job_of_another_namespace_with_the_uid_of_the_flow_is_not_its_own(
+    world: FlowWorld,
+) -> None:
+    """The API server stores owner references unchecked."""
+    world.put_flow("f", DIAMOND)
+    settle(world)
+    own = job(world, "f-a")["metadata"]
+    forged = {name: own[name] for name in ("labels", "ownerReferences")}
+    ended = {"state": {"phase": "Completed"}}
+    world.api.put(JOBS, "f-b", namespace="mallory", metadata=forged, status=ended)
+    world.set_phase(job(world, "f-a"), "Completed")
+    world.run(world.run_until_quiet())
+    assert "d/f-b" in world.api.objects(JOBS)

@@ -1,6 +1,7 @@
 """The recorder on an API server, and the routes of the history."""
 
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from support.embedded_apiserver import embedded_server
 from support.polling import wait_until_true
-from support.recorded_jobs import create, details, has_begun, run_pod, set_phase
+from support.recorded_jobs import create, details, has_begun, job, run_pod, set_phase
 from support.rest import RestClient, rest_at, running_api, sqlite
 
+from batholith.api import recorded_stream
 from batholith.api.history_tasks import HistorySettings
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.leader_election import (
@@ -118,8 +120,17 @@ async def test_a_finished_job_with_a_ttl_is_annotated(rest: RestClient) -> None:
     assert RECORDED not in kept["metadata"]["annotations"]
 
 
-async def test_changes_during_a_restart_are_recorded(tmp_path: Path) -> None:
-    """The watch resumes from its stored position: a job of that time has a record."""
+@pytest.mark.parametrize(
+    ("late_after", "reason"), [(math.inf, ""), (0.0, "the deletion was observed late")]
+)
+async def test_changes_during_a_restart_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_after: float, reason: str
+) -> None:
+    """The watch resumes from its stored position: a job of that time has a record.
+
+    The time of its deletion is not known after a longer interruption.
+    """
+    monkeypatch.setattr(recorded_stream, "LATE_AFTER", late_after)
     async with (
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
         server.client("api") as client,
@@ -142,7 +153,10 @@ async def test_changes_during_a_restart_are_recorded(tmp_path: Path) -> None:
             uid = second["metadata"]["uid"]
             found = await wait_recorded(rest, uid, resource_seconds={"cpu": 30, "memory": 61440})
             assert found["deleted_at"] is not None
-            assert (found["phase"], found["complete"]) == ("Running", True)
+            assert (found["phase"], found["complete"]) == ("Running", not reason)
+            assert found["incomplete_reason"] == reason
+            third = (await create(rest, "third"))["metadata"]["uid"]
+            await wait_recorded(rest, third, phase="Pending", complete=True)
 
 
 async def test_another_replica_records_once_the_leader_has_ended(tmp_path: Path) -> None:
@@ -173,6 +187,36 @@ async def test_another_replica_records_once_the_leader_has_ended(tmp_path: Path)
                 created = await create(rest, "second")
                 found = await wait_recorded(rest, created["metadata"]["uid"], phase="Pending")
                 assert found["complete"]
+
+
+async def test_the_history_of_a_name_has_a_job_that_is_not_recorded_yet(tmp_path: Path) -> None:
+    path = "/v1/namespaces/default/jobs/train/history"
+    async with (
+        embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+    ):
+        async with (
+            running_api(client, sqlite(tmp_path), history=HISTORY) as url,
+            rest_at(url, server, client) as rest,
+        ):
+            recorded = (await create(rest, "train"))["metadata"]["uid"]
+            await wait_recorded(rest, recorded, phase="Pending")
+            await client.delete(JOBS, "train", namespace="default")
+        created = await client.create(JOBS, job("train"), namespace="default", view=dict)
+        uid = created["metadata"]["uid"]
+        async with (
+            running_api(client, sqlite(tmp_path), history=HistorySettings()) as url,
+            rest_at(url, server, client) as rest,
+        ):
+            status, page = await rest.call("GET", path)
+            assert status == 200
+            assert [each["uid"] for each in page["items"]] == [uid, recorded]
+            assert page["items"][0]["phase"] == "Pending"
+            assert page["items"][0]["incomplete_reason"] == "the job is not recorded yet"
+            _, first = await rest.call("GET", f"{path}?limit=1")
+            _, second = await rest.call("GET", f"{path}?limit=1&cursor={first['next_cursor']}")
+            assert [each["uid"] for each in (*first["items"], *second["items"])] == [uid, recorded]
+            assert second["next_cursor"] is None
 
 
 async def test_history_is_listed_in_pages_with_filters(rest: RestClient) -> None:

@@ -66,13 +66,13 @@ def job(uid: str = "u", **fields: object) -> JobRecord:
     return msgspec.structs.replace(record, **fields)
 
 
-def pod(uid: str = "p", **fields: object) -> PodRecord:
+def pod(uid: str = "p", *, job_uid: str = "u", **fields: object) -> PodRecord:
     record = PodRecord(
         uid=uid,
-        job_uid="u",
+        job_uid=job_uid,
         kind="jobs",
         namespace="default",
-        job="job-u",
+        job=f"job-{job_uid}",
         requests='{"cpu":2,"example.com/gpu":1}',
         started_at=at(),
     )
@@ -210,6 +210,29 @@ async def test_pages_contain_each_job_once(database: Database) -> None:
         JobFilter(ended_to=NOON + 2 * HOUR, phases=("Completed",)), limit=9
     )
     assert [each.uid for each in page] == [str(number) for number in (5, 4, 3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize("forged", [{"namespace": "mallory"}, {"job": "another"}])
+async def test_a_pod_that_names_the_uid_of_a_job_alone_is_not_billed_to_it(
+    database: Database, forged: dict[str, str]
+) -> None:
+    """The API server stores owner references unchecked."""
+    recording = await begun(database)
+    early = pod("early", finished=True, ended_at=at(1), **forged)
+    await write(recording, early, pod("deleted", **forged), pod("running", **forged))
+    await write(recording, job())
+    ended = pod("deleted", deleted=True, **forged)
+    await write(recording, ended, previous="1", position="2")
+    history = HistoryStore(database)
+    found = await history.details("u", now=NOON + 2 * HOUR)
+    assert found is not None
+    assert (found.resource_seconds, found.job.complete) == ({}, True)
+    assert await usage(database) == {}
+    await write(recording, pod("own", finished=True, ended_at=at(1)), previous="2", position="3")
+    found = await history.details("u", now=NOON + 2 * HOUR)
+    assert found is not None
+    assert found.resource_seconds["cpu"] == 2 * 3600
+    assert not await recording.add_unknown_jobs(before=at(3), limit=9)
 
 
 async def test_old_rows_are_deleted_and_open_ones_kept(database: Database) -> None:

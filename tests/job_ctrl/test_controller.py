@@ -36,8 +36,8 @@ from batholith.model.names import (
 )
 from batholith.model.pod import PodPhase
 from batholith.testing import RecordedRequest, RequestMatcher
-from batholith.testing.apiserver import phase_of
 from batholith.testing.faults import MESSAGE
+from batholith.testing.objects import phase_of
 
 SETTINGS = JobSettings(status_delay=0.05)
 PLUGINS = Registry.load()

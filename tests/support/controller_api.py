@@ -25,12 +25,12 @@ class ControllerApi(ApiServer):
         return self
 
     def put(
-        self, resource: Resource, name: str, *, namespace: str = NAMESPACE, **fields: Any
+        self, resource: Resource | str, name: str, *, namespace: str = NAMESPACE, **fields: Any
     ) -> Json:
         """Store an object as it is, in namespace d."""
         return super().put(resource, name, namespace=namespace, **fields)
 
-    def remove(self, resource: Resource, name: str, *, namespace: str = NAMESPACE) -> bool:
+    def remove(self, resource: Resource | str, name: str, *, namespace: str = NAMESPACE) -> bool:
         """Remove an object of namespace d."""
         return super().remove(resource, name, namespace=namespace)
 

@@ -24,7 +24,7 @@ class PodsApi(ControllerApi):
         """Keys of the pods that were changed."""
 
     def put(
-        self, resource: Resource, name: str, *, namespace: str = NAMESPACE, **fields: Any
+        self, resource: Resource | str, name: str, *, namespace: str = NAMESPACE, **fields: Any
     ) -> Json:
         """Store an object as it is, in namespace d."""
         obj = super().put(resource, name, namespace=namespace, **fields)
@@ -32,7 +32,7 @@ class PodsApi(ControllerApi):
             self._on_pod_changed(name, namespace)
         return obj
 
-    def remove(self, resource: Resource, name: str, *, namespace: str = NAMESPACE) -> bool:
+    def remove(self, resource: Resource | str, name: str, *, namespace: str = NAMESPACE) -> bool:
         """Remove an object of namespace d."""
         existed = super().remove(resource, name, namespace=namespace)
         if existed and resource == PODS:

@@ -170,6 +170,29 @@ async def test_matching_orphan_is_adopted_and_relabelled_pod_released(
     assert world.pod("j-worker-0")["metadata"]["labels"] == labels
 
 
+async def test_a_pod_of_another_namespace_with_the_uid_of_the_job_is_not_its_own(
+    world: TrainingHarness,
+) -> None:
+    """The API server stores owner references unchecked."""
+    await world.create(pytorch())
+    async with running(world.controller()):
+        await wait_for(lambda: len(world.pods) == 2)
+    meta = world.pod("j-worker-0")["metadata"]
+    forged = {name: meta[name] for name in ("labels", "ownerReferences")}
+    await world.api.delete(PODS, "j-worker-0", namespace="d")
+    world.api.put(
+        PODS,
+        "j-worker-0",
+        namespace="mallory",
+        metadata={**forged, "uid": "forged"},
+        status={"phase": "Failed"},
+    )
+    async with running(world.controller(registry=None)):
+        await world.advance_until(lambda: "d/j-worker-0" in world.api.objects(PODS))
+    assert world.count(PYTORCH, "Worker", "failed") == 0
+    assert "mallory/j-worker-0" in world.api.objects(PODS)
+
+
 async def test_pod_without_labels_is_released(world: TrainingHarness) -> None:
     """The informer does not report it, but it blocks the name."""
     async with running(world.controller()):

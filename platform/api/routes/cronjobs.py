@@ -18,6 +18,7 @@ from ..dependencies import Caller, Name, Namespace, OperationId
 from ..job_summaries import summarize_volcano
 from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
+from ..schemas.strict import StrictBody
 
 _MAX_NAME = 63
 _GENERATED = 5
@@ -67,20 +68,18 @@ class CronJobList(BaseModel):
     items: list[CronJobOut]
 
 
-class CronJobPatch(BaseModel):
+class CronJobPatch(StrictBody):
     """A change of a CronJob."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"suspend": True}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"suspend": True}]})
 
     suspend: bool = Field(description="Whether no jobs are started; active jobs go on.")
 
 
-class ManualJobIn(BaseModel):
+class ManualJobIn(StrictBody):
     """A job to create now."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "nightly-extra"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "nightly-extra"}]})
 
     name: str | None = Field(
         default=None,
@@ -154,8 +153,7 @@ async def create_job_of_cronjob(
     except AlreadyExistsError:
         existing = await caller.client.get(JOBS, job_name, namespace=namespace, view=Job)
         meta = existing.metadata
-        ours = meta.controller is not None and meta.controller.uid == cronjob.metadata.uid
-        if not ours or meta.annotations.get(INSTANTIATE) != MANUAL:
+        if not cronjob.metadata.controls(meta) or meta.annotations.get(INSTANTIATE) != MANUAL:
             text = f"job {job_name!r} exists, and was not created by such a request"
             raise ProblemError(409, text) from None
         created = existing

@@ -34,7 +34,7 @@ async def list_job_events(
     events after an hour.
     """
     job = await read_job(caller.client, kind, namespace, name)
-    podgroups = [each.metadata for each in state.caches.podgroups_of(job.metadata.uid)]
+    podgroups = [each.metadata for each in state.caches.podgroups_of(job.metadata)]
     found = await read_events(JobPods(caller.client, kind, job), podgroups, limit=limit)
     return EventList(items=[_convert(event) for event in found.newest], total=found.total)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from ...store.history import Cursor, JobFilter
+from ...store.history import FIRST, Cursor, JobFilter
 from ..auth import AccessAttributes
 from ..dependencies import AppState, Caller, Name, Namespace, State
 from ..job_kinds import KINDS
@@ -95,7 +95,21 @@ async def list_history_of_name(
 ) -> HistoryJobList:
     """List the jobs of this kind and name: the existing one first, then those that ended last."""
     which = JobFilter(kinds=(kind,), name=name)
-    return await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
+    page = await _page(state, caller, which, namespace, limit=limit, cursor=cursor)
+    existing = state.caches.of(kind).informer.get(f"{namespace}/{name}")
+    if cursor is not None or existing is None:
+        return page
+    summary = KINDS[kind].summarize(existing)
+    if any(job.uid == summary.uid for job in page.items):
+        return page
+    # Caches are ahead of the recorder.
+    unrecorded = HistoryJobOut.of_unrecorded(summary)
+    if len(page.items) < limit:
+        return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
+    if limit > 1:
+        page = await _page(state, caller, which, namespace, limit=limit - 1, cursor=None)
+        return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
+    return HistoryJobList(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
 
 
 @router.get(
@@ -131,8 +145,7 @@ async def _page(
     cursor: str | None,
 ) -> HistoryJobList:
     kinds = await _allowed_kinds(state, caller, which.kinds, namespace)
-    query = f"history {namespace} {which!r}"
-    after = None if cursor is None else _decode(cursor, query)
+    after = None if cursor is None else _decode(cursor, _query(which, namespace))
     filter_ = JobFilter(
         namespace=namespace,
         kinds=() if len(kinds) == len(KINDS) else kinds,
@@ -144,10 +157,16 @@ async def _page(
         ended_to=which.ended_to,
     )
     jobs, next_ = await state.history.jobs(filter_, limit=limit, after=after)
-    next_cursor = None
-    if next_ is not None:
-        next_cursor = encode_cursor(query, (str(next_.ended_at), next_.uid))
+    next_cursor = None if next_ is None else _encode(which, namespace, next_)
     return HistoryJobList(items=[HistoryJobOut.of(job) for job in jobs], next_cursor=next_cursor)
+
+
+def _query(which: JobFilter, namespace: str) -> str:
+    return f"history {namespace} {which!r}"
+
+
+def _encode(which: JobFilter, namespace: str, position: Cursor) -> str:
+    return encode_cursor(_query(which, namespace), (str(position.ended_at), position.uid))
 
 
 def _decode(text: str, query: str) -> Cursor:

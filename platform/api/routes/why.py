@@ -35,7 +35,7 @@ async def get_job_why(
     job = await read_job(caller.client, kind, namespace, name)
     summary = kind.summarize(job)
     podgroups = []
-    for known in tuple(state.caches.podgroups_of(summary.uid)):
+    for known in tuple(state.caches.podgroups_of(job.metadata)):
         try:
             found = await caller.client.get(
                 PODGROUPS, known.metadata.name, namespace=namespace, view=PodGroup

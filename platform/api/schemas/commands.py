@@ -16,17 +16,17 @@ from ..command_orders import (
 )
 from ..job_summaries import JobKindName, Phase
 from .problem import Problem
+from .strict import StrictBody
 
 MAX_INDEX_DIGITS = 10
 
 JobName = Annotated[str, Field(max_length=253, pattern=f"^{DNS1123_SUBDOMAIN}$")]
 
 
-class CommandIn(BaseModel):
+class CommandIn(StrictBody):
     """A command for a job, or for some of its pods."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [{"action": "suspend"}, {"action": "restart", "task": "worker"}]
         },
@@ -62,21 +62,20 @@ class CommandIn(BaseModel):
         return Scope(task=self.task or "", pod=self.pod or "", partition=self.partition or "")
 
 
-class QueueCommandIn(BaseModel):
+class QueueCommandIn(StrictBody):
     """A command for a queue."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"action": "close"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"action": "close"}]})
 
     action: QueueAction = Field(
         description="`close`: the queue accepts no more jobs; `open`: it accepts them again."
     )
 
 
-class BulkCommandIn(BaseModel):
+class BulkCommandIn(StrictBody):
     """A command for all jobs that match; at least one filter must be given."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [
                 {"action": "suspend", "label_selector": "team=vision", "phase": ["Running"]}

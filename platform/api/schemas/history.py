@@ -8,8 +8,10 @@ from pydantic import BaseModel, Field
 from ...model import times
 from ...store.history import JobDetails, RecordedJob
 from ...store.usage import UsageSeries
-from ..job_summaries import JobKindName
+from ..job_summaries import JobKindName, JobSummary, is_final
 from .commands import CommandOut
+
+NOT_RECORDED = "the job is not recorded yet"
 
 
 class RecordedTaskOut(BaseModel):
@@ -48,6 +50,17 @@ class HistoryJobOut(BaseModel):
     def of(cls, job: RecordedJob) -> "HistoryJobOut":
         """Convert a row of the store."""
         return cls.model_validate(job, from_attributes=True)
+
+    @classmethod
+    def of_unrecorded(cls, job: JobSummary) -> "HistoryJobOut":
+        """Convert the state of a job that exists, and that the store does not have yet."""
+        found = {name: getattr(job, name) for name in cls.model_fields if hasattr(job, name)}
+        if not is_final(job.phase):
+            found["finished_at"] = None
+        return cls.model_validate(
+            {**found, "deleted_at": None, "complete": False, "incomplete_reason": NOT_RECORDED},
+            from_attributes=True,
+        )
 
 
 class HistoryJobList(BaseModel):

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from ...model.quantity import parse
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..job_summaries import JobKindName, JobSummary, Phase
+from .strict import StrictBody
 
 MAX_INT = 2**31 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_INT, strict=True)]
@@ -164,11 +165,10 @@ class JobManifest(BaseModel):
     spec: dict[str, Any]
 
 
-class ShortJob(BaseModel):
+class ShortJob(StrictBody):
     """A Volcano job of one task, in short."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [
                 {
@@ -216,12 +216,10 @@ class ShortJob(BaseModel):
     )
 
 
-class ScaleIn(BaseModel):
+class ScaleIn(StrictBody):
     """New numbers of pods; what is not named stays."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"tasks": {"worker": 5}}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tasks": {"worker": 5}}]})
 
     tasks: Annotated[dict[str, Count], Field(max_length=1000)] | None = Field(
         default=None,

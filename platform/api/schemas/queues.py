@@ -9,6 +9,7 @@ from ...model.names import ROOT_QUEUE
 from ...model.podgroup import PodGroupPhase
 from ...model.queue import Queue, QueueState
 from ...model.validation import DNS1123_SUBDOMAIN
+from .strict import StrictBody
 
 Quantity = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0)] | float
 Quantities = Annotated[
@@ -102,11 +103,10 @@ class QueueList(BaseModel):
     total: int = Field(description="Number of queues that match, on all pages.")
 
 
-class ShortQueue(BaseModel):
+class ShortQueue(StrictBody):
     """A queue, in short."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [
                 {
@@ -154,11 +154,10 @@ class QueueManifest(BaseModel):
     spec: dict[str, Any] = {}
 
 
-class QueuePatch(BaseModel):
+class QueuePatch(StrictBody):
     """Changes of a queue. What is not named stays; null restores the default."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={"examples": [{"weight": 3, "capability": {"cpu": "128"}}]},
     )
 

@@ -8,7 +8,7 @@ from ..calls import Session, call, decode_reply, send_call
 from ..effects import Operation, Stream
 from ..requests import ApiRequest, QueryValue, check_name, get, path, post
 from ..types.commands import BulkResults, Command, CommandPage, CommandResult
-from .jobs import texts
+from .jobs import phases, texts
 from .paging import PAGE_SIZE, pages
 from .scopes import Collection, ObjectRef
 
@@ -180,7 +180,7 @@ def bulk(
         raise ValueError("give either a namespace or all_namespaces")
     filters = {
         "label_selector": label_selector,
-        "phase": texts(phase),
+        "phase": phases(phase),
         "queue": queue,
         "names": texts(names),
     }

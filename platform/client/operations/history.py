@@ -9,7 +9,7 @@ from ..calls import call
 from ..effects import Operation, Stream
 from ..requests import QueryValue, check_name, get, path
 from ..types.history import JobHistory, RecordedJob, RecordedJobPage, Usage
-from .jobs import texts
+from .jobs import phases, texts
 from .paging import PAGE_SIZE, pages
 from .scopes import ObjectRef, Server
 
@@ -20,15 +20,15 @@ class HistoryFilters(TypedDict, total=False):
     namespace: str | None
     """By default that of the client."""
     all_namespaces: bool
-    kind: str | Iterable[str]
+    kind: str | Iterable[str] | None
     """E.g. ``jobs`` or ``pytorchjobs``."""
-    name: str
-    phase: str | Iterable[str]
-    queue: str
-    user: str
-    start: datetime
+    name: str | None
+    phase: str | Iterable[str] | None
+    queue: str | None
+    user: str | None
+    start: datetime | None
     """Jobs that have ended since, or have not."""
-    end: datetime
+    end: datetime | None
     """Jobs that ended before."""
 
 
@@ -43,7 +43,7 @@ def list_history(
     query: dict[str, QueryValue] = {
         "kind": texts(filters.get("kind")),
         "name": filters.get("name"),
-        "phase": texts(filters.get("phase")),
+        "phase": phases(filters.get("phase")),
         "queue": filters.get("queue"),
         "user": filters.get("user"),
         "from": filters.get("start"),

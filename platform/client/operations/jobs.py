@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeAlias, TypedDict, Unpack
 
+from ...model.spelling import hint
 from .. import errors
 from ..builder import Job
 from ..calls import call, decode_reply, send_call
@@ -15,6 +16,7 @@ from ..types.jobs import (
     EventPage,
     JobPage,
     JobSummary,
+    Phase,
     PodPage,
     PodSummary,
     Timeline,
@@ -22,6 +24,8 @@ from ..types.jobs import (
 )
 from .paging import PAGE_SIZE, collect, pages
 from .scopes import KINDS, Collection, ObjectRef
+
+PHASES = tuple(map(str, Phase))
 
 Submittable: TypeAlias = Job | Mapping[str, Any]
 """A built job, a manifest, or the short form of the REST API."""
@@ -33,16 +37,16 @@ class JobFilters(TypedDict, total=False):
     namespace: str | None
     """By default that of the client."""
     all_namespaces: bool
-    phase: str | Iterable[str]
-    queue: str
-    user: str
+    phase: str | Iterable[str] | None
+    queue: str | None
+    user: str | None
     """The user that created the job through the REST API."""
-    label_selector: str
-    created_after: datetime
-    created_before: datetime
-    sort: str
+    label_selector: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    sort: str | None
     """``name``, ``created``, ``phase`` or ``queue``; descending after a ``-``."""
-    fields: Iterable[str]
+    fields: Iterable[str] | None
     """Read only these fields, and namespace, name and uid."""
 
 
@@ -53,6 +57,19 @@ def texts(value: str | Iterable[str] | None) -> list[str] | None:
     return [value] if isinstance(value, str) else list(value)
 
 
+def phases(value: str | Iterable[str] | None) -> list[str] | None:
+    """Return one or several phases of jobs as a list.
+
+    Raises:
+        ValueError: there is no such phase.
+    """
+    found = texts(value)
+    for each in found or ():
+        if each not in PHASES:
+            raise ValueError(f"unknown phase {each!r}; {hint(each, PHASES)}")
+    return found
+
+
 def list_jobs(
     jobs: Collection, *, page_size: int = PAGE_SIZE, **filters: Unpack[JobFilters]
 ) -> Stream[JobSummary]:
@@ -60,7 +77,9 @@ def list_jobs(
 
     Raises:
         InvalidError: a filter is invalid.
+        ValueError: there is no such phase.
     """
+    filters["phase"] = phases(filters.get("phase"))
     return pages(lambda cursor: page_of_jobs(jobs, limit=page_size, cursor=cursor, **filters))
 
 
@@ -74,7 +93,7 @@ def page_of_jobs(
     """Read one page of a list of jobs; *cursor* is the `next_cursor` of the page before it."""
     fields = texts(filters.get("fields"))
     query: dict[str, QueryValue] = {
-        "phase": texts(filters.get("phase")),
+        "phase": phases(filters.get("phase")),
         "queue": filters.get("queue"),
         "user": filters.get("user"),
         "label_selector": filters.get("label_selector"),

@@ -16,7 +16,7 @@ from ..requests import get, path
 from ..timing import Deadline
 from ..types.jobs import JobSummary
 from ..watch_state import Change, ChangeType
-from .jobs import get_job, texts
+from .jobs import get_job, phases
 from .paging import consume
 from .scopes import Collection, ObjectRef
 from .watching import watch
@@ -42,7 +42,7 @@ def watch_jobs(
         namespace=namespace,
         all_namespaces=all_namespaces,
         prefix=("watch",),
-        query={"phase": texts(phase), "queue": queue, "label_selector": label_selector},
+        query={"phase": phases(phase), "queue": queue, "label_selector": label_selector},
     )
     return watch(jobs.session, target, JobSummary)
 
@@ -79,10 +79,11 @@ def wait(
         PhaseUnreachableError: it has finished in another phase.
         JobDeletedError: it was deleted.
         NotFoundError: it does not exist.
+        ValueError: there is no such phase.
     """
     if phase is not None and condition is not None:
         raise ValueError("give either phases or a condition")
-    waiter = _Waiter(job, texts(phase), condition, on_change)
+    waiter = _Waiter(job, phases(phase), condition, on_change)
     deadline = Deadline(job.session.timing, timeout)
     attempt = 0
     while True:

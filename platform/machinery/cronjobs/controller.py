@@ -41,8 +41,8 @@ from .objects import CronJob, CronJobStatus
 
 log = logging.getLogger(__name__)
 
-_CRONJOB_UID = "cronjob"
-"""Index of Jobs by the uid of the CronJob that controls them."""
+_BY_CRONJOB = "cronjob"
+"""Index of Jobs by the identity of the CronJob that controls them."""
 
 _START_DELAY = 0.1
 """Seconds after a scheduled time until the reconcile: a timer may fire slightly early."""
@@ -128,7 +128,7 @@ class CronJobController(Generic[J]):
         )
         self._cronjobs = Informer(client, kind.cronjobs, CronJob)
         self._jobs = Informer(
-            client, kind.jobs, kind.job_type, indexes={_CRONJOB_UID: self._cronjob_uid}
+            client, kind.jobs, kind.job_type, indexes={_BY_CRONJOB: self._cronjob_identity}
         )
         self._job_source = _JobSource(client, self._jobs, self._on_job)
         self._cronjobs.add_event_handler(self._job_source.want)
@@ -196,9 +196,9 @@ class CronJobController(Generic[J]):
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
             self._workqueue.add(key)
 
-    def _cronjob_uid(self, job: J) -> tuple[str, ...]:
+    def _cronjob_identity(self, job: J) -> tuple[str, ...]:
         owner = self._kind.owner(job)
-        return () if owner is None else (owner.uid,)
+        return () if owner is None else (job.metadata.owner_identity(owner),)
 
     def _relevant_fields(self, job: J) -> tuple[object, ...]:
         """Return the fields that the controller depends on."""
@@ -257,7 +257,7 @@ class CronJobController(Generic[J]):
     async def _existing_jobs(self, cronjob: CronJob) -> list[J]:
         """Return the Jobs of *cronjob*, including those that the informer does not have yet."""
         key = cronjob.metadata.key
-        jobs = list(self._jobs.by_index(_CRONJOB_UID, cronjob.metadata.uid))
+        jobs = list(self._jobs.by_index(_BY_CRONJOB, cronjob.metadata.identity))
         uids, names = {job.metadata.uid for job in jobs}, {job.metadata.name for job in jobs}
         active = {each.name for each in cronjob.status.active or () if each.uid not in uids}
         started = self._started.get(key, set())

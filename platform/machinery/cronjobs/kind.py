@@ -70,8 +70,7 @@ class CronJobKind(Generic[J]):
 
     def is_controlled_by(self, job: J, cronjob: CronJob) -> bool:
         """Whether the Job is this CronJob's, and not one's of the same name."""
-        owner = self.owner(job)
-        return owner is not None and owner.uid == cronjob.metadata.uid
+        return self.owner(job) is not None and cronjob.metadata.controls(job.metadata)
 
     def scheduled_for(self, job: J, cronjob: CronJob) -> datetime | None:
         """Return the time for which this Job of *cronjob* was created.
