@@ -14,7 +14,7 @@ KEPT_SIZE = 2 * 2**20
 """Bytes that stay reserved on a full disk, for the pages that deletions add to the database."""
 
 FREE_PAGES_SIZE = 7 * 2**20
-"""Bytes of free pages with which the database takes one more group of writes without the reserve."""
+"""Bytes of free pages that suffice for one more group of writes without the reserve."""
 
 MARGIN = 6 * 2**20
 """Bytes that must be free in addition to the reserve before writes are accepted again."""

@@ -6,9 +6,9 @@ after a restart. Resource versions are never reused: they are reserved in blocks
 power cut that loses the last asynchronous commits (events, leases) cannot repeat their versions.
 
 On a full disk, reserved space is released for deletions; all other writes fail until there is
-space again. The reserve suffices for any disk, because the write-ahead log is checkpointed before the
-database would grow by more, and because it keeps its file then: deletions take no space that another
-process could have taken first.
+space again. The reserve suffices because the write-ahead log is checkpointed before the database
+would grow by more, and because the log keeps its file then: deletions need no space that another
+process could take first.
 """
 
 import contextlib
@@ -146,7 +146,7 @@ class SqliteStore:
         try:
             self._write(changes, durable=durable)
         except DiskFullError:
-            # The checkpoint may have freed enough: the log had the space of all writes since the last.
+            # The checkpoint may have freed enough: the log contained all writes since the last one.
             self.check_disk_space()
             if self.full and not deletions:
                 raise
@@ -252,7 +252,7 @@ class SqliteStore:
             )
 
     def _exchange_log(self) -> bool:
-        """Allocate the reserve if it fits without the write-ahead log, whose space is then freed."""
+        """Allocate the reserve, if it fits, in the space of the write-ahead log."""
         try:
             size = self._log_path.stat().st_size
         except OSError:
@@ -342,7 +342,7 @@ class SqliteStore:
     def _connect(self, *first: str) -> sqlite3.Connection:
         # SQLite dominates the write path; SQLAlchemy would add half as much again.
         connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-        # Overwriting what is deleted, the default of some builds, would be written to the log first.
+        # The default of some builds, to overwrite deleted pages, needs their size in the log.
         last = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=FAST")
         try:
             for pragma in (*first, *last, *self._checkpoint_pragmas()):
