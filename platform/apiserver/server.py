@@ -33,7 +33,7 @@ from .controllers.pods_by_node import PodsByNode
 from .controllers.taint_eviction import TaintEvictionController
 from .controllers.volumes import PersistentVolumeController
 from .discovery.catalog import Catalog
-from .errors.status import StatusError
+from .errors.status import StatusError, disk_full
 from .http.auth import Authenticator, User
 from .http.connections import Connections, RequestHandler
 from .http.requests import Json
@@ -232,6 +232,8 @@ class _ServerCore:
             await self._next_version()
 
     async def _next_version(self) -> None:
+        if not self._store.writable:
+            raise disk_full()
         await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
 
 

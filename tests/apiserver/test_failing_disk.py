@@ -14,6 +14,7 @@ from support.polling import wait_until_true
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
 from batholith.apiserver.storage import disk_reserve, object_store
+from batholith.apiserver.storage import sqlite as sqlite_store
 from batholith.apiserver.storage.disk_reserve import DiskReserve
 from batholith.apiserver.storage.object_store import ObjectStore
 from batholith.apiserver.storage.resource_store import ResourceStore
@@ -157,11 +158,68 @@ async def test_a_full_disk_allows_only_deletions_until_there_is_space(
         assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
 
 
+async def test_deletions_queued_with_a_write_that_does_not_fit_are_written(
+    tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
+    async with opened(tmp_path) as (objects, store, resource_store):
+        small.begin(store)
+        for name in ("a", "b", "c"):
+            await put(objects, resource_store, name)
+        large = "x" * 20 * 2**20
+        monkeypatch.setattr(object_store, "MAX_OBJECT_SIZE", 2 * len(large))
+        refused = put(objects, resource_store, "a", large)
+        deleted = remove(objects, resource_store, "b")
+        on_refused = remove(objects, resource_store, "a")
+        again = put(objects, resource_store, "b")
+        await deleted
+        for failed in (refused, on_refused, again):
+            with pytest.raises(StatusError, match="disk full"):
+                await failed
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
+        assert stored_in_memory(resource_store).keys() == {"a", "c"}
+
+
+async def test_a_group_of_writes_is_limited_in_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[list[int]] = []
+    commit = SqliteStore.commit
+
+    def count(self: SqliteStore, changes: Any, **options: bool) -> None:
+        groups.append([len(change.data) for change in changes])
+        commit(self, changes, **options)
+
+    monkeypatch.setattr(SqliteStore, "commit", count)
+    async with opened(tmp_path) as (objects, _, resource_store):
+        names = [f"n{number}" for number in range(20)]
+        text = dict.fromkeys(names, LARGE) | {"n3": "x" * 2 * object_store.MAX_GROUP_SIZE}
+        await asyncio.gather(*(put(objects, resource_store, name, text[name]) for name in names))
+    assert sum(map(len, groups)) == len(names)
+    assert max(map(len, groups)) > 1
+    for group in groups:
+        assert len(group) == 1 or sum(group) <= object_store.MAX_GROUP_SIZE
+
+
+async def test_a_checkpoint_never_needs_more_than_the_reserve(tmp_path: Path) -> None:
+    database = tmp_path / "cluster.db"
+    async with opened(tmp_path) as (objects, store, resource_store):
+        largest = 0
+        for number in range(60):
+            await put(objects, resource_store, f"n{number}", "x" * (50_000 * number))
+            (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+            largest = max(largest, pages * 8192 - database.stat().st_size)
+        # The next group is added to what the log contains.
+        assert largest <= sqlite_store.MAX_GROWTH
+        group = 2 * (object_store.MAX_OBJECT_SIZE + 2**17)
+        assert sqlite_store.MAX_GROWTH + group + disk_reserve.KEPT_SIZE <= disk_reserve.RESERVE_SIZE
+
+
 async def test_the_log_is_compacted_first_when_the_disk_is_full(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "DISK_SPACE_CHECK_INTERVAL", 0.01)
-    monkeypatch.setattr(disk_reserve, "RESERVE_SIZE", 2_000_000)
+    monkeypatch.setattr(disk_reserve, "FREE_PAGES_SIZE", 2_000_000)
     async with opened(tmp_path) as (objects, store, resource_store):
         small.begin(store)
         await fill(objects, resource_store)

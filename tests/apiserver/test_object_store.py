@@ -134,7 +134,7 @@ def _compare(
 async def test_failed_writes_have_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: SqliteStore, changes: object, *, durable: bool) -> None:
+    def full(self: SqliteStore, changes: object, **_: bool) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     async with open_store(tmp_path) as store:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 
 MAX_GROUP_COMMIT = 512
 """Maximum writes in one transaction."""
+
+MAX_GROUP_SIZE = 2**20
+"""Maximum bytes of the objects in one transaction, unless it is a single write: the disk reserve
+suffices for one."""
 
 COMPACT_EVERY = 20_000
 """Changes between two compactions of the log."""
@@ -82,6 +86,11 @@ class _QueuedWrite(NamedTuple):
     event: WatchEvent
     waiters: "list[asyncio.Future[None]]"
     """One per waiting caller: cancelling one does not affect the others."""
+
+
+def _frees_space(write: _QueuedWrite) -> bool:
+    """Whether the write deletes an object, or is a step of its deletion."""
+    return write.event.type == DELETED or write.event.entry.deleting
 
 
 class ObjectStore:
@@ -238,7 +247,7 @@ class ObjectStore:
     async def _wait_for_work(self) -> None:
         """Wait for a write, or until the next disk space check or expiration is due."""
         self._wake.clear()
-        if not self._store.full:
+        if self._store.reserved:
             await self._wake.wait()
             return
         with contextlib.suppress(TimeoutError):
@@ -246,7 +255,7 @@ class ObjectStore:
                 await self._wake.wait()
 
     async def _write_group(self) -> None:
-        group = self._queued_writes[:MAX_GROUP_COMMIT]
+        group = self._next_group()
         try:
             await self._in_thread(lambda: self._commit(group))
         except OutcomeUnknownError as error:
@@ -257,12 +266,36 @@ class ObjectStore:
         except Exception as error:
             log.exception("cannot write to the store")
             self.failures["commit"] += 1
-            self._fail(
-                disk_full() if isinstance(error, DiskFullError) else cannot_store(str(error))
-            )
+            if isinstance(error, DiskFullError):
+                self._fail(disk_full(), kept=self._independent_deletions())
+            else:
+                self._fail(cannot_store(str(error)))
             return
         del self._queued_writes[: len(group)]
         self._publish(group)
+
+    def _next_group(self) -> list[_QueuedWrite]:
+        size = 0
+        for count, write in enumerate(self._queued_writes[:MAX_GROUP_COMMIT]):
+            size += len(write.event.entry.data)
+            if count and size > MAX_GROUP_SIZE:
+                return self._queued_writes[:count]
+        return self._queued_writes[:MAX_GROUP_COMMIT]
+
+    def _independent_deletions(self) -> list[_QueuedWrite]:
+        """Return the queued writes that free space, and that do not build on one that does not.
+
+        None if there are no others: then they cannot be written, either.
+        """
+        found = []
+        failed = set()
+        for write in self._queued_writes:
+            key = (id(write.resource_store), write.event.entry.key)
+            if _frees_space(write) and key not in failed:
+                found.append(write)
+            else:
+                failed.add(key)
+        return found if failed else []
 
     async def _resolve_outcome(self, rv: int, error: Exception) -> bool:
         """Return whether the group that ends with *rv* is on disk; blocks the writer until known.
@@ -293,10 +326,10 @@ class ObjectStore:
         now = asyncio.get_running_loop().time()
         if now >= self.next_snapshot_expiry:
             self._expire_snapshots(now)
-        if self._store.full and now >= self._next_space_check:
+        if not self._store.reserved and now >= self._next_space_check:
             self._next_space_check = now + DISK_SPACE_CHECK_INTERVAL
             await self._in_thread(self._store.check_disk_space)
-            if self._store.full:
+            if not self._store.reserved:
                 self._since_compaction = COMPACT_EVERY
         if self._since_compaction < COMPACT_EVERY:
             return
@@ -341,7 +374,7 @@ class ObjectStore:
                     entry.data,
                 )
             )
-        self._store.commit(changes, durable=durable)
+        self._store.commit(changes, durable=durable, deletions=all(map(_frees_space, group)))
         self._since_compaction += len(changes)
 
     def _publish(self, group: list[_QueuedWrite]) -> None:
@@ -357,9 +390,11 @@ class ObjectStore:
         if self._version_waiters:
             self._wake_version_waiters()
 
-    def _fail(self, error: StatusError) -> None:
-        """Fail all queued writes: each may build on the one that could not be written."""
-        failed, self._queued_writes = self._queued_writes, []
+    def _fail(self, error: StatusError, *, kept: Sequence[_QueuedWrite] = ()) -> None:
+        """Fail the queued writes except *kept*: each may build on the one that was not written."""
+        still_queued = set(map(id, kept))
+        failed = [write for write in self._queued_writes if id(write) not in still_queued]
+        self._queued_writes = list(kept)
         for resource_store, event, waiters in failed:
             resource_store.pending.pop(event.entry.key, None)
             resource_store.change_count += 1
@@ -367,6 +402,8 @@ class ObjectStore:
                 if not waiter.done():
                     waiter.set_exception(error)
                     waiter.exception()  # the caller may be cancelled; the error is logged already
+        for resource_store, event, _ in kept:
+            resource_store.pending[event.entry.key] = event
 
     def _wake_version_waiters(self) -> None:
         still = []
