@@ -112,6 +112,8 @@ async def serve(
         StoreError: the store's URL cannot be used, or its schema version is too new.
     """
     serving_certificate = ServingCertificate()
+    if settings.registry is not None:
+        settings.registry.register(serving_certificate)
     files = _load_certificates(settings, serving_certificate)
     database = Database(settings.store_url)
     try:

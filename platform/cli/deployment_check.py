@@ -58,6 +58,7 @@ def _volcano(program: str, app: str) -> OtherComponent:
 
 CONTROLLERS = _volcano("vc-controller-manager", "volcano-controller")
 SCHEDULER = _volcano("vc-scheduler", "volcano-scheduler")
+VOLCANO_ADMISSION = _volcano("vc-webhook-manager", "volcano-admission")
 TRAINING_OPERATOR = OtherComponent(
     system="Kubeflow's training operator",
     program="training-operator",

@@ -7,6 +7,7 @@ from .admission import admission
 from .controllers import controllers
 from .flag_groups import Version
 from .go_flags import GoFlagCommand
+from .preflight import preflight
 from .scheduler import scheduler
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
+app.command()(preflight)
 app.command()(components.apiserver)
 app.command(cls=GoFlagCommand)(controllers)
 app.command(cls=GoFlagCommand)(scheduler)

@@ -41,7 +41,9 @@ class Telemetry:
     """Metrics and health checks of a process."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+        from importlib import metadata
+
+        from prometheus_client import CollectorRegistry, GCCollector, Info, ProcessCollector
 
         from ..httpserver.metrics import ListenerMetrics
         from ..kube.metrics import ClientMetrics
@@ -52,6 +54,8 @@ class Telemetry:
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(TaskMetrics())
+        build = Info("batholith_build", "Version of Batholith.", registry=self.registry)
+        build.info({"version": metadata.version("batholith")})
         self.client_metrics = ClientMetrics(self.registry)
         self.listener_metrics = ListenerMetrics(self.registry)
         self.health = Health()

@@ -7,10 +7,15 @@ connections.
 import hashlib
 import os
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .file_watcher import FileWatcher
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 
 class CertificateError(ValueError):
@@ -54,6 +59,20 @@ class ServingCertificate:
             raise CertificateError(f"cannot load certificate and key: {error}") from error
         self.current, self._digest = certificate, pair
         return True
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield the expiry of the served certificate; without one, a family without samples."""
+        from cryptography import x509
+        from prometheus_client.core import GaugeMetricFamily
+
+        family = GaugeMetricFamily(
+            "batholith_serving_certificate_expiration_timestamp_seconds",
+            "When the certificate that is served to new connections expires.",
+        )
+        if self.current:
+            expiry = x509.load_pem_x509_certificate(self.current).not_valid_after_utc
+            family.add_metric([], expiry.timestamp())
+        yield family
 
 
 def key_pair_watcher(serving: ServingCertificate, *, certificate: Path, key: Path) -> FileWatcher:

@@ -104,6 +104,9 @@ class ShardMetrics:
     """Metrics of the shards of this replica; one per registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.shards = Gauge(
+            "batholith_shards", "Shards that the replicas share.", registry=registry
+        )
         self.held = Gauge(
             "batholith_shards_held", "Shards held by this replica.", registry=registry
         )
@@ -180,6 +183,7 @@ class ShardLeases:
         self._random = random_source
         self._election_metrics = metrics or LeaderElectionMetrics()
         self._metrics = shard_metrics or ShardMetrics()
+        self._metrics.shards.set(config.shards)
         self._state = _State()
         self._wake = asyncio.Event()
         election = config.election

@@ -28,6 +28,7 @@ from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
+from .state.resources import amounts
 from .state.waiting import ANY
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
@@ -245,6 +246,7 @@ class CycleRunner:
                 allocated=dict(queue.allocated),
                 requested=dict(queue.requested),
                 inqueue=dict(queue.reserved),
+                capability=amounts(queue.object.spec.capability),
             )
 
 

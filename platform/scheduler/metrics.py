@@ -17,6 +17,8 @@ _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: 0.5 to a minute."""
 
 _SUMS = ("allocated", "request", "inqueue")
+_LIMIT = "capacity"
+"""Volcano's name of a queue's capability in metrics."""
 _MEASURES = {"milli_cpu": "cpu", "memory_bytes": "memory"}
 
 
@@ -139,15 +141,23 @@ class ReloadMetrics:
             registry=registry,
         )
         self._last_success.set(clock.now().timestamp())
+        self._is_current = Gauge(
+            "batholith_scheduler_config_last_reload_successful",
+            "1 while the configuration in use is that of the file, else 0.",
+            registry=registry,
+        )
+        self._is_current.set(1)
 
     def succeeded(self) -> None:
         """Count a configuration that is in use now."""
         self._reloads.labels("success").inc()
         self._last_success.set(self._clock.now().timestamp())
+        self._is_current.set(1)
 
     def failed(self) -> None:
         """Count a configuration that cannot be used."""
         self._reloads.labels("error").inc()
+        self._is_current.set(0)
 
 
 def _unschedulable(gangs: tuple[GangStats, ...]) -> Iterator[Metric]:
@@ -167,7 +177,7 @@ def _queue_metrics(queues: tuple[QueueStats, ...]) -> Iterator[Metric]:
     for queue in queues:
         weight.add_metric([queue.name], queue.weight)
     yield weight
-    for kind in _SUMS:
+    for kind in (*_SUMS, _LIMIT):
         for measure, resource in _MEASURES.items():
             family = GaugeMetricFamily(
                 f"volcano_queue_{kind}_{measure}",
@@ -175,7 +185,10 @@ def _queue_metrics(queues: tuple[QueueStats, ...]) -> Iterator[Metric]:
                 labels=["queue_name"],
             )
             for queue in queues:
-                family.add_metric([queue.name], _queue_sum(queue, kind).get(resource, 0))
+                amount = _queue_sum(queue, kind).get(resource, 0)
+                # A capability of zero CPU or memory limits nothing.
+                if amount or kind != _LIMIT:
+                    family.add_metric([queue.name], amount)
             yield family
         yield _scalar_resources(queues, kind)
 
@@ -194,5 +207,10 @@ def _scalar_resources(queues: tuple[QueueStats, ...], kind: str) -> Metric:
 
 
 def _queue_sum(queue: QueueStats, kind: str) -> Mapping[str, int]:
-    sums = {"allocated": queue.allocated, "request": queue.requested, "inqueue": queue.inqueue}
+    sums = {
+        "allocated": queue.allocated,
+        "request": queue.requested,
+        "inqueue": queue.inqueue,
+        _LIMIT: queue.capability,
+    }
     return sums[kind]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from batholith.admission.serving.cert_files import CertificateFiles, FileCertProvider
 from batholith.machinery.clock import SystemClock
@@ -91,3 +92,16 @@ async def test_a_partial_change_of_a_key_pair_is_not_served(tmp_path: Path) -> N
     key.write_bytes(second.key_pem)
     await files.start()
     assert (presenter.current, changes) == (second.certificate_pem, [1, 1])
+
+
+def test_the_expiry_of_the_served_certificate_is_a_metric() -> None:
+    name = "batholith_serving_certificate_expiration_timestamp_seconds"
+    registry, serving = CollectorRegistry(), ServingCertificate()
+    registry.register(serving)
+    assert registry.get_sample_value(name) is None
+    now = datetime.now(UTC)
+    leaf = issue_leaf(create_ca("a", now=now, validity=timedelta(days=9)))
+    serving.load(leaf.certificate_pem, leaf.key_pem)
+    expiry = registry.get_sample_value(name)
+    assert expiry is not None
+    assert abs(expiry - (now + timedelta(days=1)).timestamp()) < 60

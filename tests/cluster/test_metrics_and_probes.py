@@ -33,6 +33,7 @@ COMMON_METRICS = {
     "rest_client_request_duration_seconds",
     "rest_client_rate_limiter_duration_seconds",
     "leader_election_master_status",
+    "batholith_build",
     "process_cpu_seconds",
     "process_resident_memory_bytes",
     "python_gc_collections",
@@ -55,7 +56,9 @@ SCHEDULER_METRICS = {
     "volcano_queue_allocated_milli_cpu",
     "volcano_queue_allocated_memory_bytes",
     "volcano_queue_request_milli_cpu",
+    "volcano_queue_capacity_milli_cpu",
     "volcano_queue_weight",
+    "batholith_scheduler_config_last_reload_successful",
 }
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

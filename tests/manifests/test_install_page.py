@@ -8,6 +8,8 @@ import pytest
 import yaml
 from support.manifests import MANIFESTS, Json, Objects, helm, kustomized, of_kind, pod_spec
 
+from batholith.cli.preflight_checks import INSTALLED
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()
 
@@ -16,9 +18,7 @@ PAGE = (ROOT / "docs" / "install.md").read_text()
 def test_example_kustomization_renders_all_with_its_image(tmp_path: Path) -> None:
     whole, patches = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     relative = os.path.relpath(ROOT, tmp_path)  # kustomize takes no absolute paths
-    (tmp_path / "kustomization.yaml").write_text(
-        whole.replace("<this repository>", relative) + patches
-    )
+    (tmp_path / "kustomization.yaml").write_text(whole.replace("../batholith", relative) + patches)
     found = kustomized(tmp_path)
     images = {
         pod_spec(each)["containers"][0]["image"] for each in of_kind(found, "Deployment").values()
@@ -68,3 +68,15 @@ def test_helm_accepts_the_values_of_the_command() -> None:
     output = helm("template", "batholith", str(MANIFESTS / "chart"),
                   "--set=image.repository=registry.example.com/batholith")  # fmt: skip
     assert "image: registry.example.com/batholith:0.1.0" in output
+
+
+@pytest.mark.process
+def test_preflight_asks_for_the_permission_to_create_each_installed_kind() -> None:
+    plurals = {plural for _, plural in INSTALLED}
+    groups = {group for group, _ in INSTALLED}
+    for overlay in ("history", "without-webhooks"):
+        for found in kustomized(MANIFESTS / "overlays" / overlay).values():
+            kind = found["kind"].lower()
+            plural = kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
+            assert plural in plurals
+            assert found["apiVersion"].rpartition("/")[0] in groups

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import re
+import shlex
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -116,6 +118,11 @@ async def test_the_way_there_and_back(tmp_path: Path) -> None:
             async with component(name, *config) as refused:
                 assert await refused.wait_exit() == 1
                 assert "Volcano is running in this cluster" in refused.text
+
+        # No node here pulls images.
+        check = block("preflight").replace("--image registry.example.com/batholith:0.1.0", "")
+        command = f"{shlex.quote(sys.executable)} -m batholith.cli"
+        await run(server, tmp_path, check.strip().replace("batholith", command) + " --skip-image")
 
         await run(server, tmp_path, block("stop"))
         for app in ("volcano-controller", "volcano-scheduler"):

@@ -36,6 +36,11 @@ class Reloads:
         name = "batholith_scheduler_config_reloads_total"
         return self.registry.get_sample_value(name, {"result": result})
 
+    def is_current(self) -> float | None:
+        return self.registry.get_sample_value(
+            "batholith_scheduler_config_last_reload_successful"
+        )
+
     def last_success(self) -> float | None:
         return self.registry.get_sample_value(
             "batholith_scheduler_config_last_success_timestamp_seconds"
@@ -84,12 +89,14 @@ async def test_an_invalid_configuration_keeps_the_previous_one_and_is_reported_o
     assert not reloads.used and len(reloads.problems) == 1
     assert (reloads.count("success"), reloads.count("error")) == (0, 1)
     assert reloads.last_success() == started
+    assert reloads.is_current() == 0
 
 
 async def test_a_configuration_is_used_after_it_was_repaired(reloads: Reloads) -> None:
     for text in ("actions: dance", OTHER, "actions: dance", DEFAULT):
         reloads.mounted.replace(text)
         await reloads.reloader.poll()
+        assert reloads.is_current() == (text in (OTHER, DEFAULT))
     assert len(reloads.used) == 2 and len(reloads.problems) == 2
 
 

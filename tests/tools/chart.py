@@ -6,6 +6,7 @@ A comment in a source contains the text of the chart:
 * on a separate line, ``# helm: TEXT``: the line becomes ``TEXT`` (conditions, loops, additions).
 
 Lines between an ``else`` and its ``end`` are copied unchanged, so they can contain a default.
+Braces in all other text, as in the templates of alerts and dashboards, are quoted for Helm.
 Run as ``make chart``; a test fails if the templates do not match the sources.
 """
 
@@ -19,7 +20,7 @@ SOURCES = (
     "components/batch-jobs/batch-jobs.yaml",
     "components/training-jobs/training-jobs.yaml",
     "components/sharded-controllers/sharded-controllers.yaml",
-    "components/monitoring/monitoring.yaml",
+    *(f"components/monitoring/{name}.yaml" for name in ("monitoring", "alerts", "dashboards")),
     "components/pod-webhooks/pod-webhooks.yaml",
     "components/scheduling-gates/scheduling-gates.yaml",
     "components/rest-impersonation/rest-impersonation.yaml",
@@ -52,7 +53,7 @@ def template(source: str) -> str:
         elif value := _VALUE.match(line):
             lines.append(value[1] + value[2])
         else:
-            lines.append(line)
+            lines.append(line.replace("{{", '{{ "{{" }}'))
     return "\n".join(lines) + "\n"
 
 

@@ -119,6 +119,8 @@ class AdmissionService:
         self._options = options
         self._clock = clock
         self._serving_certificate = ServingCertificate()
+        if registry is not None:
+            registry.register(self._serving_certificate)
         self._reader = InformerReader(client, looked_up)
         self._handler = AdmissionHandler(enabled, self._reader, registry=registry)
         self._certificates = _new_certificate_provider(

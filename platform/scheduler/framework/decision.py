@@ -133,6 +133,8 @@ class QueueStats:
     requested: Mapping[str, int]
     inqueue: Mapping[str, int]
     """What its admitted gangs still need to start."""
+    capability: Mapping[str, int] = field(default_factory=dict)
+    """Its limits, as configured."""
 
 
 @dataclass(frozen=True, slots=True)
