@@ -57,7 +57,8 @@ class Preemption:
         self._queue = session.cache.queue_of(gang)
         self._reach = reach
         self._breaking = breaking
-        self._excluded: set[int] = set()
+        self._search = session.starving.search(reach.value, gang)
+        self._excluded = self._search.slots(breaking=breaking)
         """Slots of tasks that plugins did not permit."""
 
     def run(self) -> bool:
@@ -157,8 +158,11 @@ class Preemption:
         if pipelined < len(nodes):  # evict for the pods only that the queue may get
             self._statement.rollback_to(savepoint)
             return self._pipeline_round(eq_class, tasks[:pipelined]) if pipelined else 0
-        if not pipelined:
+        if not pipelined and not rejected <= self._excluded:
             self._excluded |= rejected
+            ruled_out = self._tasks(np.array(sorted(rejected), np.int64))
+            self._search.rule_out(ruled_out, breaking=self._breaking)
+            self._session.starving.check_time()
         return pipelined
 
     def _pipeline_on_cleared_node(self, task: Task) -> bool:
@@ -472,6 +476,7 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
 
     Raises:
         PluginError: a plugin raised.
+        SearchInterruptedError: the search is to be continued in the next cycle.
     """
     reservations = session.cache.reservations
     if _is_waiting(session, gang):
@@ -495,7 +500,7 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         if not attempt.breaks_gangs:
             break
     if retry_at:
-        session.wait(gang, retry_at=min(retry_at))
+        session.cache.waiting.starving.retry_at(min(retry_at))
     return False
 
 
