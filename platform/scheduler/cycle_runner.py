@@ -28,7 +28,6 @@ from .framework.session import Session
 from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
-from .state.waiting import ANY
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
@@ -74,8 +73,7 @@ class CycleRunner:
         self._framework = framework
         self._derived = Derived(self._cache, framework)
         self._set_actions(actions)
-        self._cache.waiting.activate_all()
-        self._cache.wake(ANY)
+        self._cache.try_all()
 
     def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)

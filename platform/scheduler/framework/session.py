@@ -114,6 +114,7 @@ class Session(PluginDecisions):
         self._pending_holds: list[Callable[[], object]] = []
         derived.check_generations()
         cache.waiting.wake_published()
+        cache.waiting.starving.drop_needless_retry()
         self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else derived.placers
         self._pipelined: list[Operation] = []
 

@@ -6,7 +6,6 @@ everything in the cluster. So after any event all parked groups are tried again,
 than once in :data:`RETRY_INTERVAL`, and not before all of them have had their turn.
 """
 
-import math
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 
@@ -44,7 +43,7 @@ class StarvingGroups:
         self._untried: dict[str, dict[Hashable, None]] = {}
         self._is_retry_needed = False
         self._retry_at: float | None = None
-        self._retried_at = -math.inf
+        self._retried_at = -RETRY_INTERVAL
 
     @property
     def actions(self) -> Collection[str]:
@@ -96,12 +95,17 @@ class StarvingGroups:
         """Let the actions try all parked groups, if that is due at Unix time *now*."""
         if self._retry_at is not None and self._retry_at <= now:
             self._is_retry_needed, self._retry_at = True, None
+        self.drop_needless_retry()
         if not self._is_retry_needed or self.has_untried:
             return
         if self._retried_at + RETRY_INTERVAL <= now or now < self._retried_at:
             self._is_retry_needed, self._retried_at = False, now
             for untried in self._untried.values():
                 untried.update(dict.fromkeys(self._parked))
+
+    def drop_needless_retry(self) -> None:
+        """Retry nothing if no group is parked: other gangs are tried anyway."""
+        self._is_retry_needed &= bool(self._parked)
 
     def next_due(self) -> float | None:
         """Return when :meth:`start_due_retry` is to be called next, in Unix time."""
