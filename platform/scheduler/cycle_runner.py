@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from .actions.registry import ENQUEUE, NamedAction
+from .actions.registry import ENQUEUE, EVICTING, NamedAction
 from .framework.decision import (
     Decision,
     GangRef,
@@ -29,7 +29,6 @@ from .framework.stranded_gangs import DEFAULT_TIMEOUT, StrandedGangs
 from .state.cache import SchedulerCache
 from .state.gangs import Gang
 from .state.resources import amounts
-from .state.waiting import ANY
 
 ActionTimer = Callable[[str], AbstractContextManager[object]]
 """Returns the context manager in which the action of that name runs, to measure it."""
@@ -64,7 +63,7 @@ class CycleRunner:
         self._cache = cache
         self._framework = framework
         self._derived = Derived(cache, framework)
-        self._actions = list(actions)
+        self._set_actions(actions)
         self._positions = QueuePositions(cache)
         self._unschedulable: dict[str, GangStats] = {}
         self._queue_stats: dict[str, QueueStats] = {}
@@ -74,16 +73,24 @@ class CycleRunner:
         """Use other plugins and actions from the next cycle on; every gang is tried again."""
         self._framework = framework
         self._derived = Derived(self._cache, framework)
+        self._set_actions(actions)
+        self._cache.try_all()
+
+    def _set_actions(self, actions: Iterable[NamedAction]) -> None:
         self._actions = list(actions)
-        self._cache.wake(ANY)
+        names = [name for name, _ in self._actions if name in EVICTING]
+        self._cache.waiting.starving.set_actions(names)
 
     def tasks_to_try(self, *, time: float, at_most: int) -> int:
         """Return how many tasks the next cycle tries, or some number above *at_most*.
 
-        *time* is that of the next cycle.
+        If it may evict pods, it compares all tasks that exist. *time* is that of the next cycle.
         """
         self._prepare(time)
-        total = self._cache.waiting.to_try(at_most)
+        waiting = self._cache.waiting
+        total = waiting.to_try(at_most)
+        if waiting.starving.has_untried or (total and waiting.starving.actions):
+            total += len(self._cache.task_table)
         for gang in self._cache.waiting.active.values():
             if total > at_most:
                 break
@@ -156,6 +163,7 @@ class CycleRunner:
         self._cache.waiting.wake_due(time)
         self._derived.wake()
         self._cache.waiting.wake_published()
+        self._cache.waiting.starving.start_due_retry(time)
 
     def _pop_retries(self) -> tuple[tuple[str, int], ...]:
         retries = tuple(self._cache.waiting.retries.items())
@@ -181,8 +189,7 @@ class CycleRunner:
         allocate_leaving(session)
         self._stranded.run(session, now=now)
         for name, action in self._actions:
-            if session.is_stopped:
-                break
+            session.start_action()
             with self.action_timer(name):
                 action(session)
         drop_unbacked_reservations(session)

@@ -1,6 +1,5 @@
 """The actions preempt and reclaim: who is evicted, for whom, and who gets the resources."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +7,6 @@ from support.preemption import EvictingWorld, conf, member, node, podgroup, shar
 from support.scheduler_queues import queue as limited_queue
 
 from batholith.model.meta import LabelSelector
-from batholith.scheduler.framework.preemption import evict_for
-from batholith.scheduler.framework.victims import Reach
 from batholith.scheduler.state.core_types import (
     Affinity,
     ContainerPort,
@@ -202,21 +199,6 @@ def test_what_is_held_keeps_pods_away_whose_terms_have_come_into_use_later() -> 
     world.finish_termination()
     world.run(time=3.0)
     assert (world.node_of("g-t-0"), world.node_of("new-t-0")) == ("a", "")
-
-
-def test_an_attempt_that_is_interrupted_evicts_nothing() -> None:
-    world = EvictingWorld(conf(gang=False))
-    world.upsert(node("a", cpu=4))
-    world.gang("low", 4, nodes=("a",))
-    world.gang("high", 2, priority="high")
-    session = world.core.open_session()
-    gang = world.cluster.gangs["ns/high"]
-    for checks in range(3):
-        left = [False] * checks + [True]
-        assert not evict_for(session, gang, Reach.PREEMPT, should_stop=partial(left.pop, 0))
-    assert session.evictions == []
-    world.validate()
-    assert evict_for(session, gang, Reach.PREEMPT)
 
 
 def test_pod_with_the_host_port_is_evicted() -> None:

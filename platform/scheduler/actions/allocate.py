@@ -15,9 +15,10 @@ import heapq
 from dataclasses import dataclass, field
 
 from ..framework.attempt import Attempt
+from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
-from ..framework.session import Candidate, Session
+from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..framework.waits import limit_waits
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES

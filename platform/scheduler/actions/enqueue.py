@@ -8,7 +8,8 @@
 import heapq
 from collections.abc import Callable
 
-from ..framework.session import Candidate, Session
+from ..framework.candidate import Candidate
+from ..framework.session import Session
 from ..plugins.extension_points import Rejection
 from ..plugins.queue_state import queue_state_rejection
 from ..state.gangs import Gang

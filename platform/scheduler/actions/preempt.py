@@ -1,6 +1,8 @@
 """The ``preempt`` action: evict pods of lower priority for gangs of the same queue.
 
-1. Gangs that were rejected in this cycle and are starving are taken queue by queue, in job order.
+1. Gangs that were rejected and are starving are taken queue by queue, in job order: those of this
+   cycle, and those that former cycles had no time for. Of gangs with equal demand, the next one
+   follows if pods were evicted for one.
 2. A gang gets the resources of tasks of gangs with a lower priority, if all its missing members
    fit then; otherwise nothing is evicted.
 3. The resources are held for the gang until the pods have terminated.
@@ -8,27 +10,29 @@
 Tasks are not evicted for others of their own gang: it would not be ready after that.
 """
 
-from ..framework.plugin_calls import PluginError
-from ..framework.preemption import evict_for
+import heapq
+
+from ..framework.candidate import Candidate
+from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
 from ..framework.victims import Reach
-from ..state.gangs import Gang
-from .starving import starving_gangs
+from .starving import try_candidate
+
+_Entry = tuple[SortKey, SortKey, str, Candidate]
 
 
 def preempt(session: Session) -> None:
     """Evict pods for starving gangs of their queues."""
-    queue_of = session.cache.queue_of
-    for gang in sorted(
-        starving_gangs(session),
-        key=lambda each: (session.queue_order(queue_of(each)), session.job_order(each)),
-    ):
-        _preempt(session, gang)
 
+    def entry(candidate: Candidate) -> _Entry:
+        gang = candidate.gang
+        queue_order = session.queue_order(session.cache.queue_of(gang))
+        return queue_order, session.job_order(gang), gang.key, candidate
 
-def _preempt(session: Session, gang: Gang) -> None:
-    try:
-        if session.votes.job_starving(gang):
-            evict_for(session, gang, Reach.PREEMPT)
-    except PluginError as error:
-        session.reject_failed(gang, error)
+    heap = [entry(each) for each in session.starving.candidates(Reach.PREEMPT.value)]
+    heapq.heapify(heap)
+    while heap and not session.is_time_over():
+        candidate = heapq.heappop(heap)[-1]
+        following = try_candidate(session, candidate, Reach.PREEMPT)
+        if following is not None:
+            heapq.heappush(heap, entry(following))

@@ -1,7 +1,8 @@
 """The ``reclaim`` action: evict pods of queues that have more than they deserve for other queues.
 
 1. The first queue in queue order takes resources for its first starving gang in job order; an
-   overused queue is skipped. The order is that after the evictions before.
+   overused queue is skipped. The order is that after the evictions before. Gangs that former
+   cycles had no time for are among them.
 2. A gang gets the resources of tasks of other queues, regardless of priority, if all its missing
    members fit then; otherwise nothing is evicted. Queues that are not reclaimable lose nothing, and
    no queue loses what it is guaranteed.
@@ -10,35 +11,49 @@
 
 import heapq
 
+from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
-from ..framework.preemption import evict_for
+from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
 from ..framework.victims import Reach
-from ..state.gangs import Gang, QueueInfo
-from .starving import starving_gangs
+from .starving import try_candidate
 
 
 def reclaim(session: Session) -> None:
     """Evict pods of other queues for starving gangs."""
-    by_queue: dict[str, list[Gang]] = {}
-    for gang in starving_gangs(session):
-        if not gang.single:
-            by_queue.setdefault(session.cache.queue_of(gang).name, []).append(gang)
-    for gangs in by_queue.values():
-        gangs.sort(key=session.job_order, reverse=True)
+    by_queue: dict[str, list[tuple[SortKey, str, Candidate]]] = {}
+
+    def push(candidate: Candidate) -> str:
+        name = session.cache.queue_of(candidate.gang).name
+        entry = session.job_order(candidate.gang), candidate.gang.key, candidate
+        heapq.heappush(by_queue.setdefault(name, []), entry)
+        return name
+
+    for candidate in session.starving.candidates(Reach.RECLAIM.value):
+        if candidate.gang.single:
+            session.starving.mark_tried(Reach.RECLAIM.value, candidate)
+        else:
+            push(candidate)
     heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in by_queue]
     heapq.heapify(heap)
-    while heap:
+    while heap and not session.is_time_over():
         _, name = heapq.heappop(heap)
-        queue = session.cache.queue_named(name)
-        _reclaim(session, queue, by_queue[name].pop())
+        candidate = heapq.heappop(by_queue[name])[-1]
+        following = _reclaim(session, candidate)
+        if following is not None:
+            push(following)
         if by_queue[name]:
-            heapq.heappush(heap, (session.queue_order(queue), name))
+            heapq.heappush(heap, (session.queue_order(session.cache.queue_named(name)), name))
 
 
-def _reclaim(session: Session, queue: QueueInfo, gang: Gang) -> None:
+def _reclaim(session: Session, candidate: Candidate) -> Candidate | None:
+    """Evict pods for a gang; returns the next one with equal demand, if that was possible."""
     try:
-        if not session.overused(queue) and session.votes.job_starving(gang):
-            evict_for(session, gang, Reach.RECLAIM)
+        overused = session.overused(session.cache.queue_of(candidate.gang))
     except PluginError as error:
-        session.reject_failed(gang, error)
+        session.reject_failed(candidate.gang, error)
+        overused = True
+    if overused:
+        session.starving.mark_tried(Reach.RECLAIM.value, candidate)
+        return None
+    return try_candidate(session, candidate, Reach.RECLAIM)

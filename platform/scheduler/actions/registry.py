@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from ..framework.session import Session
+from ..framework.victims import Reach
 from .allocate import allocate
 from .backfill import backfill
 from .enqueue import enqueue
@@ -26,6 +27,9 @@ ACTIONS: Mapping[str, Action | None] = {
     "shuffle": None,
 }
 """All actions of Volcano by name; ``None`` if there is no implementation."""
+
+EVICTING = (Reach.PREEMPT.value, Reach.RECLAIM.value)
+"""Names of the actions that evict pods for gangs that did not fit."""
 
 _CACHE = {"predicateErrorCacheEnable": "results of filters are always kept"}
 _DRY_RUNS = "all nodes are evaluated together"

@@ -8,9 +8,10 @@ queue must not count there, so they have a scheduling gate until then.
 3. A gang that is not ready loses the gates of its minimum at least, or none and is rejected.
 """
 
+from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
-from ..framework.session import Candidate, Session
+from ..framework.session import Session
 from ..framework.statement import MissingMembers
 from ..plugins.extension_points import UNSUPPORTED_FIELD, Rejection
 from ..state.diagnosis import Stage

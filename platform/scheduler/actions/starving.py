@@ -1,21 +1,26 @@
-"""The gangs for which pods may be evicted."""
+"""What the actions that evict pods have in common."""
 
+from ..framework.candidate import Candidate
+from ..framework.plugin_calls import PluginError
+from ..framework.preemption import evict_for
 from ..framework.session import Session
-from ..state.gangs import Gang
+from ..framework.starving_gangs import SearchInterruptedError
+from ..framework.victims import Reach
 
 
-def starving_gangs(session: Session) -> list[Gang]:
-    """Return the gangs that did not fit in this cycle, and could start if there were resources.
+def try_candidate(session: Session, candidate: Candidate, reach: Reach) -> Candidate | None:
+    """Evict pods for a starving gang, if it can start then.
 
-    Those whose pods do not exist yet follow once these are created.
+    Returns the next gang with equal demand after a success.
     """
-    return [
-        gang
-        for gang in session.starving_gangs()
-        if gang.has_requesting_tasks()
-        and not gang.is_pending
-        and not session.cache.planned.is_planning(gang.key)
-        and not gang.is_pipelined()
-        and not gang.awaits_ungating()
-        and session.job_valid(gang) is None
-    ]
+    gang, is_successful = candidate.gang, False
+    try:
+        if session.votes.job_starving(gang):
+            is_successful = evict_for(session, gang, reach)
+    except SearchInterruptedError:
+        session.count_decision()
+        return None
+    except PluginError as error:
+        session.reject_failed(gang, error)
+    session.starving.mark_tried(reach.value, candidate)
+    return session.starving.next_candidate(candidate) if is_successful else None

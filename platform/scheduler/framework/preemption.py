@@ -4,30 +4,26 @@ All or nothing: the statement is committed only if the gang is ready once its ta
 any more. Gangs are left below their minimum in a second attempt only, if the first one fails.
 """
 
-from collections.abc import Callable
-
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.diagnosis import Diagnosis
 from ..state.gangs import Gang, Task
 from ..state.reservations import EXPIRY_MARGIN, Purpose, Reservation
 from .decision import Eviction, GangRef
-from .preemption_attempt import PreemptionAttempt, never
+from .preemption_attempt import PreemptionAttempt
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
 from .session import OWN_CHANGES, Session
 from .statement import OperationKind, Statement
 from .victims import Reach
 
 
-def evict_for(
-    session: Session, gang: Gang, reach: Reach, *, should_stop: Callable[[], bool] = never
-) -> bool:
+def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
     """Evict pods for *gang* if it can start then; returns whether it can.
 
-    A gang that waits for evicted pods already is left alone. If *should_stop* returns true before
-    the victims are found, nothing is evicted.
+    A gang that waits for evicted pods already is left alone.
 
     Raises:
         PluginError: a plugin raised.
+        SearchInterruptedError: the search is to be continued in the next cycle.
     """
     reservations = session.cache.reservations
     if _is_waiting(session, gang):
@@ -40,9 +36,7 @@ def evict_for(
             session.statement(gang) as statement,
             reservations.lent((gang.key, *outranked)),
         ):
-            attempt = PreemptionAttempt(
-                session, statement, gang, reach, breaking=breaking, should_stop=should_stop
-            )
+            attempt = PreemptionAttempt(session, statement, gang, reach, breaking=breaking)
             # Without victims it would hold resources of pods that may never terminate.
             if attempt.run() and (outranked or _evicts(statement)):
                 _commit(session, gang, statement, reach)
@@ -54,7 +48,7 @@ def evict_for(
         if not candidates.breaks_gangs:
             break
     if retry_at:
-        session.wait(gang, retry_at=min(retry_at))
+        session.cache.waiting.starving.retry_at(min(retry_at))
     return False
 
 

@@ -30,11 +30,6 @@ _MAX_CLEARED = 32
 """Pods that are evicted from one node at most because a pod does not go with them."""
 
 
-def never() -> bool:
-    """Return that an attempt goes on."""
-    return False
-
-
 class PreemptionAttempt:
     """Pipelines what a gang lacks on resources of other pods."""
 
@@ -46,12 +41,8 @@ class PreemptionAttempt:
         reach: Reach,
         *,
         breaking: bool,
-        should_stop: Callable[[], bool] = never,
     ) -> None:
-        """Prepare the attempt; *breaking* permits to leave gangs below their minimum.
-
-        If *should_stop* returns true, the attempt fails.
-        """
+        """Prepare the attempt; *breaking* permits to leave gangs below their minimum."""
         self.candidates = VictimCandidates(session, gang, reach, breaking=breaking)
         self._session = session
         self._cache = session.cache
@@ -59,13 +50,21 @@ class PreemptionAttempt:
         self._gang = gang
         self._queue = session.cache.queue_of(gang)
         self._reach = reach
-        self._should_stop = should_stop
+        self._breaking = breaking
+        self._search = session.starving.search(reach.value, gang)
+        self._failed_before = self._search.failed_nodes(breaking=breaking)
+        self.candidates.excluded |= self._search.slots(breaking=breaking)
         self._fit = FutureFit(session)
         self._lacks_quota = False
         """Whether the queue could not have had what the gang lacks without evictions."""
 
     def run(self) -> bool:
-        """Pipeline what the gang needs to be ready; returns whether it is."""
+        """Pipeline what the gang needs to be ready; returns whether it is.
+
+        Raises:
+            PluginError: a plugin raised.
+            SearchInterruptedError: the time of the cycle is over.
+        """
         if not self._gang.single and queue_state_rejection(self._queue):
             return False
         done = self._pipeline_missing()
@@ -98,8 +97,8 @@ class PreemptionAttempt:
                 return False
         if not missing.satisfied or not self._session.votes.job_pipelined(self._gang):
             return False
-        pruning = VictimPruning(self._session, self._statement, self._gang, self.candidates)
-        return pruning.run(self._should_stop)
+        VictimPruning(self._session, self._statement, self._gang, self.candidates).run()
+        return True
 
     def _may_preempt(self, task: Task) -> bool:
         return (
@@ -157,7 +156,7 @@ class PreemptionAttempt:
         """Pipeline as many of *tasks* as possible, at once; returns how many."""
         pipelined = self._pipeline_free(eq_class, tasks)
         for _ in range(_MAX_ROUNDS):
-            if pipelined >= len(tasks) or self._should_stop():
+            if pipelined >= len(tasks):
                 break
             known = len(self.candidates.excluded)
             added = self._pipeline_round(eq_class, tasks[pipelined:])
@@ -202,9 +201,19 @@ class PreemptionAttempt:
         if pipelined < len(nodes):  # evict for the pods only that the queue may get
             self._statement.rollback_to(savepoint)
             return self._pipeline_round(eq_class, tasks[:pipelined]) if pipelined else 0
-        if not pipelined:
+        if not pipelined and not rejected <= self.candidates.excluded:
             self.candidates.excluded |= rejected
+            self._rule_out(self.candidates.tasks(np.array(sorted(rejected), np.int64)))
         return pipelined
+
+    def _rule_out(self, tasks: Sequence[Task]) -> None:
+        """Do not consider *tasks* if the search is continued in the next cycle.
+
+        Raises:
+            SearchInterruptedError: it is.
+        """
+        self._search.rule_out(tasks, breaking=self._breaking)
+        self._session.starving.check_time()
 
     def _plan(self, eq_class: EquivalenceClass, count: int) -> list[NodeOption]:
         slots = self.candidates.slots(eq_class, self._fit.feasible(eq_class))
@@ -265,13 +274,15 @@ class PreemptionAttempt:
             return [level for level, _ in reversed(by_node[node_index])]
 
         for node_index in sorted(by_node, key=cost):
-            if self._should_stop():
-                return False
+            if (eq_class, node_index) in self._failed_before:
+                continue
             before = self._statement.savepoint()
             victims = [victim for _, victim in by_node[node_index]]
             if self._clear(task, node_index, victims) and self._pipeline((task,), [node_index]):
                 return True
             self._statement.rollback_to(before)
+            self._search.fail_node(eq_class, node_index, breaking=self._breaking)
+            self._session.starving.check_time()
         return False
 
     def _excludes(self, slots: IntVector, eq_class: EquivalenceClass) -> BoolVector:
@@ -324,7 +335,7 @@ class PreemptionAttempt:
         for victim in victims:
             if is_done():
                 break
-            if len(evicted) >= _MAX_CLEARED or self._should_stop():
+            if len(evicted) >= _MAX_CLEARED:
                 return None
             if self.candidates.permitted(preemptor, (victim,)):
                 self._statement.evict(victim)
@@ -370,16 +381,18 @@ class PreemptionAttempt:
         preemptor = self.candidates.preemptor(eq_class, tasks)
         helpful = self._statement.savepoint()
         for position in order[useful[order] > 0].tolist():
-            if allowed >= len(tasks) or (freed >= needed).all() or self._should_stop():
+            if allowed >= len(tasks) or (freed >= needed).all():
                 break
             (task,) = self.candidates.tasks(slots[position : position + 1])
-            if self.candidates.permitted(preemptor, (task,)):
-                self._statement.evict(task)
-                freed += candidates.requests[:, position]
-                before = allowed
-                allowed = self._session.allocatable_count(self._queue, eq_class)
-                if allowed > before:
-                    helpful = self._statement.savepoint()
+            if not self.candidates.permitted(preemptor, (task,)):
+                self._rule_out((task,))
+                continue
+            self._statement.evict(task)
+            freed += candidates.requests[:, position]
+            before = allowed
+            allowed = self._session.allocatable_count(self._queue, eq_class)
+            if allowed > before:
+                helpful = self._statement.savepoint()
         self._statement.rollback_to(helpful)
         return min(allowed, len(tasks))
 

@@ -44,9 +44,8 @@ def drop_unbacked_reservations(session: Session) -> None:
 
     To be called after the actions.
     """
-    rejected = {gang.key for gang in session.starving_gangs()}
     for reservation in list(session.cache.reservations):
-        if not reservation.backed and reservation.gang.key in rejected:
+        if not reservation.backed and session.starving.is_exhausted(reservation.gang):
             _drop_reservation(session, reservation.gang)
 
 

@@ -6,7 +6,6 @@ no clock and uses no randomness, so the same cache always leads to the same deci
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -36,6 +35,7 @@ from ..state.waiting import (
     queue_gained,
 )
 from .attempt import Attempt, ClassCapacity
+from .candidate import Candidate
 from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
 from .derived import Derived
 from .explain import explain
@@ -45,7 +45,9 @@ from .placer_cache import PlacerCache
 from .plugin_calls import PLUGIN_ERROR, PluginCalls, PluginError
 from .plugin_decisions import PluginDecisions, SortKey
 from .pod_aware_placer import PodAwarePlacer
+from .rejected_gang import RejectedGang
 from .reservation_order import may_take
+from .starving_gangs import StarvingGangs
 from .statement import Operation, Statement, undo_operation
 from .victims import VictimVotes
 from .waits import ANY_NODE_CHANGE, waits_of
@@ -56,15 +58,6 @@ OWN_CHANGES = Waits(OWN)
 
 def _never() -> bool:
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A gang to be tried."""
-
-    gang: Gang
-    group: WaitGroup | None = None
-    """The gangs with equal demand of which it is the first."""
 
 
 class Session(PluginDecisions):
@@ -102,8 +95,12 @@ class Session(PluginDecisions):
         self._feasibility = derived.feasibility
         self._interrupted = interrupted
         self.is_stopped = False
-        """Whether actions have left gangs to the next cycle."""
-        self._rejections: dict[str, _RejectedGang] = {}
+        """Whether gangs that were to be admitted or allocated are left to the next cycle."""
+        self._decisions = 0
+        self._decisions_before = 0
+        """Those before the current action."""
+        self.starving = StarvingGangs(self, interrupted)
+        self._rejections: dict[str, RejectedGang] = {}
         self._pod_aware_placers: dict[EquivalenceClass, PodAwarePlacer] = {}
         self._failed: set[str] = set()
         """Keys of gangs that a plugin failed for."""
@@ -118,6 +115,7 @@ class Session(PluginDecisions):
         self._pending_holds: list[Callable[[], object]] = []
         derived.check_generations()
         cache.waiting.wake_published()
+        cache.waiting.starving.drop_needless_retry()
         self._placers = PlacerCache(cache.node_matrix) if calls.has_failed else derived.placers
         self._pipelined: list[Operation] = []
 
@@ -296,12 +294,12 @@ class Session(PluginDecisions):
         found = [
             Candidate(gang)
             for gang in waiting.active.values()
-            if (rejected or not self._is_rejected(gang)) and is_wanted(gang)
+            if (rejected or not self.is_rejected(gang)) and is_wanted(gang)
         ]
         for group in list(waiting.woken.values()):
-            group.sort(self.order_of, self._derived.order_version)
+            self.sort(group)
             gang = group.first()[1]
-            if (rejected or not self._is_rejected(gang)) and is_wanted(gang):
+            if (rejected or not self.is_rejected(gang)) and is_wanted(gang):
                 found.append(Candidate(gang, group))
         return found
 
@@ -315,9 +313,14 @@ class Session(PluginDecisions):
         if not group:
             return None
         gang = group.first()[1]
-        return None if self._is_rejected(gang) else Candidate(gang, group)
+        return None if self.is_rejected(gang) else Candidate(gang, group)
 
-    def _is_rejected(self, gang: Gang) -> bool:
+    def sort(self, group: WaitGroup) -> None:
+        """Put the gangs of *group* in order."""
+        group.sort(self.order_of, self._derived.order_version)
+
+    def is_rejected(self, gang: Gang) -> bool:
+        """Return whether *gang* was rejected in this session."""
         known = self._rejections.get(gang.key)
         return known is not None and known.is_rejected
 
@@ -332,24 +335,37 @@ class Session(PluginDecisions):
 
     def can_skip(self, gang: Gang) -> bool:
         """Return whether *gang* was rejected and no relevant event has been applied since."""
-        return self._is_rejected(gang) or not self.cache.waiting.is_to_be_tried(gang)
+        return self.is_rejected(gang) or not self.cache.waiting.is_to_be_tried(gang)
 
     def starving_gangs(self) -> list[Gang]:
         """Return the gangs that were tried and rejected in this session."""
         return [each.gang for each in self._rejections.values() if each.is_rejected]
 
+    def start_action(self) -> None:
+        """Let another action try one gang at least."""
+        self._decisions_before = self._decisions
+
+    def count_decision(self) -> None:
+        """Count a gang that the current action has tried."""
+        self._decisions += 1
+
+    def is_time_over(self) -> bool:
+        """Return whether the current action is to leave the rest to the next cycle: not before it
+        has tried one gang."""
+        return self._decisions > self._decisions_before and self._interrupted()
+
     def should_stop(self) -> bool:
-        """Return whether the rest is left to the next cycle: not before one gang was tried."""
-        tried = self.scheduled or self._rejections or self.enqueued or self.ungated
-        if tried and not self.is_stopped and self._interrupted():
-            self.is_stopped = True
-        return self.is_stopped
+        """Return :meth:`is_time_over`; if so, the gangs that were not tried are not parked."""
+        is_over = self.is_time_over()
+        self.is_stopped |= is_over
+        return is_over
 
     def commit(self, gang: Gang, statement: Statement) -> None:
         """Commit *statement*: assume its placements."""
         committed = statement.commit()
         gang.diagnosis = None
         self.scheduled += 1
+        self.count_decision()
         self.cache.waiting.activate(gang)
         for change in committed.allocated:
             self.cache.assume(change.gang, change.tasks)
@@ -405,12 +421,14 @@ class Session(PluginDecisions):
             self.reject_failed(gang, error)
             return
         gang.diagnosis = None
+        self.count_decision()
         self.cache.mark_enqueued(gang)
         self.enqueued.append(gang)
 
     def remove_gates(self, gang: Gang, tasks: list[Task]) -> None:
         """Remove the queue gate of *tasks* of *gang*."""
         gang.diagnosis = None
+        self.count_decision()
         self.cache.waiting.activate(gang)
         self.cache.mark_ungated(gang, tasks)
         self.ungated += [UngatedPod(task.namespace, task.name, task.uid) for task in tasks]
@@ -473,9 +491,10 @@ class Session(PluginDecisions):
     ) -> None:
         """Skip *gang* until something happens that it waits for, or has waited for before in this
         session."""
+        self.count_decision()
         known = self._rejections.get(gang.key)
         if known is None:
-            known = self._rejections[gang.key] = _RejectedGang(gang, gang.version)
+            known = self._rejections[gang.key] = RejectedGang(gang, gang.version)
         known.scheduled = self.scheduled
         if retry_at is not None:
             known.retry_at = min(retry_at, known.retry_at or retry_at)
@@ -505,7 +524,9 @@ class Session(PluginDecisions):
                 if gang.key not in self._failed and not gang.gated_by_queue:
                     self._park(gang, OWN_CHANGES, None)
         capacity.keep(waiting.needed_classes())
-        self.cache.mark_cycle_end(unfinished=self.is_stopped)
+        self.starving.keep_untried()
+        unfinished = self.is_stopped or waiting.starving.has_untried
+        self.cache.mark_cycle_end(unfinished=unfinished)
 
     def _retry_failed(self, gang: Gang) -> None:
         """Let *gang*, for which a plugin failed, be tried in the next cycle; if this was stopped,
@@ -515,7 +536,7 @@ class Session(PluginDecisions):
         else:
             self.cache.waiting.activate(gang)
 
-    def _park_rejected(self, rejected: "_RejectedGang") -> None:
+    def _park_rejected(self, rejected: RejectedGang) -> None:
         if rejected.gang.gated_by_queue:
             self.cache.waiting.activate(rejected.gang)
             return
@@ -526,7 +547,7 @@ class Session(PluginDecisions):
         if USAGE in waits.events and rejected.scheduled != self.scheduled:
             self.cache.waiting.publish(USAGE)  # pods were allocated after the attempt
 
-    def _waits_of(self, rejected: "_RejectedGang") -> Waits:
+    def _waits_of(self, rejected: RejectedGang) -> Waits:
         gang, found = rejected.gang, rejected.waits
         if rejected.attempt is not None:
             queue = self.cache.queue_of(gang)
@@ -568,22 +589,6 @@ class Session(PluginDecisions):
             now=cache.cycle_time,
             retry_at=retry_at,
         )
-
-
-@dataclass(slots=True)
-class _RejectedGang:
-    """A gang that was rejected in a session."""
-
-    gang: Gang
-    version: int
-    waits: list[Waits] = field(default_factory=list)
-    attempt: Attempt | None = None
-    retry_at: float | None = None
-    is_rejected: bool = False
-    """Whether no other action of the session tries it."""
-
-    scheduled: int = 0
-    """How many statements were committed before."""
 
 
 def _masks(

@@ -157,6 +157,7 @@ class VictimCandidates:
             task = self._cache.task(uid)
             if task is not None and until > self._cache.cycle_time:
                 excluded.add(task.slot)
+                self._retry_after(until)
         return slots[~np.isin(slots, list(excluded))] if excluded else slots
 
     def _note_protected(self, slots: IntVector) -> None:

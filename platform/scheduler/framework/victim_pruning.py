@@ -5,7 +5,7 @@ as a node and the limit of a queue. What is left is minimal: the gang does not f
 the victims.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -46,18 +46,15 @@ class VictimPruning:
 
         self._counts: dict[EquivalenceClass, int] = {}
 
-    def run(self, should_stop: Callable[[], bool]) -> bool:
-        """Take back what is unnecessary; returns whether all victims were tried."""
+    def run(self) -> None:
+        """Take back what is unnecessary."""
         victims = victims_of(self._statement.operations)
         self._note_waiting_tasks()
         levels, ranks = self._candidates.order(np.array([task.slot for task in victims], np.int64))
         order = np.lexsort((ranks, levels))[::-1]
         for position in order.tolist():
-            if should_stop():
-                return False
             victim = victims[position]
             self._statement.try_without_eviction(victim, partial(self._fits_with, victim))
-        return True
 
     # -- private -------------------------------------------------------------------------------
 

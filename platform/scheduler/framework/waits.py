@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, Task
+from ..state.pod_traits import is_preemptable_gang
 from ..state.waiting import ANY, FREED, OWN, USAGE, NodeNeed, Waits, Wake
 from .attempt import Attempt, ClassCapacity
 from .statement import MissingMembers
@@ -95,12 +96,17 @@ def _required(tasks: list[Task], missing: MissingMembers) -> Iterable[tuple[Equi
 
 
 def _demand(gang: Gang, queue_name: str, tasks: list[Task], missing: MissingMembers) -> Hashable:
-    """Return what decides whether *gang* fits, and in which limits; equal for equal gangs."""
+    """Return what decides whether *gang* fits, in which limits, and which pods may be evicted for
+    it; equal for equal gangs."""
+    counts = Counter(
+        (task.eq_class, task.role, task.priority, task.traits.may_preempt) for task in tasks
+    )
     return (
         queue_name,
         gang.single,
         gang.priority,
+        is_preemptable_gang(gang.podgroup),
         missing.total,
         frozenset(missing.by_role.items()),
-        frozenset(Counter((task.eq_class, task.role) for task in tasks).items()),
+        frozenset(counts.items()),
     )

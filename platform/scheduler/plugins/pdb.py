@@ -6,9 +6,13 @@ excludes victims, it never proposes any.
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ..state.cache import SchedulerCache
 from ..state.disruption_budgets import Budget
 from ..state.gangs import Task, TaskStatus
+from ..state.resources import BoolVector, IntVector
+from ..state.task_table import TaskTable
 from .extension_points import Allocation, Preemptor
 
 
@@ -68,6 +72,22 @@ class PdbPlugin:
         return permitted
 
     reclaimable = preemptable
+
+    def victim_mask(
+        self, preemptor: Preemptor, table: TaskTable, slots: IntVector
+    ) -> BoolVector | None:
+        """Exclude pods whose budget allows nothing, and those that several budgets select."""
+        if self._cache is None:
+            return None
+        numbers = self._cache.disruption_budgets.numbers(slots)
+        allows = [
+            budget.allowed > self._evicting(namespace, budget)
+            for namespace, budget in self._cache.disruption_budgets.numbered()
+        ]
+        # The last two values are those of the two negative numbers.
+        by_number = np.array([*allows, False, True], np.bool_)
+        permitted: BoolVector = by_number[numbers]
+        return permitted
 
     def _evicting(self, namespace: str, budget: Budget) -> int:
         """Return how many evictions *budget* does not count yet."""

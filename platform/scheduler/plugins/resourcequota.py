@@ -64,7 +64,7 @@ class ResourceQuotaPlugin:
 
 
 def _missing(gang: Gang) -> Amounts:
-    """Return what *gang* needs for its minimum beyond its existing pods, which quotas count as used.
+    """Return what *gang* needs for its minimum beyond its existing pods, which quotas count.
 
     The limits of single pods are not known here, so those of the minimum count in full until its
     pods exist.

@@ -42,6 +42,7 @@ from .victim_traits import VictimTraits, restarted_traits
 from .waiting import (
     PODGROUP,
     QUEUES,
+    VICTIMS,
     queue_gained,
 )
 
@@ -75,7 +76,7 @@ class SchedulerCache(MemberTasks):
         self.node_matrix.occupancy_listeners.append(self.role_counts.observe)
         self._queue_affinities = QueueAffinities()
         self.resource_quotas = NamespaceQuotas()
-        self.disruption_budgets = DisruptionBudgets()
+        self.disruption_budgets = DisruptionBudgets(self.task_table)
         self.node_usage = NodeUsages()
         self.cycle_time = 0.0
         """Unix time of the cycle, the only time that plugins may use."""
@@ -241,6 +242,7 @@ class SchedulerCache(MemberTasks):
                 gang.version += 1
                 self.task_table.update_gang(gang, self.queue_of(gang).name)
                 self._dirty_gangs[gang.key] = gang
+                self.waiting.publish(VICTIMS)
 
     def recheck(self, key: str) -> None:
         """Let the gang with *key* be reported again."""
@@ -436,6 +438,7 @@ class SchedulerCache(MemberTasks):
         if task.traits != traits:
             task.traits = traits
             self.task_table.update_columns(task)
+            self.waiting.publish(VICTIMS)
         status = TaskStatus.RELEASING if task.evicting else status
         if status is not task.status:
             self._update_status(gang, task, status)
@@ -444,6 +447,7 @@ class SchedulerCache(MemberTasks):
 
     def _update_status(self, gang: Gang, task: Task, status: TaskStatus) -> None:
         """Set the status of *task*, which stays on its node."""
+        self.waiting.publish(VICTIMS)
         before = task.status is TaskStatus.RELEASING
         self.set_task_statuses(gang, (task,), status)
         after = status is TaskStatus.RELEASING

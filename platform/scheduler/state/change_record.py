@@ -83,6 +83,11 @@ class ChangeRecord:
         """Publish *event*, so that gangs that wait for it are tried again."""
         self.waiting.publish(event)
 
+    def try_all(self) -> None:
+        """Let the next cycle try every rejected gang on its own."""
+        self.waiting.activate_all()
+        self._unfinished = True
+
     def changed_gangs(self) -> Collection[Gang]:
         """Return the gangs that have changed since :meth:`pop_changed_gangs`."""
         return self._changed_gangs.values()

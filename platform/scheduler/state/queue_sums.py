@@ -11,7 +11,7 @@ from .queue_shares import QueueShare
 from .resources import Amounts
 from .task_table import TaskTable
 from .victim_columns import add_victim_columns
-from .waiting import RESERVED, queue_gained
+from .waiting import RESERVED, VICTIMS, queue_gained
 
 
 class QueueSums(ChangeRecord):
@@ -83,6 +83,7 @@ class QueueSums(ChangeRecord):
             if after == before and gang.priority == priority:
                 return
             self.task_table.update_gang(gang, queue.name)
+            self.waiting.publish(VICTIMS)
         if before is not None:
             former = self.queue_named(before.queue_name)
             before.add_to(former, -1)

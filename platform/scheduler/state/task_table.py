@@ -126,11 +126,15 @@ class TaskTable:
 
     def add_column(self, name: str, dtype: npt.DTypeLike, getter: Callable[[Task], int]) -> None:
         """Add column *name*, whose values are set by *getter* when a task is added."""
-        column = np.zeros(len(self.status), dtype)
+        self._extra[name], self._getters[name] = np.zeros(len(self.status), dtype), getter
+        self.update_column(name)
+
+    def update_column(self, name: str) -> None:
+        """Set the values of column *name* again, for all tasks."""
+        column, getter = self._extra[name], self._getters[name]
         for slot, task in enumerate(self.tasks):
             if task is not None:
                 column[slot] = getter(task)
-        self._extra[name], self._getters[name] = column, getter
 
     def add(self, task: Task, gang: Gang, queue_name: str) -> None:
         """Add *task* of *gang*, whose queue is *queue_name*."""

@@ -9,13 +9,14 @@ is due, or that has not been tried for long, is tried on its own.
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from .equivalence import EquivalenceClass
 from .gangs import Gang
+from .starving_groups import StarvingGroups
 
 OrderKey = tuple[object, ...]
 """Sort key of a gang; unique."""
@@ -54,6 +55,9 @@ QUEUES = Wake("queues")
 
 TOTAL = Wake("total")
 """What all nodes have in total changed."""
+
+VICTIMS = Wake("victims")
+"""What decides about evictions changed: status, priority or traits of pods, sums of queues."""
 
 CYCLE = Wake("cycle")
 """A cycle has tried all gangs."""
@@ -133,6 +137,10 @@ class WaitGroup:
     def __len__(self) -> int:
         return len(self._members)
 
+    def __iter__(self) -> Iterator[Gang]:
+        """Return the gangs, the first one first."""
+        return (gang for _, gang in self._members)
+
     @property
     def gangs(self) -> list[Gang]:
         """The gangs, the first one first."""
@@ -202,6 +210,8 @@ class WaitingGangs:
         self.published: set[Wake] = set()
         """Events that have not woken the gangs yet."""
         self._groups: dict[Hashable, WaitGroup] = {}
+        self.starving = StarvingGroups(self._groups)
+        """For which groups pods may be evicted."""
         self._by_event: dict[Wake, dict[Hashable, WaitGroup]] = {}
         self._by_class: dict[EquivalenceClass, _NeededClass] = {}
         self._tried_at: dict[str, tuple[float, Gang]] = {}
@@ -246,6 +256,11 @@ class WaitingGangs:
             group.waits = waits
             self._add_to_indexes(group)
 
+    def activate_all(self) -> None:
+        """Let each parked gang be tried on its own."""
+        for _, gang in list(self._tried_at.values()):
+            self.activate(gang, ANY.kind)
+
     def activate(self, gang: Gang, reason: str = "") -> None:
         """Let *gang* be tried on its own; *reason* is that of a retry."""
         if reason and gang.wait_group is not None:
@@ -267,6 +282,7 @@ class WaitingGangs:
             self._remove_from_indexes(group)
             del self._groups[group.demand]
             self.woken.pop(group.demand, None)
+            self.starving.forget(group.demand)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -277,6 +293,8 @@ class WaitingGangs:
     def wake_published(self) -> None:
         """Wake the groups that wait for what was published."""
         published, self.published = self.published, set()
+        if published - {CYCLE}:
+            self.starving.retry()
         if ANY in published:
             for group in self._groups.values():
                 self._wake(group, ANY.kind)
@@ -321,7 +339,16 @@ class WaitingGangs:
         due = [self._timers[0][0]] if self._timers else []
         if self._tried_at:
             due.append(next(iter(self._tried_at.values()))[0] + RESYNC_SECONDS)
-        return min(due, default=None)
+        evictions_due = self.starving.next_due()
+        return min(due if evictions_due is None else [*due, evictions_due], default=None)
+
+    def group(self, demand: Hashable) -> WaitGroup | None:
+        """Return the group with *demand*."""
+        return self._groups.get(demand)
+
+    def is_woken(self, demand: Hashable) -> bool:
+        """Return whether the group with *demand* is to be tried again."""
+        return demand in self.woken
 
     def is_awaited(self, event: Wake) -> bool:
         """Return whether a group waits for *event* itself."""
@@ -336,7 +363,7 @@ class WaitingGangs:
         """Return whether something was published that a group waits for."""
         if not self.published or not self._groups:
             return False
-        if ANY in self.published or ANY in self._by_event:
+        if ANY in self.published or ANY in self._by_event or self.starving.actions:
             return True
         return not self._by_event.keys().isdisjoint(self.published)
 

@@ -1,0 +1,23 @@
+"""What a session records of a gang that it has rejected."""
+
+from dataclasses import dataclass, field
+
+from ..state.gangs import Gang
+from ..state.waiting import Waits
+from .attempt import Attempt
+
+
+@dataclass(slots=True)
+class RejectedGang:
+    """A gang that was rejected in a session."""
+
+    gang: Gang
+    version: int
+    waits: list[Waits] = field(default_factory=list)
+    attempt: Attempt | None = None
+    retry_at: float | None = None
+    is_rejected: bool = False
+    """Whether no other action of the session tries it."""
+
+    scheduled: int = 0
+    """How many statements were committed before."""
