@@ -31,7 +31,7 @@ _WRITE = frozenset(("CREATE", "UPDATE"))
 
 def all_webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     """Return the webhooks of Volcano's kinds under *settings* and those of training jobs."""
-    return (*webhooks(settings), *training.webhooks())
+    return (*webhooks(settings), *training.webhooks(settings))
 
 
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
@@ -68,7 +68,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             old = job_defaults.set_defaults(
                 request.old_object, scheduler_name=names[0], keep_zero=True
             )
-            validate_job_update(job, obj, old)
+            validate_job_update(job, obj, old, settings)
 
     def validate_queue(request: AdmissionRequest, reader: ObjectReader) -> None:
         queue_validation.validate(request, reader, settings)
@@ -86,7 +86,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(QUEUES, _CREATE, mutate_queue),
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
-        _validating(JOBFLOWS, _WRITE, jobflows.validate),
+        _validating(JOBFLOWS, _WRITE, jobflows.validate, jobflows.warnings),
         _validating(JOBS, _WRITE, validate_job),
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate),

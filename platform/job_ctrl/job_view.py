@@ -45,6 +45,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Many jobs are new: the phase Pending of this one is not written if it runs soon."""
     last_errors: Mapping[Reason, str] = {}
     """Errors of the last attempts, by reason."""
+    size_error: str = ""
+    """Why the job must not get pods: it has too many."""
 
     @cached_property
     def phase(self) -> JobPhase:

@@ -12,7 +12,7 @@ from .actions import Transition, transitions_from
 from .job_view import JobView
 from .pod_info import PodCounts
 
-MAX_RETRY_REACHED, PODS_FAILED = "MaxRetryReached", "PodsFailed"
+MAX_RETRY_REACHED, PODS_FAILED, TOO_MANY_PODS = "MaxRetryReached", "PodsFailed", "TooManyPods"
 """Reasons of failed jobs."""
 
 

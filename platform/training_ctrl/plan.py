@@ -168,6 +168,8 @@ class _Replicas:
 
 
 def _unfinished(view: View, draft: StatusDraft) -> Plan:
+    if view.size_error:
+        return _end(view, draft, view.size_error)
     meta = view.job.metadata
     groups = replica_groups(view, draft.start_time)
     known = restarts.parse(meta.annotations, meta.uid)
@@ -236,11 +238,17 @@ def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: 
     if left is None or left > 0:  # pods that are deleted no longer show their restarts
         record = msgspec.structs.replace(replicas.record, backoff_limit_exceeded=True)
         replicas = _Replicas(groups=replicas.groups, known=replicas.known, record=record)
+    return _end(view, draft, message, record=replicas.changed_record)
+
+
+def _end(
+    view: View, draft: StatusDraft, message: str, *, record: RestartRecord | None = None
+) -> Plan:
     deletions = clean_up.of_unfinished_job(view.pods, view.services)
     draft.no_active()
     draft.failed(message)
     return Plan(
-        record=replicas.changed_record,
+        record=record,
         effects=(*_deletions(deletions), *_podgroup_deletion(view)),
         status=draft.status(),
         status_needs_effects=True,

@@ -1,6 +1,7 @@
 """The job controller against the API server: its writes, and faults of the server."""
 
 import asyncio
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -725,3 +726,40 @@ async def test_command_takes_effect_once_if_the_controller_stops_at_any_write(
             await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
             await harness.wait_until(lambda: harness.phases().count("Running") == 2)
     assert (harness.status["version"], harness.status["retryCount"]) == (1, 1)
+
+
+async def test_a_stored_job_with_too_many_pods_fails_before_they_are_listed(
+    harness: ControllerHarness,
+) -> None:
+    """Jobs that were stored without admission; their sum counts."""
+    tasks = (task("a", 10**9), task("b", 2**31 - 1))
+    harness.submit(*tasks, minAvailable=1, plugins={"svc": [], "ssh": []})
+    tracemalloc.start()
+    try:
+        async with harness.controller():
+            await harness.wait_phase("Failed")
+            await harness.wait_until(lambda: "controlledResources" not in harness.status)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 * 2**20
+    assert harness.state["reason"] == "TooManyPods"
+    assert "3147483647 pods" in harness.state["message"]
+    assert "at most 100000" in harness.state["message"]
+    assert harness.api.count("POST") == 0
+    assert "TooManyPods" in [reason for _, _, _, reason, _ in harness.recorder.events]
+
+
+async def test_a_job_that_is_scaled_beyond_the_limit_fails_and_its_pods_are_deleted(
+    harness: ControllerHarness,
+) -> None:
+    settings = JobSettings(max_pods_per_job=3, status_delay=0.05)
+    async with harness.controller(settings=settings):
+        harness.submit()
+        await harness.run_job()
+        spec = harness.objects_by_name(JOBS)["j"]["spec"]
+        larger = [{**spec["tasks"][0], "replicas": 4}]
+        harness.api.put(JOBS, "j", metadata={"generation": 2}, spec={**spec, "tasks": larger})
+        await harness.wait_phase("Failed")
+        await harness.wait_pods(0)
+    assert harness.state["reason"] == "TooManyPods"

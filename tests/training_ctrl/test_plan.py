@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.training_harness import replica
+from support.training_manifests import REQUIRED
 from support.training_jobs import (
     BY_KIND,
     NOW,
@@ -520,3 +521,22 @@ def test_rejected_pod_of_policy_never_stays() -> None:
     """Section 2.2: the operator leaves the pod, and the rules of the framework decide."""
     job = pytorch(1, "Never")
     assert deleted_pods(planned(job, pod(job, "Master", 0), rejected(job, 0, age=9))) == []
+
+
+# Jobs that are too large.
+
+
+@pytest.mark.parametrize("kind", sorted(BY_KIND))
+def test_a_stored_job_with_too_many_pods_fails_and_gets_none(kind: str) -> None:
+    job = typed(
+        kind, **{each: replica(kind) for each in REQUIRED.get(kind, ())}, Worker=replica(kind)
+    )
+    running = pod(job, "Worker", 0)
+    result = planned(job, running, size_error="the job has 7 pods")
+    assert conditions(result)["Failed"][0] == "True"
+    assert result.status.conditions[-1].message == "the job has 7 pods"
+    assert deleted_pods(result) == [running.metadata.name]
+    assert created_pods(result) == []
+    assert effect(result, fx.CreateObject) is None
+    finished = after(job, result)
+    assert created_pods(planned(finished, size_error="the job has 7 pods")) == []
