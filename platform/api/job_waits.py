@@ -159,7 +159,8 @@ def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
 def _by_lifecycle(job: JobSummary) -> tuple[bool, WaitReason, str] | None:
     """Return what follows from the phase of the job alone."""
     if is_final(job.phase):
-        return False, WaitReason.FINISHED, f"the job has finished: {job.phase}"
+        text = f"the job has finished: {job.phase}"
+        return False, WaitReason.FINISHED, f"{text}: {job.message}" if job.message else text
     if job.deleting:
         return False, WaitReason.DELETING, "the job is being deleted"
     if job.phase in _STOPPING:

@@ -252,8 +252,8 @@ def _requeue_at(view: JobView, *times_due: float | None) -> Iterator[Effect]:
 
 def _describe(event: LifecycleEvent) -> str:
     pod = f" of {event.pod}" if event.pod else ""
-    code = f" with exit code {event.exit_code}" if event.exit_code else ""
-    return f"{event.event_type}{pod}{code}"
+    cause = f": {event.failure}" if event.failure else ""
+    return f"{event.event_type}{pod}{cause}"
 
 
 def _transition(view: JobView) -> list[Effect]:

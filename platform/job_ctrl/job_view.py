@@ -94,8 +94,19 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not pods.in_phase(PodPhase.PENDING) or left >= minimum:
             return ""
         return (
-            f"only {left} of {self.total_replicas} pods can still run, and the gang needs {minimum}"
+            f"only {left} of {self.total_replicas} pods can still run, and the gang needs"
+            f" {minimum}: {self.first_failure}"
         )
+
+    @property
+    def first_failure(self) -> str:
+        """Which pod failed, the first of several, and why; empty if none failed."""
+        failed = [pod for pod in self.pod_tracker.finished() if pod.phase is PodPhase.FAILED]
+        if not failed:
+            return ""
+        first = min(failed, key=lambda pod: (pod.task, pod.index))
+        named = f"{first.name}: {first.failure}" if first.failure else first.name
+        return named if len(failed) == 1 else f"the first is {named}"
 
     @cached_property
     def restart_target(self) -> RestartTarget:

@@ -763,3 +763,51 @@ async def test_a_job_that_is_scaled_beyond_the_limit_fails_and_its_pods_are_dele
         await harness.wait_phase("Failed")
         await harness.wait_pods(0)
     assert harness.state["reason"] == "TooManyPods"
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause"),
+    [
+        ({"reason": "OOMKilled", "exitCode": 137}, "OOMKilled (exit code 137)"),
+        (
+            {"reason": "StartError", "exitCode": 128, "message": 'exec: "pyhton3": No such file'},
+            'StartError: exec: "pyhton3": No such file',
+        ),
+    ],
+)
+async def test_the_message_of_a_failed_job_says_why_its_pod_failed(
+    harness: ControllerHarness, pod: dict[str, Any], cause: str
+) -> None:
+    state = {"terminated": {"startedAt": None, "finishedAt": "2026-01-01T00:00:00Z", **pod}}
+    failed = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}
+    async with harness.controller():
+        harness.submit(policies=[{"event": "PodFailed", "action": "RestartJob"}], maxRetry=1)
+        await harness.run_job()
+        harness.api.put(PODS, "j-t-0", status=failed)
+        await harness.wait_phase("Failed")
+    assert harness.state["reason"] == "MaxRetryReached"
+    assert f"PodFailed of j-t-0: {cause}; retries used up" in harness.state["message"]
+
+
+async def test_a_job_whose_pod_exceeded_its_deadline_names_the_field(
+    harness: ControllerHarness,
+) -> None:
+    state = {"terminated": {"exitCode": 143, "reason": "Error"}}
+    failed = {
+        "phase": "Failed",
+        "reason": "DeadlineExceeded",
+        "message": "Pod was active on the node longer than the specified deadline",
+        "containerStatuses": [{"name": "main", "state": state}],
+    }
+    async with harness.controller():
+        harness.submit(task(replicas=1))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        harness.admit()
+        await harness.wait_pods(1)
+        harness.report_pods("Running")
+        await harness.wait_phase("Running")
+        harness.api.put(PODS, "j-t-0", status=failed)
+        await harness.wait_phase("Failed")
+    assert harness.state["message"] == (
+        "1 of 1 pods failed: j-t-0: DeadlineExceeded: it ran longer than its activeDeadlineSeconds"
+    )
