@@ -45,7 +45,7 @@ from .observation import (
     Succeeded,
 )
 from .pods import sets_restart_policy
-from .replica_groups import ReplicaGroup, count, replica_groups
+from .replica_groups import ReplicaGroup, count, first_failure, replica_groups
 from .replica_pods import container_restarts
 from .restarts import RestartRecord
 from .status_draft import StatusDraft
@@ -225,11 +225,20 @@ def _exceeded_limit(view: View, draft: StatusDraft, replicas: _Replicas) -> str:
     if replicas.record.backoff_limit_exceeded or restarts.backoff_limit_exceeded(
         policy.backoff_limit, replicas.restarts
     ):
-        return f"Job {name} has failed because it has reached the specified backoff limit"
+        message = f"Job {name} has failed because it has reached the specified backoff limit"
+        return _with_cause(message, replicas)
     left = _deadline(view, draft)
     if left is not None and left <= 0:
         return f"Job {name} has failed because it was active longer than specified deadline"
     return ""
+
+
+def _with_cause(message: str, replicas: _Replicas) -> str:
+    """Return the training operator's *message*, then which pod failed and why."""
+    cause = first_failure(replicas.groups)
+    if not cause:
+        return message
+    return f"{message} {cause}" if message.endswith(".") else f"{message}: {cause}"
 
 
 def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: str) -> Plan:
@@ -266,9 +275,8 @@ def _evaluate(
     name = view.job.metadata.name
     for group in replicas.groups:
         if group.fails_job:
-            draft.failed(
-                f'job "{name}" is failing because "{group.replica_type}" replica(s) failed.'
-            )
+            message = f'job "{name}" is failing because "{group.replica_type}" replica(s) failed.'
+            draft.failed(_with_cause(message, replicas))
             return
     restarting = [group.replica_type for group in replicas.groups if group.restarting]
     seen = Observation(
@@ -277,7 +285,12 @@ def _evaluate(
         pods={group.replica_type: group.current for group in replicas.groups},
         restarting=bool(restarting) or draft.is_true(ConditionType.RESTARTING),
     )
-    results = list(view.framework.evaluate(seen))
+    results = [
+        Failed(_with_cause(each.message, replicas), each.reason)
+        if isinstance(each, Failed)
+        else each
+        for each in view.framework.evaluate(seen)
+    ]
     if restarting:
         results.append(Restarting(_restart_message(name, restarting[0])))
     announced = any(replicas.newly_failed(group) for group in replicas.groups)

@@ -417,7 +417,7 @@ def test_pytorch_never_fails_with_its_message() -> None:
     job = pytorch(2, "Never")
     result = planned(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
     assert result.status.conditions[-1].message == (
-        "PyTorchJob j is failed because 1 Worker replica(s) failed."
+        "PyTorchJob j is failed because 1 Worker replica(s) failed. j-worker-1: exit code 1"
     )
 
 
@@ -540,3 +540,36 @@ def test_a_stored_job_with_too_many_pods_fails_and_gets_none(kind: str) -> None:
     assert effect(result, fx.CreateObject) is None
     finished = after(job, result)
     assert created_pods(planned(finished, size_error="the job has 7 pods")) == []
+
+
+# Why a job failed.
+
+
+def failed_pod(job: Any, index: int, code: int, ended: str, **status: Any) -> Pod:
+    found = pod(job, "Worker", index, "Failed", code=code)
+    terminated = msgspec.structs.replace(
+        found.status.container_statuses[0].state.terminated, reason=ended
+    )
+    state = msgspec.structs.replace(found.status.container_statuses[0].state, terminated=terminated)
+    container = msgspec.structs.replace(found.status.container_statuses[0], state=state)
+    changed = msgspec.structs.replace(found.status, container_statuses=(container,), **status)
+    return msgspec.structs.replace(found, status=changed)
+
+
+def test_the_message_of_a_failed_job_says_why_its_pod_failed() -> None:
+    job = pytorch(2, "Never")
+    result = planned(job, failed_pod(job, 1, 137, "OOMKilled"))
+    assert result.status.conditions[-1].message == (
+        "PyTorchJob j is failed because 1 Worker replica(s) failed. j-worker-1: OOMKilled"
+        " (exit code 137)"
+    )
+
+
+def test_the_message_of_a_job_that_used_up_its_retries_says_why_its_pod_failed() -> None:
+    job = pytorch(1, "OnFailure", backoffLimit=0)
+    gone = failed_pod(job, 0, 143, "Error", reason="DeadlineExceeded")
+    result = planned(job, gone)
+    assert result.status.conditions[-1].message == (
+        "Job j has failed because it has reached the specified backoff limit: j-worker-0:"
+        " DeadlineExceeded: it ran longer than its activeDeadlineSeconds"
+    )
