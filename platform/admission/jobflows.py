@@ -23,6 +23,6 @@ def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
         raise DeniedError("; ".join(errors))
 
 
-def warnings(request: AdmissionRequest) -> list[str]:
+def warnings(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     """Return a warning for each name that is listed again."""
     return duplicate_warnings(decode(request.object or {}, JobFlow).spec.flows)

@@ -54,7 +54,7 @@ def _validate(
         raise DeniedError(aggregate_errors(errors))
 
 
-def _warn(framework: Framework[Any], request: AdmissionRequest) -> list[str]:
+def _warn(framework: Framework[Any], request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     return framework.warnings(_decode(framework, request.object or {}))
 
 

@@ -13,6 +13,7 @@ from . import (
     podgroups,
     pods,
     queue_validation,
+    queue_warnings,
     resource_groups,
     training,
 )
@@ -23,7 +24,7 @@ from .settings import AdmissionSettings
 
 Mutate = Callable[[AdmissionRequest, ObjectReader], Json]
 Validate = Callable[[AdmissionRequest, ObjectReader], None]
-Warn = Callable[[AdmissionRequest], list[str]]
+Warn = Callable[[AdmissionRequest, ObjectReader], list[str]]
 
 _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
@@ -76,7 +77,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     def validate_pod(request: AdmissionRequest, reader: ObjectReader) -> None:
         pods.validate(request, settings)
 
-    def warn_cronjob(request: AdmissionRequest) -> list[str]:
+    def warn_cronjob(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
         return cronjobs.warnings(request, settings)
 
     return (
@@ -87,8 +88,8 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
         _validating(JOBFLOWS, _WRITE, jobflows.validate, jobflows.warnings),
-        _validating(JOBS, _WRITE, validate_job),
-        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
+        _validating(JOBS, _WRITE, validate_job, queue_warnings.job_warnings),
+        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue, queue_warnings.queue_warnings),
         _validating(PODGROUPS, _CREATE, podgroups.validate),
         _validating(PODS, _CREATE, validate_pod),
         _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),

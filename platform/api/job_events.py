@@ -160,10 +160,10 @@ def _replicas_by_prefix(pods: JobPods) -> dict[str, int]:
     """Return how many pods have, or had before they were created again, a name of each prefix."""
     if not pods.kind.is_volcano and pods.kind.training is None:
         return {}
-    return {
-        f"{pods.meta.name}-{task.name if pods.kind.is_volcano else task.name.lower()}": task.replicas
-        for task in pods.summary().tasks
-    }
+    tasks = pods.summary().tasks
+    if not pods.kind.is_volcano:
+        return {f"{pods.meta.name}-{task.name.lower()}": task.replicas for task in tasks}
+    return {f"{pods.meta.name}-{task.name}": task.replicas for task in tasks}
 
 
 class _Newest:

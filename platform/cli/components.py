@@ -21,9 +21,9 @@ from .flag_groups import (
     EndpointFlags,
     FlagError,
     HttpLimits,
-    MaxPodsPerJob,
     LogFormat,
     LogLevel,
+    MaxPodsPerJob,
     Version,
 )
 from .go_flags import command_from_groups

@@ -55,8 +55,8 @@ def decide(view: FlowView) -> Plan:
         return Plan()
     errors = spec_errors(jobflow.spec)
     notices = [Event("Warning", "InvalidSpec", "; ".join(errors))] if errors else []
-    for warning in duplicate_warnings(jobflow.spec.flows):
-        notices.append(Event("Warning", "DuplicateFlow", warning))
+    duplicates = duplicate_warnings(jobflow.spec.flows)
+    notices += [Event("Warning", "DuplicateFlow", each) for each in duplicates]
     if blocking_errors(jobflow.spec):
         return Plan(notices=tuple(notices))
     plan = _deploy(view)

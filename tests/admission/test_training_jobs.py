@@ -187,11 +187,11 @@ def test_the_deprecated_number_of_processes_warns() -> None:
     job = training_job("PyTorchJob", elasticPolicy={"nProcPerNode": 2})
     admit(job)
     text = "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"
-    assert hook.warn(request(job)) == [text]
+    assert hook.warn(request(job), ObjectReaderStub()) == [text]
     for kind in KINDS:
         quiet = HOOKS[kind].warn
         assert quiet is not None
-        assert quiet(request(training_job(kind))) == []
+        assert quiet(request(training_job(kind)), ObjectReaderStub()) == []
 
 
 def test_the_paths_can_be_enabled_and_are_not_by_default() -> None:

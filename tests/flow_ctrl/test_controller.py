@@ -365,7 +365,7 @@ def test_quirk_f7_duplicate_and_removed_flows_do_not_prevent_success(world: Flow
 
 
 def test_a_flow_that_is_listed_twice_waits_for_all_its_targets(world: FlowWorld) -> None:
-    flows = [
+    flows: list[dict[str, Any]] = [
         {"name": "a"},
         {"name": "b"},
         {"name": "c", "dependsOn": {"targets": ["a"]}, "patch": {"jobSpec": {"maxRetry": 7}}},
@@ -384,7 +384,7 @@ def test_a_flow_that_is_listed_twice_waits_for_all_its_targets(world: FlowWorld)
 
 
 def test_entries_of_one_name_that_make_a_cycle_together_block_the_flow(world: FlowWorld) -> None:
-    flows = [
+    flows: list[dict[str, Any]] = [
         {"name": "a"},
         {"name": "a", "dependsOn": {"targets": ["b"]}},
         {"name": "b", "dependsOn": {"targets": ["a"]}},

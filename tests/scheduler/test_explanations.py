@@ -174,11 +174,11 @@ def message_of(world: SchedulerWorld, gang: str = "g") -> str:
 def test_a_gang_that_requests_what_no_node_has_says_so_alone() -> None:
     world = SchedulerWorld()
     world.upsert(node("a", cpu=4), podgroup("g", 1, phase="", resources={"nvidia.com/gpu": 1}))
-    world.upsert(pod("p", "g", **{"nvidia.com/gpu": 1}))
+    world.upsert(pod("p", "g", extra={"nvidia.com/gpu": 1}))
     assert message_of(world) == (
         "1 of 1 pods cannot be scheduled: it needs 1 nvidia.com/gpu, and no node has any"
     )
-    world.upsert(node("b", cpu=4, **{"nvidia.com/gpu": 1}))
+    world.upsert(node("b", cpu=4, extra={"nvidia.com/gpu": 1}))
     assert world.report("g").why is None
 
 

@@ -389,10 +389,11 @@ async def test_another_scheduler_in_a_template_is_reported(world: TrainingHarnes
 
 @pytest.mark.parametrize("kind", sorted(RESOURCES))
 async def test_a_stored_job_with_too_many_pods_fails_before_they_are_listed(kind: str) -> None:
-    types = {each: replica(kind) for each in REQUIRED.get(kind, ())}
+    types: Any = {each: replica(kind) for each in REQUIRED.get(kind, ())}
+    types["Worker"] = replica(kind, 2**31 - 1)
     async with TrainingApi(RESOURCES[kind]) as api, api.client() as client:
         world = TrainingHarness(api, client)
-        await world.create(job(kind, Worker=replica(kind, 2**31 - 1), **types))
+        await world.create(job(kind, **types))
         tracemalloc.start()
         try:
             async with running(world.controller(gang_scheduler_name="volcano")):

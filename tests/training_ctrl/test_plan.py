@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.training_harness import replica
-from support.training_manifests import REQUIRED
 from support.training_jobs import (
     BY_KIND,
     NOW,
@@ -21,12 +20,19 @@ from support.training_jobs import (
     typed,
     with_annotations,
 )
+from support.training_manifests import REQUIRED
 
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.recorded import RECORDED
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
-from batholith.training_ctrl.core_types import Group, GroupStatus, Pod
+from batholith.training_ctrl.core_types import (
+    ContainerState,
+    Group,
+    GroupStatus,
+    Pod,
+    Terminated,
+)
 from batholith.training_ctrl.frameworks.base import Member
 from batholith.training_ctrl.gangs import SchedulerPluginsGang, VolcanoGang, gang_of
 from batholith.training_ctrl.pods import build_pod
@@ -547,11 +553,9 @@ def test_a_stored_job_with_too_many_pods_fails_and_gets_none(kind: str) -> None:
 
 def failed_pod(job: Any, index: int, code: int, ended: str, **status: Any) -> Pod:
     found = pod(job, "Worker", index, "Failed", code=code)
-    terminated = msgspec.structs.replace(
-        found.status.container_statuses[0].state.terminated, reason=ended
-    )
-    state = msgspec.structs.replace(found.status.container_statuses[0].state, terminated=terminated)
-    container = msgspec.structs.replace(found.status.container_statuses[0], state=state)
+    (container,) = found.status.container_statuses
+    state = ContainerState(terminated=Terminated(exit_code=code, reason=ended))
+    container = msgspec.structs.replace(container, state=state)
     changed = msgspec.structs.replace(found.status, container_statuses=(container,), **status)
     return msgspec.structs.replace(found, status=changed)
 

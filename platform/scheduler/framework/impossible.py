@@ -1,4 +1,4 @@
-"""Why a gang cannot run at all, as queue and nodes are: it needs more than there is of a resource."""
+"""Why a gang can never run as queue and nodes are: it needs more than there is of a resource."""
 
 from dataclasses import dataclass
 
