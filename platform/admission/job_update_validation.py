@@ -8,6 +8,8 @@ from ..model.admission import DeniedError, Json
 from ..model.job import Job
 from ..model.quantity import QuantityError
 from .decoding import nested_list, nested_object
+from .job_validation import size_error
+from .settings import AdmissionSettings
 from .task_validation import negative_errors, partition_errors, topology_error
 
 _MUTABLE = frozenset(("minAvailable", "priorityClassName", "suspend", "tasks"))
@@ -23,7 +25,7 @@ _MAPS = frozenset(("plugins", "labels", "annotations", "nodeSelector", "matchLab
 """Maps with user-defined keys: a key is significant even if its value is empty."""
 
 
-def validate_job_update(job: Job, new: Json, old: Json) -> None:
+def validate_job_update(job: Job, new: Json, old: Json, settings: AdmissionSettings) -> None:
     """Validate the update of *old* to *new*; *job* is *new* decoded.
 
     An update that leaves the spec unchanged is always valid: a job stored without validation must
@@ -34,6 +36,8 @@ def validate_job_update(job: Job, new: Json, old: Json) -> None:
     """
     if nested_object(new, "spec") == nested_object(old, "spec"):
         return
+    if error := size_error(job, settings):
+        raise DeniedError(error)
     for error in _update_errors(job, nested_object(new, "spec"), nested_object(old, "spec")):
         raise DeniedError(error)
 

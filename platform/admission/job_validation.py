@@ -10,6 +10,7 @@ from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
+from ..model.job_size import too_many_pods_error, volcano_pods
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
@@ -37,6 +38,8 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
     """
     if not job.spec.tasks:  # C1
         raise DeniedError("No task specified in job spec")
+    if error := size_error(job, settings):
+        raise DeniedError(error)
     if error := _mpi_error(job):  # C2
         raise DeniedError(error)
     errors = [
@@ -54,6 +57,12 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
     ]
     if message := join_errors(errors):
         raise DeniedError(message)
+
+
+def size_error(job: Job, settings: AdmissionSettings) -> str:
+    """Return why *job* has too many pods, or ``""``."""
+    error = too_many_pods_error(volcano_pods(job.spec), settings.max_pods_per_job)
+    return f"spec.tasks[*].replicas: {error}" if error else ""
 
 
 def _mpi_error(job: Job) -> str:

@@ -6,7 +6,7 @@ block updates of labels or finalizers. Templates need not exist yet.
 
 from ..model.admission import AdmissionRequest, DeniedError, ObjectReader
 from ..model.flow import JobFlow
-from ..model.flow_validation import spec_errors
+from ..model.flow_validation import duplicate_warnings, spec_errors
 from .decoding import decode, nested_object
 
 
@@ -21,3 +21,8 @@ def validate(request: AdmissionRequest, reader: ObjectReader) -> None:
         return
     if errors := spec_errors(decode(obj, JobFlow).spec):
         raise DeniedError("; ".join(errors))
+
+
+def warnings(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
+    """Return a warning for each name that is listed again."""
+    return duplicate_warnings(decode(request.object or {}, JobFlow).spec.flows)

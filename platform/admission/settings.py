@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..model.job_size import MAX_PODS
 from .resource_groups import ResourceGroup
 
 JOB_PLUGINS = frozenset(
@@ -15,6 +16,9 @@ class AdmissionSettings:
 
     scheduler_names: tuple[str, ...] = ("volcano",)
     """Schedulers whose pods are validated; the first is the default of Jobs."""
+
+    max_pods_per_job: int = MAX_PODS
+    """Maximum number of the pods of one Volcano job or training job."""
 
     max_queue_depth: int = 5
     """Maximum depth of a leaf queue below root."""

@@ -10,33 +10,43 @@ from typing import Any
 
 from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, Webhook
 from ..model.field_errors import aggregate_errors
+from ..model.job_size import too_many_pods_error, training_pods
 from ..model.training.types import TrainingJob
 from ..training_ctrl.frameworks import FRAMEWORKS
 from ..training_ctrl.frameworks.base import Framework
 from .decoding import decode, nested_object
+from .settings import AdmissionSettings
 
 
-def webhooks() -> tuple[Webhook, ...]:
+def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     """Return the webhook of each kind."""
-    return tuple(_webhook(framework) for framework in FRAMEWORKS)
+    return tuple(_webhook(framework, settings) for framework in FRAMEWORKS)
 
 
-def _webhook(framework: Framework[Any]) -> Webhook:
+def _webhook(framework: Framework[Any], settings: AdmissionSettings) -> Webhook:
     return Webhook(
         name=framework.kind.webhook_name,
         path=framework.kind.webhook_path,
         resource=framework.kind.resource,
         operations=frozenset(("CREATE", "UPDATE")),
-        validate=partial(_validate, framework),
+        validate=partial(_validate, framework, settings),
         warn=partial(_warn, framework),
     )
 
 
-def _validate(framework: Framework[Any], request: AdmissionRequest, reader: ObjectReader) -> None:
+def _validate(
+    framework: Framework[Any],
+    settings: AdmissionSettings,
+    request: AdmissionRequest,
+    reader: ObjectReader,
+) -> None:
     obj, old = request.object or {}, request.old_object
     if old is not None and nested_object(obj, "spec") == nested_object(old, "spec"):
         return
     job = _decode(framework, obj)
+    pods = training_pods(job.spec.replica_specs.values())
+    if error := too_many_pods_error(pods, settings.max_pods_per_job):
+        raise DeniedError(f"spec.{framework.kind.replica_field}[*].replicas: {error}")
     errors = framework.validate(job)
     if old is not None and (old_job := _decode_stored(framework, old)) is not None:
         errors += framework.validate_update(job, old_job)
@@ -44,7 +54,7 @@ def _validate(framework: Framework[Any], request: AdmissionRequest, reader: Obje
         raise DeniedError(aggregate_errors(errors))
 
 
-def _warn(framework: Framework[Any], request: AdmissionRequest) -> list[str]:
+def _warn(framework: Framework[Any], request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     return framework.warnings(_decode(framework, request.object or {}))
 
 

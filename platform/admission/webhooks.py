@@ -15,6 +15,7 @@ from . import (
     podgroups,
     pods,
     queue_validation,
+    queue_warnings,
     resource_groups,
     training,
 )
@@ -25,7 +26,7 @@ from .settings import AdmissionSettings
 
 Mutate = Callable[[AdmissionRequest, ObjectReader], Json]
 Validate = Callable[[AdmissionRequest, ObjectReader], None]
-Warn = Callable[[AdmissionRequest], list[str]]
+Warn = Callable[[AdmissionRequest, ObjectReader], list[str]]
 
 _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
@@ -33,7 +34,7 @@ _WRITE = frozenset(("CREATE", "UPDATE"))
 
 def all_webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     """Return the webhooks of Volcano's kinds under *settings* and those of training jobs."""
-    return (*webhooks(settings), *training.webhooks())
+    return (*webhooks(settings), *training.webhooks(settings))
 
 
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
@@ -70,7 +71,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             old = job_defaults.set_defaults(
                 request.old_object, scheduler_name=names[0], keep_zero=True
             )
-            validate_job_update(job, obj, old)
+            validate_job_update(job, obj, old, settings)
 
     def validate_queue(request: AdmissionRequest, reader: ObjectReader) -> None:
         queue_validation.validate(request, reader, settings)
@@ -78,7 +79,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     def validate_pod(request: AdmissionRequest, reader: ObjectReader) -> None:
         pods.validate(request, settings)
 
-    def warn_cronjob(request: AdmissionRequest) -> list[str]:
+    def warn_cronjob(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
         return cronjobs.warnings(request, settings)
 
     return (
@@ -88,20 +89,21 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(QUEUES, _CREATE, mutate_queue),
         _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
-        _validating(JOBFLOWS, _WRITE, jobflows.validate),
+        _validating(JOBFLOWS, _WRITE, jobflows.validate, jobflows.warnings),
         _validating(JOBS, _WRITE, validate_job, _warn_job),
-        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
+        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue, queue_warnings.queue_warnings),
         _validating(PODGROUPS, _CREATE, podgroups.validate, _warn_podgroup),
         _validating(PODS, _CREATE, validate_pod),
         _validating(CRONJOBS, _WRITE, cronjobs.validate, warn_cronjob),
     )
 
 
-def _warn_job(request: AdmissionRequest) -> list[str]:
-    return _unscheduled(request, unscheduled_fields.of_job)
+def _warn_job(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
+    ignored = _unscheduled(request, unscheduled_fields.of_job)
+    return [*queue_warnings.job_warnings(request, reader), *ignored]
 
 
-def _warn_podgroup(request: AdmissionRequest) -> list[str]:
+def _warn_podgroup(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
     return _unscheduled(request, unscheduled_fields.of_podgroup)
 
 

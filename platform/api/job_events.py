@@ -81,21 +81,42 @@ class _Subjects:
     pods: set[str] = field(default_factory=set)
     """Names of pods: of a pod that was deleted only the name is known."""
 
+    replicas: dict[str, int] = field(default_factory=dict)
+    """Number of the pods that have, or had, a name of this prefix and an index."""
+
     def selects(self, event: Event) -> bool:
         about = event.involved_object
         if about.uid in self.uids:
             return True
-        is_named = about.kind == PODS.kind and about.name in self.pods
-        return is_named and _order_of(event.last_at) >= _order_of(self.since)
+        is_named = about.name in self.pods or self._is_indexed(about.name)
+        return (
+            is_named
+            and about.kind == PODS.kind
+            and _order_of(event.last_at) >= _order_of(self.since)
+        )
+
+    def _is_indexed(self, name: str) -> bool:
+        prefix, _, index = name.rpartition("-")
+        if prefix not in self.replicas or not index.isdecimal() or not index.isascii():
+            return False
+        return int(index) < self.replicas[prefix]
 
     @property
     def selectors(self) -> list[str]:
-        """Field selectors that select the Events of each object."""
+        """Field selectors that select the Events of each object; one for all if they are many."""
+        if sum(self.replicas.values()) > MAX_SELECTED:
+            return [""]
         by_name = f"involvedObject.kind={PODS.kind},involvedObject.name="
-        return [
+        indexed = {
+            f"{prefix}-{index}"
+            for prefix, number in self.replicas.items()
+            for index in range(number)
+        }
+        selectors = [
             *(f"involvedObject.uid={uid}" for uid in sorted(self.uids)),
-            *(f"{by_name}{name}" for name in sorted(self.pods)),
+            *(f"{by_name}{name}" for name in sorted(self.pods | indexed)),
         ]
+        return selectors if len(selectors) <= MAX_SELECTED else [""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +136,8 @@ async def read_events(pods: JobPods, podgroups: Iterable[ObjectMeta], *, limit: 
     subjects = _Subjects(since=pods.meta.creation_timestamp or "")
     subjects.uids.update((pods.meta.uid, *(group.uid for group in podgroups)))
     subjects.pods.update(pod.metadata.name for pod in found.pods)
-    subjects.pods.update(_fixed_names(pods))
+    subjects.replicas.update(_replicas_by_prefix(pods))
     client, namespace = pods.client, pods.meta.namespace
-    selectors = subjects.selectors
-    if len(selectors) > MAX_SELECTED:
-        selectors = [""]
     newest = _Newest(limit)
 
     async def read(selector: str) -> None:
@@ -127,7 +145,7 @@ async def read_events(pods: JobPods, podgroups: Iterable[ObjectMeta], *, limit: 
             if subjects.selects(event):
                 newest.add(event)
 
-    await asyncio.gather(*(read(selector) for selector in selectors))
+    await asyncio.gather(*(read(selector) for selector in subjects.selectors))
     return newest.result()
 
 
@@ -138,14 +156,14 @@ async def _events(client: Client, namespace: str, selector: str) -> AsyncIterato
             yield decode(bytes(raw), Event)
 
 
-def _fixed_names(pods: JobPods) -> Iterable[str]:
-    """Yield the names that the pods of the job have, or had before they were created again."""
+def _replicas_by_prefix(pods: JobPods) -> dict[str, int]:
+    """Return how many pods have, or had before they were created again, a name of each prefix."""
     if not pods.kind.is_volcano and pods.kind.training is None:
-        return
-    for task in pods.summary().tasks:
-        name = task.name if pods.kind.is_volcano else task.name.lower()
-        for index in range(task.replicas):
-            yield f"{pods.meta.name}-{name}-{index}"
+        return {}
+    tasks = pods.summary().tasks
+    if not pods.kind.is_volcano:
+        return {f"{pods.meta.name}-{task.name.lower()}": task.replicas for task in tasks}
+    return {f"{pods.meta.name}-{task.name}": task.replicas for task in tasks}
 
 
 class _Newest:

@@ -76,6 +76,8 @@ class WaitView:
     """The queue of the job, if it exists."""
 
     now: datetime
+    failure: str = ""
+    """Which pod failed and why, if the message of the failed job does not say it."""
 
 
 _BLOCKING = frozenset(
@@ -94,7 +96,7 @@ _UNFINISHED = frozenset({PodGroupPhase.PENDING.value, ""})
 def explain_wait(view: WaitView) -> Wait:
     """Return whether and why the job waits; the first reason that applies."""
     job, podgroup = view.job, newest(view.podgroups)
-    found = _by_lifecycle(job)
+    found = _by_lifecycle(job, view.failure)
     if found is not None:
         return Wait(waiting=found[0], reason=found[1], summary=found[2], podgroup=podgroup)
     explanation = None
@@ -156,10 +158,12 @@ def described_podgroup(pods: Iterable[JobPod]) -> PodGroup | None:
     return msgspec.structs.replace(found, metadata=metadata)
 
 
-def _by_lifecycle(job: JobSummary) -> tuple[bool, WaitReason, str] | None:
+def _by_lifecycle(job: JobSummary, failure: str) -> tuple[bool, WaitReason, str] | None:
     """Return what follows from the phase of the job alone."""
     if is_final(job.phase):
-        return False, WaitReason.FINISHED, f"the job has finished: {job.phase}"
+        known = failure if failure not in job.message else ""
+        text = ": ".join(filter(None, (str(job.phase), job.message, known)))
+        return False, WaitReason.FINISHED, f"the job has finished: {text}"
     if job.deleting:
         return False, WaitReason.DELETING, "the job is being deleted"
     if job.phase in _STOPPING:

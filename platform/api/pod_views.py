@@ -7,6 +7,7 @@ import msgspec
 from ..model.base import ApiStruct
 from ..model.meta import Condition, ObjectMeta
 from ..model.pod import FINISHED
+from ..model.pod_failure import pod_failure
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
@@ -96,6 +97,12 @@ class JobPod(ApiStruct, frozen=True):
     def is_finished(self) -> bool:
         """Whether no container of the pod will run again."""
         return self.status.phase in FINISHED
+
+    @property
+    def failure(self) -> str:
+        """Why the failed pod failed, in words; empty if its status does not say."""
+        ended = [(each.name, each.state.terminated) for each in self.all_statuses()]
+        return pod_failure(self.status.reason, self.status.message, ended)
 
     @property
     def is_ready(self) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from ..model.job_size import MAX_PODS
 from . import featuregate
 from .flag_groups import (
     KLOG_FLAGS,
@@ -23,6 +24,7 @@ from .flag_groups import (
     HealthzFlags,
     HttpLimits,
     LogFlags,
+    MaxPodsPerJob,
 )
 from .go_flags import command_from_groups
 from .leader_election import ElectionFlags, election_client
@@ -174,6 +176,7 @@ class AdmissionFlags:
         list[str],
         typer.Option(help="Batholith's schedulers; the first is the default; may be repeated."),
     ] = ("volcano",)  # type: ignore[assignment]  # typer converts it to a list
+    max_pods_per_job: MaxPodsPerJob = MAX_PODS
     max_queue_depth: Annotated[
         int, typer.Option(min=1, help="Maximum depth of leaf queues below the root queue.")
     ] = 5
@@ -198,6 +201,7 @@ class AdmissionFlags:
 
         return AdmissionSettings(
             scheduler_names=tuple(self.scheduler_name),
+            max_pods_per_job=self.max_pods_per_job,
             max_queue_depth=self.max_queue_depth,
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,

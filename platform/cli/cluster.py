@@ -24,8 +24,9 @@ from ..local.supervisor import (
     kill_leftovers,
     read_state,
 )
+from ..model.job_size import MAX_PODS
 from . import logs
-from .flag_groups import HttpLimits
+from .flag_groups import HttpLimits, MaxPodsPerJob
 from .manager import exit_on_error, parse_http_limits
 
 DataDirOption = Annotated[
@@ -109,6 +110,7 @@ def up(
         Literal["all", "gangs"],
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
+    max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -122,6 +124,7 @@ def up(
         api_port=api_port,
         cpus=cpus,
         http_limits=http_limits,
+        max_pods_per_job=max_pods_per_job,
         podgroups=podgroups,
     )
     data = resolve_data_dir(data_dir)

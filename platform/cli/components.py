@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..model.job_size import MAX_PODS
 from . import logs
 from .flag_groups import (
     ClusterFlags,
@@ -22,6 +23,7 @@ from .flag_groups import (
     HttpLimits,
     LogFormat,
     LogLevel,
+    MaxPodsPerJob,
     Version,
 )
 from .go_flags import command_from_groups
@@ -95,6 +97,7 @@ def apiserver(
         int | None,
         typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
     ] = None,
+    max_pods_per_job: MaxPodsPerJob = MAX_PODS,
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
@@ -116,7 +119,11 @@ def apiserver(
     local_listener = None if local_listen_fd is None else socket.socket(fileno=local_listen_fd)
 
     async def main(ready: asyncio.Event) -> None:
-        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True)
+        rules = AdmissionSettings(
+            max_pods_per_job=max_pods_per_job,
+            job_plugins=JOB_PLUGINS | entry_points.names(),
+            queue_gates=True,
+        )
         settings = Settings(
             data_dir=data_dir,
             host=host,

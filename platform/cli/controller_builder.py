@@ -177,6 +177,7 @@ class Builder:
             place_at_creation=self.flags.place_at_creation,
             podgroups=PodGroupsOf(self.flags.podgroups),
             scheduler_names=tuple(self.flags.scheduler_name),
+            max_pods_per_job=self.flags.max_pods_per_job,
             max_writes_in_flight=max(
                 MIN_WRITES_IN_FLIGHT, JobSettings().max_writes_in_flight // self._owned.count
             ),
@@ -336,6 +337,7 @@ class Builder:
 
         settings = replace(
             training_settings(self.training),
+            max_pods_per_job=self.flags.max_pods_per_job,
             ttl_waits_for_history=self.flags.ttl_waits_for_history,
             reconcile_timeout=self._timeout,
             registry=self.registry,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..model.job_size import MAX_PODS
 from . import controller_selection, featuregate
-from .flag_groups import FlagError
+from .flag_groups import FlagError, MaxPodsPerJob
 
 if TYPE_CHECKING:
     from ..training_ctrl.settings import TrainingSettings
@@ -98,6 +99,7 @@ class ControllerFlags:
             "needs the flag, too."
         ),
     ] = True
+    max_pods_per_job: MaxPodsPerJob = MAX_PODS
     feature_gates: Annotated[
         str, typer.Option(help="Name=true,…; validated, but without effect.")
     ] = ""

@@ -17,6 +17,7 @@ from ..local import kubeconfig, pki, tokens
 from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.supervisor import ComponentSpec, Supervisor
+from ..model.job_size import MAX_PODS
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
 
@@ -62,6 +63,7 @@ class Options:
     cpus: int | None = None
     http_limits: str = ""
     podgroups: Literal["all", "gangs"] = "all"
+    max_pods_per_job: int = MAX_PODS
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -205,7 +207,8 @@ class EmbeddedCluster:
             agent += ["--cpus", str(options.cpus)]
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
-        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
+        size = f"--max-pods-per-job={options.max_pods_per_job}"
+        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -229,7 +232,8 @@ class EmbeddedCluster:
                     "controllers",
                     *COMMON_FLAGS,
                     *CONTROLLERS_FLAGS,
-                    f"--podgroups={self._options.podgroups}",
+                    f"--podgroups={options.podgroups}",
+                    size,
                 ),
                 environment=environment,
             ),

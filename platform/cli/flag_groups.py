@@ -61,6 +61,16 @@ def _parse_log_level(value: str | None) -> str | None:
     return value
 
 
+MaxPodsPerJob = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=2**31 - 1,
+        help="Pods that a Volcano job or a training job may have; larger ones are denied, and fail "
+        "if they are stored. The same for admission and controllers.",
+    ),
+]
+
 HttpLimits = Annotated[
     str,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..model.flow import Flow, HttpGetProbe, JobFlow, RetainPolicy, TcpSocketProbe
-from ..model.flow_validation import blocking_errors, spec_errors
+from ..model.flow_validation import blocking_errors, duplicate_warnings, spec_errors
 from .build import build_job
 from .core_types import Event, Job, Task
 from .patching import PatchError
@@ -54,9 +54,11 @@ def decide(view: FlowView) -> Plan:
     if view.failures:
         return Plan()
     errors = spec_errors(jobflow.spec)
-    notices = (Event("Warning", "InvalidSpec", "; ".join(errors)),) if errors else ()
+    notices = [Event("Warning", "InvalidSpec", "; ".join(errors))] if errors else []
+    duplicates = duplicate_warnings(jobflow.spec.flows)
+    notices += [Event("Warning", "DuplicateFlow", each) for each in duplicates]
     if blocking_errors(jobflow.spec):
-        return Plan(notices=notices)
+        return Plan(notices=tuple(notices))
     plan = _deploy(view)
     return replace(plan, notices=(*notices, *plan.notices))
 

@@ -55,11 +55,8 @@ class FlowView:
 
     @cached_property
     def flows(self) -> Mapping[str, Flow]:
-        """The declared flows by name, in their order; the first of each name."""
-        flows: dict[str, Flow] = {}
-        for each in self.jobflow.spec.flows:
-            flows.setdefault(each.name, each)
-        return flows
+        """The declared flows by name, in their order; those of one name are merged."""
+        return self.jobflow.spec.merged_flows()
 
     @cached_property
     def _progress(self) -> Mapping[str, Progress]:

@@ -26,6 +26,7 @@ from ..model import names, times
 from ..model.command import Command, target_kind_error, target_name_error
 from ..model.described_podgroup import PodGroupsOf
 from ..model.job import Job, JobEvent
+from ..model.job_size import too_many_pods_error, volcano_pods
 from ..model.meta import HasMeta, ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
 from . import podgroups
@@ -409,7 +410,7 @@ class JobController:
         self, key: str, job: Job, info: JobInfo, command: CommandRef | None
     ) -> SyncContext:
         """Update the job's state for the next decision."""
-        info.reset_for(job)
+        info.reset_for(job, too_large=bool(self._size_error(job)))
         self._executor.confirm_transition(key, job, info)
         if info.first_sync:
             restore(job, info.pod_tracker, now=self._clock.monotonic())
@@ -462,7 +463,11 @@ class JobController:
             ttl_waits_for_history=self._settings.ttl_waits_for_history,
             defer_first_status=len(self._new_jobs) > self._settings.burst_size,
             last_errors=dict(info.last_errors),
+            size_error=self._size_error(context.job),
         )
+
+    def _size_error(self, job: Job) -> str:
+        return too_many_pods_error(volcano_pods(job.spec), self._settings.max_pods_per_job)
 
     def _without_podgroup(self, context: SyncContext) -> WithoutPodGroup | None:
         """Return how a job that has no PodGroup does without one; None if it needs one."""

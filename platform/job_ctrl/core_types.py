@@ -8,6 +8,8 @@ class Terminated(ApiStruct, frozen=True):
     """Terminated state of a container."""
 
     exit_code: int = 0
+    reason: str = ""
+    message: str = ""
     finished_at: str | None = None
 
 
@@ -20,6 +22,7 @@ class ContainerState(ApiStruct, frozen=True):
 class ContainerStatus(ApiStruct, frozen=True):
     """One container of a pod."""
 
+    name: str = ""
     ready: bool = False
     restart_count: int = 0
     state: ContainerState = ContainerState()
@@ -39,6 +42,7 @@ class PodStatus(ApiStruct, frozen=True):
 
     phase: str = ""
     reason: str = ""
+    message: str = ""
     conditions: tuple[PodCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

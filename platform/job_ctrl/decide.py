@@ -38,7 +38,7 @@ from .effects import (
     UpdatePodGroup,
 )
 from .job_view import CommandRef, JobView
-from .phases import RULES, SyncMode
+from .phases import RULES, TOO_MANY_PODS, SyncMode
 from .pod_info import LifecycleEvent, PodInfo
 from .restarts import (
     SUSPENDED,
@@ -86,6 +86,8 @@ def _step(view: JobView, command: CommandRef | None) -> list[Effect]:
         return [DeleteCommand()]  # executed before a crash, or its deletion failed
     if view.phase is JobPhase.RESTARTING and (failed := _fail_if_retries_exhausted(view)):
         return failed
+    if view.size_error and RULES[view.phase].sync_mode is not SyncMode.KILL:
+        return _fail_too_large(view)
     if suspended := _apply_suspend(view):
         return suspended
     if command is not None:
@@ -250,8 +252,8 @@ def _requeue_at(view: JobView, *times_due: float | None) -> Iterator[Effect]:
 
 def _describe(event: LifecycleEvent) -> str:
     pod = f" of {event.pod}" if event.pod else ""
-    code = f" with exit code {event.exit_code}" if event.exit_code else ""
-    return f"{event.event_type}{pod}{code}"
+    cause = f": {event.failure}" if event.failure else ""
+    return f"{event.event_type}{pod}{cause}"
 
 
 def _transition(view: JobView) -> list[Effect]:
@@ -273,6 +275,16 @@ def _fail_if_retries_exhausted(view: JobView) -> list[Effect]:
     transition = RULES[view.phase].next_transition(view)
     failed = transition is not None and transition.to in FINAL_PHASES
     return _transition(view) if failed else []
+
+
+def _fail_too_large(view: JobView) -> list[Effect]:
+    """Fail a job with more pods than the controller lists, before anything is created for it."""
+    transition = Transition(to=JobPhase.FAILED, bumps_version=True)
+    new = status.apply_transition(view, transition, reason=TOO_MANY_PODS, message=view.size_error)
+    return [
+        SetStatus(new, immediate=True),
+        RecordEvent(Reason.TOO_MANY_PODS, view.size_error, warning=True),
+    ]
 
 
 def _sync(view: JobView) -> Iterator[Effect]:

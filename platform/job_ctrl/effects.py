@@ -28,6 +28,7 @@ class Reason(StrEnum):
     GANG_UNSATISFIABLE = "NotEnoughPods"
     POLICY_NEVER_FIRES = "PolicyCannotFire"
     POD_REJECTED = "PodRejected"
+    TOO_MANY_PODS = "TooManyPods"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"
 

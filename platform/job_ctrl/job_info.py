@@ -78,13 +78,16 @@ class JobInfo:
         """Return the key that identifies the desired objects of the plugins."""
         return (*desired_state.spec_key, self.plugin_object_deletions)
 
-    def reset_for(self, job: Job) -> None:
-        """Reset everything except the pods if *job* is another job of the same name."""
+    def reset_for(self, job: Job, *, too_large: bool = False) -> None:
+        """Reset everything except the pods if *job* is another job of the same name.
+
+        One that is *too_large* gets no pods.
+        """
         if self.uid != job.metadata.uid:
             fresh = JobInfo(pod_tracker=self.pod_tracker, uid=job.metadata.uid)
             for name in self.__slots__:
                 setattr(self, name, getattr(fresh, name))
-        self.pod_tracker.set_job(job)
+        self.pod_tracker.set_job(job, lists_missing=not too_large)
 
 
 def is_newer(one: Job | PodGroup, other: Job | PodGroup) -> bool:

@@ -45,6 +45,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Many jobs are new: the phase Pending of this one is not written if it runs soon."""
     last_errors: Mapping[Reason, str] = {}
     """Errors of the last attempts, by reason."""
+    size_error: str = ""
+    """Why the job must not get pods: it has too many."""
 
     @cached_property
     def phase(self) -> JobPhase:
@@ -92,8 +94,19 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not pods.in_phase(PodPhase.PENDING) or left >= minimum:
             return ""
         return (
-            f"only {left} of {self.total_replicas} pods can still run, and the gang needs {minimum}"
+            f"only {left} of {self.total_replicas} pods can still run, and the gang needs"
+            f" {minimum}: {self.first_failure}"
         )
+
+    @property
+    def first_failure(self) -> str:
+        """Which pod failed, the first of several, and why; empty if none failed."""
+        failed = [pod for pod in self.pod_tracker.finished() if pod.phase is PodPhase.FAILED]
+        if not failed:
+            return ""
+        first = min(failed, key=lambda pod: (pod.task, pod.index))
+        named = f"{first.name}: {first.failure}" if first.failure else first.name
+        return named if len(failed) == 1 else f"the first is {named}"
 
     @cached_property
     def restart_target(self) -> RestartTarget:

@@ -12,7 +12,7 @@ from .actions import Transition, transitions_from
 from .job_view import JobView
 from .pod_info import PodCounts
 
-MAX_RETRY_REACHED, PODS_FAILED = "MaxRetryReached", "PodsFailed"
+MAX_RETRY_REACHED, PODS_FAILED, TOO_MANY_PODS = "MaxRetryReached", "PodsFailed", "TooManyPods"
 """Reasons of failed jobs."""
 
 
@@ -108,14 +108,11 @@ def _final_phase(view: JobView, pods: PodCounts) -> JobPhase:
 
 def _failure_message(view: JobView, pods: PodCounts) -> str:
     """Return how many pods failed, and the first of them."""
-    failed = [pod for pod in view.pod_tracker.finished() if pod.phase is PodPhase.FAILED]
+    failed = pods.in_phase(PodPhase.FAILED)
     if not failed:
         succeeded = pods.in_phase(PodPhase.SUCCEEDED)
         return f"{succeeded} of {view.total_replicas} pods succeeded, which are too few"
-    first = min(failed, key=lambda pod: (pod.task, pod.index))
-    code = f" with exit code {first.exit_code}" if first.exit_code else ""
-    named = f"{first.name}{code}" if len(failed) == 1 else f"the first is {first.name}{code}"
-    return f"{len(failed)} of {view.total_replicas} pods failed: {named}"
+    return f"{failed} of {view.total_replicas} pods failed: {view.first_failure}"
 
 
 class Restarting(PhaseRules):

@@ -7,6 +7,7 @@ from typing import Protocol
 from ..model import names
 from ..model.job import JobEvent
 from ..model.pod import PodPhase, is_rejection
+from ..model.pod_failure import pod_failure
 from .core_types import ContainerStatus, Pod
 
 
@@ -33,6 +34,8 @@ class PodInfo:
     """The pod runs and all its containers are ready."""
     exit_code: int = 0
     """Exit code of the first failed container; 0 if none has failed."""
+    failure: str = ""
+    """Why the pod has failed, in words; empty if it has not, or its status does not say."""
     restarts: int = 0
     """Sum of the restart counts of all containers."""
     rejection: str = ""
@@ -71,6 +74,8 @@ class LifecycleEvent:
     version: int | None = None
     """Version of the job that the event concerns; ``None`` for the current one."""
     exit_code: int = 0
+    failure: str = ""
+    """Why the pod has failed, in words."""
     occurred_at: float = 0.0
     """Time of the event on the monotonic clock."""
 
@@ -88,6 +93,7 @@ class LifecycleEvent:
             owner=pod.owner,
             version=pod.version,
             exit_code=pod.exit_code if event_type is JobEvent.POD_FAILED else 0,
+            failure=pod.failure if event_type is JobEvent.POD_FAILED else "",
             occurred_at=occurred_at,
         )
 
@@ -251,6 +257,7 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         terminating=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
         exit_code=next(filter(None, codes), 0),
+        failure=_failure(pod) if phase is PodPhase.FAILED else "",
         rejection=pod.status.reason if is_rejected else "",
         replaced=any(
             one.type == names.REPLACED_BY_SCHEDULER and one.status == "True"
@@ -266,6 +273,13 @@ def parse_pod(pod: Pod) -> PodInfo | None:
         if phase is PodPhase.PENDING
         else max([one.finished_at for one in ended if one.finished_at], default=None),
     )
+
+
+def _failure(pod: Pod) -> str:
+    status = pod.status
+    containers = (*status.init_container_statuses, *status.container_statuses)
+    ended = [(each.name, each.state.terminated) for each in containers]
+    return pod_failure(status.reason, status.message, ended)
 
 
 def _scheduling(pod: Pod) -> tuple[bool, str]:

@@ -71,8 +71,11 @@ class PodTracker:
 
     # Changes that the informers report.
 
-    def set_job(self, job: Job) -> None:
-        """Set uid, tasks and replicas. Visits all pods only if one of them has changed."""
+    def set_job(self, job: Job, *, lists_missing: bool = True) -> None:
+        """Set uid, tasks and replicas. Visits all pods only if one of them has changed.
+
+        A job that gets no pods needs no list of those that are missing.
+        """
         if job.spec is self._spec and job.metadata.uid == self._job_uid:
             return
         self._spec = job.spec
@@ -84,7 +87,9 @@ class PodTracker:
         for pod in entries:
             self._remove_pod(pod)
         self._job_uid, self._replicas = job.metadata.uid, replicas
-        self._missing_indices = {task: set(range(number)) for task, number in replicas.items()}
+        self._missing_indices = {
+            task: set(range(number) if lists_missing else ()) for task, number in replicas.items()
+        }
         for pod in entries:
             self._add_pod(pod)
 

@@ -59,6 +59,16 @@ def min_resources(
     }
 
 
+def priority_classes(tasks: Iterable[TaskSpec]) -> set[str]:
+    """Return the priority classes of the pods of *tasks*; ``""`` for none.
+
+    Raises:
+        QuantityError: a quantity in a template is malformed.
+        msgspec.ValidationError: a template is malformed.
+    """
+    return {_parse_template(bytes(task.template))[0] for task in tasks}
+
+
 def _task_request(task: TaskSpec, priorities: Mapping[str, int]) -> TaskRequest:
     priority_class_name, usage = _parse_template(bytes(task.template))
     return TaskRequest(task, priorities.get(priority_class_name, 0), usage)

@@ -9,6 +9,7 @@ from ..machinery.change_rate import ChangeRate
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
 from ..model.described_podgroup import PodGroupsOf
+from ..model.job_size import MAX_PODS
 from ..model.names import SCHEDULER_NAME
 from .metrics import JobMetrics
 
@@ -22,6 +23,9 @@ class JobSettings:
 
     namespace: str = ""
     """Namespace whose jobs are reconciled; empty for all."""
+
+    max_pods_per_job: int = MAX_PODS
+    """Number of pods above which a job fails, without any of them being created."""
 
     max_writes_in_flight: int = 48
     """Maximum number of concurrent pod creations and deletions of all jobs. Lower than the client's

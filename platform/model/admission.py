@@ -59,5 +59,5 @@ class Webhook:
     Raises DeniedError."""
     validate: Callable[[AdmissionRequest, ObjectReader], None] | None = None
     """Raises DeniedError."""
-    warn: Callable[[AdmissionRequest], list[str]] | None = None
-    """Return warnings for the user whose create or update was admitted."""
+    warn: Callable[[AdmissionRequest, ObjectReader], list[str]] | None = None
+    """Return warnings for the user whose write was admitted."""

@@ -120,6 +120,33 @@ class JobFlowSpec(ApiStruct, frozen=True):
     flows: tuple[Flow, ...] = ()
     job_retain_policy: str = ""
 
+    def merged_flows(self) -> dict[str, Flow]:
+        """Return the flows by name, in their order.
+
+        A name that is listed several times is one Job. It waits for all targets and probes of the
+        entries; its patch is the first one.
+        """
+        merged: dict[str, Flow] = {}
+        for flow in self.flows:
+            first = merged.get(flow.name)
+            merged[flow.name] = flow if first is None else _merge(first, flow)
+        return merged
+
+
+def _merge(first: Flow, second: Flow) -> Flow:
+    one, other = first.probe, second.probe
+    probe = Probe(
+        http_get_list=one.http_get_list + other.http_get_list,
+        tcp_socket_list=one.tcp_socket_list + other.tcp_socket_list,
+        task_status_list=one.task_status_list + other.task_status_list,
+    )
+    targets = tuple(dict.fromkeys(first.targets + second.targets))
+    return Flow(
+        name=first.name,
+        depends_on=FlowDependsOn(targets=targets, probe=probe) if targets else None,
+        patch=first.patch or second.patch,
+    )
+
 
 class RunningHistory(ApiStruct, frozen=True):
     """A phase that was observed of a Job."""

@@ -28,7 +28,7 @@ _SHOWN = 5
 
 def spec_errors(spec: JobFlowSpec) -> list[str]:
     """Return what is wrong with *spec*; empty if it is valid."""
-    errors = [*_duplicate_errors(spec.flows)]
+    errors = []
     if spec.job_retain_policy not in ("", *RetainPolicy):
         supported = ", ".join(f'"{each}"' for each in RetainPolicy)
         errors.append(
@@ -47,6 +47,25 @@ def blocking_errors(spec: JobFlowSpec) -> list[str]:
         if flow.probe != Probe() and not flow.targets:
             errors.append(f"{path}: has no effect without targets")
     return errors
+
+
+def duplicate_warnings(flows: Sequence[Flow]) -> list[str]:
+    """Return a warning for each entry whose name an earlier one has."""
+    warnings = []
+    first: dict[str, int] = {}
+    patched: set[str] = set()
+    for number, flow in enumerate(flows):
+        earlier = first.setdefault(flow.name, number)
+        if earlier != number:
+            ignored = flow.patch is not None and flow.name in patched
+            warnings.append(
+                f'spec.flows[{number}].name: duplicate value "{flow.name}": it is one job with'
+                f" spec.flows[{earlier}], which waits for the targets of both"
+                f"{'; its patch is ignored' if ignored else ''}"
+            )
+        if flow.patch is not None:
+            patched.add(flow.name)
+    return warnings
 
 
 def graph_error(flows: Sequence[Flow]) -> str:
@@ -99,14 +118,6 @@ def _shown(names: set[str]) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return ", ".join(listed[:_SHOWN]) + more
-
-
-def _duplicate_errors(flows: Sequence[Flow]) -> Iterator[str]:
-    seen: set[str] = set()
-    for number, flow in enumerate(flows):
-        if flow.name in seen:
-            yield f'spec.flows[{number}].name: duplicate value "{flow.name}"'
-        seen.add(flow.name)
 
 
 def _probe_errors(probe: Probe, path: str) -> Iterator[str]:

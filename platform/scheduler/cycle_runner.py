@@ -146,7 +146,8 @@ class CycleRunner:
             gang,
             now=now,
             busy=busy,
-            queue=self._cache.queue_of(gang).name,
+            queue=self._cache.queue_of(gang),
+            total=self._cache.node_matrix.total,
             position=partial(self._positions.position, session, now=now),
             plan=self._cache.planned.note(gang),
         )

@@ -5,6 +5,7 @@ from typing import Any
 from ..model.base import ApiStruct
 from ..model.meta import Condition, ObjectMeta
 from ..model.pod import FINISHED, PodPhase, is_rejection
+from ..model.pod_failure import pod_failure
 
 
 class Terminated(ApiStruct, frozen=True):
@@ -56,6 +57,7 @@ class PodStatus(ApiStruct, frozen=True):
 
     phase: str = ""
     reason: str = ""
+    message: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
@@ -72,6 +74,14 @@ class Pod(ApiStruct, frozen=True):
     def phase(self) -> str:
         """The pod's phase; a new pod is Pending."""
         return self.status.phase or PodPhase.PENDING
+
+    @property
+    def failure(self) -> str:
+        """Why the failed pod failed, in words; empty if its status does not say."""
+        status = self.status
+        containers = (*status.init_container_statuses, *status.container_statuses)
+        ended = [(each.name, each.state.terminated) for each in containers]
+        return pod_failure(status.reason, status.message, ended)
 
     @property
     def is_rejected(self) -> bool:

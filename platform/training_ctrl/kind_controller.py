@@ -27,6 +27,7 @@ from ..machinery.pod_control import Child, ObjectControl, pod_control, service_c
 from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..machinery.status_writer import ApiStatusWriter
 from ..model import names
+from ..model.job_size import too_many_pods_error, training_pods
 from ..model.meta import ObjectMeta
 from ..model.names import Resource
 from ..model.pod import PodPhase
@@ -408,6 +409,9 @@ class KindController:
             served=self._objects.__contains__,
             priorities={each.metadata.name: each.value for each in shared.priority_classes or ()},
             settings=shared.settings.pods,
+            size_error=too_many_pods_error(
+                training_pods(job.spec.replica_specs.values()), shared.settings.max_pods_per_job
+            ),
             ttl_waits_for_history=shared.settings.ttl_waits_for_history,
         )
 

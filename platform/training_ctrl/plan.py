@@ -45,7 +45,7 @@ from .observation import (
     Succeeded,
 )
 from .pods import sets_restart_policy
-from .replica_groups import ReplicaGroup, count, replica_groups
+from .replica_groups import ReplicaGroup, count, first_failure, replica_groups
 from .replica_pods import container_restarts
 from .restarts import RestartRecord
 from .status_draft import StatusDraft
@@ -168,6 +168,8 @@ class _Replicas:
 
 
 def _unfinished(view: View, draft: StatusDraft) -> Plan:
+    if view.size_error:
+        return _end(view, draft, view.size_error)
     meta = view.job.metadata
     groups = replica_groups(view, draft.start_time)
     known = restarts.parse(meta.annotations, meta.uid)
@@ -223,11 +225,20 @@ def _exceeded_limit(view: View, draft: StatusDraft, replicas: _Replicas) -> str:
     if replicas.record.backoff_limit_exceeded or restarts.backoff_limit_exceeded(
         policy.backoff_limit, replicas.restarts
     ):
-        return f"Job {name} has failed because it has reached the specified backoff limit"
+        message = f"Job {name} has failed because it has reached the specified backoff limit"
+        return _with_cause(message, replicas)
     left = _deadline(view, draft)
     if left is not None and left <= 0:
         return f"Job {name} has failed because it was active longer than specified deadline"
     return ""
+
+
+def _with_cause(message: str, replicas: _Replicas) -> str:
+    """Return the training operator's *message*, then which pod failed and why."""
+    cause = first_failure(replicas.groups)
+    if not cause:
+        return message
+    return f"{message} {cause}" if message.endswith(".") else f"{message}: {cause}"
 
 
 def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: str) -> Plan:
@@ -236,11 +247,17 @@ def _end_by_limit(view: View, draft: StatusDraft, replicas: _Replicas, message: 
     if left is None or left > 0:  # pods that are deleted no longer show their restarts
         record = msgspec.structs.replace(replicas.record, backoff_limit_exceeded=True)
         replicas = _Replicas(groups=replicas.groups, known=replicas.known, record=record)
+    return _end(view, draft, message, record=replicas.changed_record)
+
+
+def _end(
+    view: View, draft: StatusDraft, message: str, *, record: RestartRecord | None = None
+) -> Plan:
     deletions = clean_up.of_unfinished_job(view.pods, view.services)
     draft.no_active()
     draft.failed(message)
     return Plan(
-        record=replicas.changed_record,
+        record=record,
         effects=(*_deletions(deletions), *_podgroup_deletion(view)),
         status=draft.status(),
         status_needs_effects=True,
@@ -258,9 +275,8 @@ def _evaluate(
     name = view.job.metadata.name
     for group in replicas.groups:
         if group.fails_job:
-            draft.failed(
-                f'job "{name}" is failing because "{group.replica_type}" replica(s) failed.'
-            )
+            message = f'job "{name}" is failing because "{group.replica_type}" replica(s) failed.'
+            draft.failed(_with_cause(message, replicas))
             return
     restarting = [group.replica_type for group in replicas.groups if group.restarting]
     seen = Observation(
@@ -269,7 +285,12 @@ def _evaluate(
         pods={group.replica_type: group.current for group in replicas.groups},
         restarting=bool(restarting) or draft.is_true(ConditionType.RESTARTING),
     )
-    results = list(view.framework.evaluate(seen))
+    results = [
+        Failed(_with_cause(each.message, replicas), each.reason)
+        if isinstance(each, Failed)
+        else each
+        for each in view.framework.evaluate(seen)
+    ]
     if restarting:
         results.append(Restarting(_restart_message(name, restarting[0])))
     announced = any(replicas.newly_failed(group) for group in replicas.groups)

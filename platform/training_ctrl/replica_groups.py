@@ -44,6 +44,15 @@ def replica_groups(view: View, started: str | None) -> tuple[ReplicaGroup, ...]:
     )
 
 
+def first_failure(groups: Iterable[ReplicaGroup]) -> str:
+    """Return the first failed pod of the jobs and why it failed; empty if that is not known."""
+    for group in groups:
+        for _, pod in sorted(group.current.items()):
+            if pod.phase == PodPhase.FAILED and (cause := pod.failure):
+                return f"{pod.metadata.name}: {cause}"
+    return ""
+
+
 def count(group: ReplicaGroup, *, terminating_counts_as_failed: bool) -> ReplicaCounts:
     """Count the pods of this run by phase."""
     active = succeeded = failed = 0

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
+from ..model.job_size import MAX_PODS
 from ..model.names import TRAINING_OPERATOR
 from .frameworks.base import PodSettings
 
@@ -23,6 +24,9 @@ class TrainingSettings:
 
     workers: int = 1
     """Concurrent reconciles of each kind."""
+
+    max_pods_per_job: int = MAX_PODS
+    """Number of pods above which a job fails, without any of them being created."""
 
     gang_scheduler_name: str = ""
     """Scheduler that gets PodGroups: empty for none, ``volcano`` for Volcano's; the pods of any

@@ -38,6 +38,8 @@ class View:
     priorities: Mapping[str, int] = field(default_factory=dict)
     """Values of the PriorityClasses by name."""
     settings: PodSettings = field(default_factory=PodSettings)
+    size_error: str = ""
+    """Why the job must not get pods: it has too many."""
     ttl_waits_for_history: bool = False
     """An expired job is deleted once the recorder of the history has annotated it."""
 

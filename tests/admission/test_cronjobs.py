@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.admission import admit, cronjob, denial, job, task
+from support.admission import ObjectReaderStub, admit, cronjob, denial, job, task
 
 from batholith.admission import WEBHOOKS
 from batholith.machinery import cron
@@ -24,7 +24,7 @@ def warnings(new: Json, old: Json | None = None) -> list[str]:
         object=new,
         old_object=old,
     )
-    return hook.warn(review)
+    return hook.warn(review, ObjectReaderStub())
 
 
 @pytest.mark.parametrize(

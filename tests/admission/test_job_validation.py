@@ -297,3 +297,36 @@ def test_defaulting_and_validation_accept_any_object(fields: Json) -> None:
         assert str(refused)
     else:
         assert stored["spec"]["minAvailable"] >= 0
+
+
+@pytest.mark.parametrize(
+    "replicas", [(100_001,), (60_000, 40_001), (2**31 - 1, 2**31 - 1), (100_001, -50_000)]
+)
+def test_a_job_with_too_many_pods_is_denied_with_their_number(replicas: tuple[int, ...]) -> None:
+    tasks = [task(f"t{index}", number) for index, number in enumerate(replicas)]
+    message = denial(job(*tasks, minAvailable=1))
+    total = sum(max(number, 0) for number in replicas)
+    assert message == (
+        f"spec.tasks[*].replicas: the job has {total} pods, but a job may have at most 100000"
+        " (--max-pods-per-job)"
+    )
+
+
+def test_the_largest_number_of_pods_is_a_setting() -> None:
+    settings = AdmissionSettings(max_pods_per_job=5)
+    admit(job(task(replicas=5)), settings=settings)
+    assert "has 6 pods" in denial(job(task(replicas=6)), settings=settings)
+    admit(job(task("a", 60_000), task("b", 40_000)))
+
+
+def test_a_job_that_is_stored_with_too_many_pods_can_be_scaled_down_and_relabelled() -> None:
+    stored = admit(job(task(replicas=9)))
+    settings = AdmissionSettings(max_pods_per_job=5)
+    labelled = {**stored, "metadata": {**stored["metadata"], "labels": {"a": "b"}}}
+    admit(labelled, old=stored, settings=settings)
+    smaller = copy.deepcopy(stored)
+    smaller["spec"] |= {"minAvailable": 1}
+    smaller["spec"]["tasks"][0] |= {"replicas": 5, "minAvailable": 1}
+    admit(smaller, old=stored, settings=settings)
+    smaller["spec"]["tasks"][0] |= {"replicas": 6}
+    assert "has 6 pods" in denial(smaller, old=stored, settings=settings)

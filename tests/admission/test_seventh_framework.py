@@ -9,7 +9,7 @@ import pytest
 from support import crd_builder
 from support.admission import ObjectReaderStub
 
-from batholith.admission import training
+from batholith.admission import AdmissionSettings, training
 from batholith.apiserver.custom.schema import compile_schema
 from batholith.model import crds
 from batholith.model.admission import AdmissionRequest, DeniedError
@@ -87,7 +87,8 @@ def test_it_is_found_among_the_others(seven: tuple[Any, ...]) -> None:
 
 
 def test_its_jobs_are_validated(seven: tuple[Any, ...]) -> None:
-    (hook,) = (each for each in training.webhooks() if each.resource.kind == "MSJob")
+    hooks = training.webhooks(AdmissionSettings())
+    (hook,) = (each for each in hooks if each.resource.kind == "MSJob")
     assert hook.path == "/validate-kubeflow-org-v1-msjob"
     assert hook.validate is not None
 

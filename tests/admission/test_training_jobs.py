@@ -8,6 +8,7 @@ from support.admission import ObjectReaderStub
 from support.training_manifests import (
     BY_KIND,
     INVALID_JOBS,
+    REQUIRED,
     InvalidJob,
     replicas,
     training_job,
@@ -24,7 +25,7 @@ from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
 
 Json = dict[str, Any]
 
-HOOKS: dict[str, Webhook] = {hook.resource.kind: hook for hook in webhooks()}
+HOOKS: dict[str, Webhook] = {hook.resource.kind: hook for hook in webhooks(AdmissionSettings())}
 KINDS = sorted(HOOKS)
 
 
@@ -186,11 +187,11 @@ def test_the_deprecated_number_of_processes_warns() -> None:
     job = training_job("PyTorchJob", elasticPolicy={"nProcPerNode": 2})
     admit(job)
     text = "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"
-    assert hook.warn(request(job)) == [text]
+    assert hook.warn(request(job), ObjectReaderStub()) == [text]
     for kind in KINDS:
         quiet = HOOKS[kind].warn
         assert quiet is not None
-        assert quiet(request(training_job(kind))) == []
+        assert quiet(request(training_job(kind)), ObjectReaderStub()) == []
 
 
 def test_the_paths_can_be_enabled_and_are_not_by_default() -> None:
@@ -215,3 +216,18 @@ def test_the_paths_can_be_enabled_and_are_not_by_default() -> None:
             "operations": ["CREATE", "UPDATE"],
         }
     ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_with_too_many_pods_is_denied_with_their_number(kind: str) -> None:
+    types = {each: replicas(kind) for each in REQUIRED.get(kind, ())} | {
+        "Worker": replicas(kind, 2**31 - 1)
+    }
+    total = 2**31 - 1 + len(types) - 1
+    field = BY_KIND[kind].kind.replica_field
+    assert denial(training_job(kind, types)) == (
+        f"spec.{field}[*].replicas: the job has {total} pods, but a job may have at most 100000"
+        " (--max-pods-per-job)"
+    )
+    types["Worker"] = replicas(kind, 100_000 - len(types) + 1)
+    admit(training_job(kind, types))

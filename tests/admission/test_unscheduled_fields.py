@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.admission import job
+from support.admission import ObjectReaderStub, job
 
 from batholith.admission import WEBHOOKS
 from batholith.model.admission import AdmissionRequest
@@ -24,7 +24,7 @@ def warnings(kind: str, new: Json, old: Json | None = None) -> list[str]:
         operation=operation, namespace="ns", name="x", object=new, old_object=old
     )
     found = [each.warn for each in WEBHOOKS if each.warn and each.resource.kind == kind]
-    return [text for warn in found for text in warn(request)]
+    return [text for warn in found for text in warn(request, ObjectReaderStub())]
 
 
 def of_kind(kind: str, spec: Json) -> Json:

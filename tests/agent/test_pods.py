@@ -21,6 +21,7 @@ from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import (
     CONFIGMAPS,
+    EVENTS,
     PERSISTENTVOLUMECLAIMS,
     SECRETS,
     SERVICES,
@@ -78,6 +79,30 @@ async def test_pod_phase_follows_from_exit_codes(cluster: AgentCluster) -> None:
     assert (ended(none)["exitCode"], ended(none)["reason"]) == (128, "StartError")
     event = await cluster.wait_event("none", "Failed")
     assert "no-such-program" in event["message"]
+
+
+async def test_a_container_that_cannot_be_started_says_so_and_is_not_started(
+    cluster: AgentCluster,
+) -> None:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    pod = manifest(
+        "p",
+        container("/data/pyhton3", volumeMounts=mounts),
+        shell("sleep 1", name="d"),
+        restartPolicy="Never",
+        volumes=[{"name": "data", "emptyDir": {}}],
+    )
+    await cluster.run(pod)
+    failed = await cluster.phase("p", "Succeeded", "Failed")
+    assert ended(failed)["reason"] == "StartError"
+    event = await cluster.wait_event("p", "Failed")
+    assert event["message"].startswith("Error: failed to start container c: ")
+    assert "pyhton3" in event["message"]
+    await cluster.wait_event("p", "Started", "d")
+    found = await cluster.client.list(EVENTS, namespace=cluster.namespace, view=dict)
+    started = [each["message"] for each in found.items if each["reason"] == "Started"]
+    assert started == ["Started container d"]
+    assert "pyhton3" in await cluster.logs("p", "?container=c")
 
 
 async def test_a_failing_container_is_restarted_until_it_succeeds(cluster: AgentCluster) -> None:

@@ -22,6 +22,7 @@ from batholith.agent.runtime.runs import (
     IsolationLevel,
     LaunchSpec,
     RunDir,
+    StartingRun,
     detect_isolation,
     lost_exit_record,
 )
@@ -135,6 +136,34 @@ async def test_missing_program_is_a_start_error(tmp_path: Path, level: Isolation
     ended = await run(tmp_path, ["no-such-program"], level)
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "no-such-program" in ended.message or "No such file" in ended.message
+    assert log_of(tmp_path) == [("stderr", f"cannot start: {ended.message}")]
+
+
+async def test_a_start_is_reported_when_the_program_runs(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
+    run_dir = launch(tmp_path, ["sleep", "60"], level)
+    starting = StartingRun(run_dir)
+    await starting.wait_claimed()
+    assert run_dir.read_claim() is not None
+    process = ContainerProcess(run_dir, starting.pid, clock=CLOCK)
+    await starting.wait_started()
+    assert run_dir.exit_record() is None
+    await process.kill()
+
+
+async def test_a_program_that_cannot_be_started_has_ended_when_its_start_is_over(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
+    run_dir = launch(tmp_path, ["no-such-program"], level)
+    starting = StartingRun(run_dir)
+    await starting.wait_claimed()
+    process = ContainerProcess(run_dir, starting.pid, clock=CLOCK)
+    await starting.wait_started()
+    record = run_dir.exit_record()
+    assert record is not None
+    assert record.reason == "StartError"
+    await process.wait()
 
 
 async def test_output_is_logged_by_line_with_its_stream(
@@ -309,7 +338,7 @@ async def test_link_in_a_volume_leads_no_mount_out_of_it(
     ended = await run(tmp_path, ["cat", "/seen/tokens.json"], level, source)
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "subPath 'source'" in ended.message
-    assert log_of(tmp_path) == []
+    assert log_of(tmp_path) == [("stderr", f"cannot start: {ended.message}")]
     shutil.rmtree(tmp_path / "pods")
     mounts = [
         rootfs.Mount(str(volume), "/v"),
@@ -385,3 +414,17 @@ async def test_removed_run_counts_as_finished(tmp_path: Path) -> None:
     assert not run_dir.is_finished
     shutil.rmtree(run_dir.path)
     assert run_dir.is_finished
+
+
+def test_a_failed_probe_of_a_level_says_what_its_run_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text(
+        "#!/bin/sh\necho bwrap: no permissions to create new namespace >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = detect_isolation(IsolationLevel.BUBBLEWRAP)
+    assert found.isolation is IsolationLevel.PLAIN
+    assert all("no permissions to create new namespace" in each for each in found.reasons)

@@ -13,7 +13,7 @@ from support.api_servers import ServerFactory, add_namespace
 from support.job_pods import RestSession, objects_cluster
 from support.polling import wait_until_true
 
-from batholith.model.names import EVENTS, JOBS, PODGROUPS, QUEUES, WHY
+from batholith.model.names import BATCH_JOBS, EVENTS, JOBS, PODGROUPS, PODS, QUEUES, WHY
 from batholith.store.history import HistoryStore, Timeline
 
 Json = dict[str, Any]
@@ -397,3 +397,36 @@ async def test_details_of_a_job_of_batch_v1(rest: RestSession) -> None:
     assert body["phases"][-1]["phase"] == "Suspended"
     _, body = await rest.get(f"{path}/why")
     assert (body["waiting"], body["reason"]) == (True, "Suspended")
+
+
+async def test_why_a_failed_job_of_batch_v1_failed(rest: RestSession) -> None:
+    """The condition has the text of kube-controller-manager; the pods say more."""
+    template = {"spec": {"containers": [container("true")], "restartPolicy": "Never"}}
+    spec = {"template": template, "managedBy": "example.com/none"}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bad"}, "spec": spec}
+    status, created = await rest.call("POST", f"{rest.root}/batchjobs", manifest)
+    assert status == 201, created
+    client, namespace = rest.cluster.client, rest.cluster.namespace
+    job = await client.get(BATCH_JOBS, "bad", namespace=namespace, view=dict)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "bad", "controller": True}
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    meta = {"name": "bad-x", "labels": labels}
+    meta["ownerReferences"] = [owner | {"uid": job["metadata"]["uid"]}]
+    await client.create(PODS, {"metadata": meta, **template}, namespace=namespace)
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "startedAt": None}}
+    container_status = {"name": "c", "state": ended, "image": "", "imageID": "", "ready": False}
+    pod_status = {"phase": "Failed", "containerStatuses": [container_status | {"restartCount": 0}]}
+    await client.patch(
+        PODS, "bad-x", {"status": pod_status}, namespace=namespace, subresource="status"
+    )
+    text = "Job has reached the specified backoff limit"
+    times = {"lastTransitionTime": job["metadata"]["creationTimestamp"]}
+    failed = {"status": "True", "reason": "BackoffLimitExceeded", "message": text} | times
+    conditions = [failed | {"type": "FailureTarget"}, failed | {"type": "Failed"}]
+    started = {"startTime": job["metadata"]["creationTimestamp"], "conditions": conditions}
+    await client.patch(
+        BATCH_JOBS, "bad", {"status": started}, namespace=namespace, subresource="status"
+    )
+    _, body = await rest.get(f"{rest.root}/batchjobs/bad/why")
+    cause = "bad-x: OOMKilled (exit code 137)"
+    assert body["summary"] == f"the job has finished: Failed: {text}: {cause}"

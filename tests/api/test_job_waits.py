@@ -82,6 +82,12 @@ UNSCHEDULABLE = [
     [
         ({"status": state("Completed")}, False, "Finished", "Completed"),
         (
+            {"status": state("Failed", reason="PodsFailed", message="1 of 1 pods failed: w-0")},
+            False,
+            "Finished",
+            "the job has finished: Failed: 1 of 1 pods failed: w-0",
+        ),
+        (
             {
                 "status": state("Running"),
                 "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},

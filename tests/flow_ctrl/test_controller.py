@@ -350,7 +350,11 @@ def test_a_changed_template_applies_to_jobs_not_created_yet(world: FlowWorld) ->
 def test_quirk_f7_duplicate_and_removed_flows_do_not_prevent_success(world: FlowWorld) -> None:
     world.put_flow("f", [{"name": "a"}, {"name": "a"}, {"name": "b"}])
     settle(world)
-    assert world.events("InvalidSpec") == ['spec.flows[1].name: duplicate value "a"']
+    assert world.events("InvalidSpec") == []
+    assert world.events("DuplicateFlow") == [
+        'spec.flows[1].name: duplicate value "a": it is one job with spec.flows[0], which waits for'
+        " the targets of both"
+    ]
     end(world, "f-a")
     end(world, "f-b", "Running")
     world.api.put(JOBFLOWS, "f", spec={"flows": [{"name": "b"}]})
@@ -358,6 +362,37 @@ def test_quirk_f7_duplicate_and_removed_flows_do_not_prevent_success(world: Flow
     end(world, "f-b")
     assert world.phase("f") == "Succeed"
     assert status(world)["completedJobs"] == ["f-b", "f-a"]
+
+
+def test_a_flow_that_is_listed_twice_waits_for_all_its_targets(world: FlowWorld) -> None:
+    flows: list[dict[str, Any]] = [
+        {"name": "a"},
+        {"name": "b"},
+        {"name": "c", "dependsOn": {"targets": ["a"]}, "patch": {"jobSpec": {"maxRetry": 7}}},
+        {"name": "c", "dependsOn": {"targets": ["b"]}, "patch": {"jobSpec": {"maxRetry": 8}}},
+    ]
+    world.put_flow("f", flows)
+    settle(world)
+    end(world, "f-a")
+    assert names(world) == ["f-a", "f-b"]
+    end(world, "f-b")
+    assert names(world) == ["f-a", "f-b", "f-c"]
+    assert job(world, "f-c")["spec"]["maxRetry"] == 7
+    assert world.events("DuplicateFlow")[0].endswith("; its patch is ignored")
+    end(world, "f-c")
+    assert world.phase("f") == "Succeed"
+
+
+def test_entries_of_one_name_that_make_a_cycle_together_block_the_flow(world: FlowWorld) -> None:
+    flows: list[dict[str, Any]] = [
+        {"name": "a"},
+        {"name": "a", "dependsOn": {"targets": ["b"]}},
+        {"name": "b", "dependsOn": {"targets": ["a"]}},
+    ]
+    world.put_flow("f", flows)
+    settle(world)
+    assert names(world) == []
+    assert "cycle of a, b" in world.events("InvalidSpec")[0]
 
 
 def test_quirk_f8_a_flow_without_flows_succeeds(world: FlowWorld) -> None:

@@ -79,7 +79,6 @@ PATH = "spec.flows[1].dependsOn.probe"
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (spec({"name": "a"}, {"name": "a"}), 'spec.flows[1].name: duplicate value "a"'),
         (spec({"name": "a", "dependsOn": {"targets": ["a"]}}), "is not DAG: it has a cycle of a"),
         (spec(jobRetainPolicy="keep"), 'spec.jobRetainPolicy: unsupported value "keep"'),
         (
@@ -119,6 +118,7 @@ def test_invalid_specs_are_named(given: JobFlowSpec, expected: str) -> None:
     [
         spec(),
         spec({"name": "a"}, jobRetainPolicy="delete"),
+        spec({"name": "a"}, {"name": "a"}),
         probed(httpGetList=[{"port": 80}], taskStatusList=[{"phase": "Completed"}]),
         probed(httpGetList=[{"port": 1, "httpHeader": {"name": "Host", "value": "a b"}}]),
     ],

@@ -1,6 +1,7 @@
 """The job controller against the API server: its writes, and faults of the server."""
 
 import asyncio
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -725,3 +726,88 @@ async def test_command_takes_effect_once_if_the_controller_stops_at_any_write(
             await harness.wait_until(lambda: not harness.objects_by_name(COMMANDS))
             await harness.wait_until(lambda: harness.phases().count("Running") == 2)
     assert (harness.status["version"], harness.status["retryCount"]) == (1, 1)
+
+
+async def test_a_stored_job_with_too_many_pods_fails_before_they_are_listed(
+    harness: ControllerHarness,
+) -> None:
+    """Jobs that were stored without admission; their sum counts."""
+    tasks = (task("a", 10**9), task("b", 2**31 - 1))
+    harness.submit(*tasks, minAvailable=1, plugins={"svc": [], "ssh": []})
+    tracemalloc.start()
+    try:
+        async with harness.controller():
+            await harness.wait_phase("Failed")
+            await harness.wait_until(lambda: "controlledResources" not in harness.status)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 * 2**20
+    assert harness.state["reason"] == "TooManyPods"
+    assert "3147483647 pods" in harness.state["message"]
+    assert "at most 100000" in harness.state["message"]
+    assert harness.api.count("POST") == 0
+    assert "TooManyPods" in [reason for _, _, _, reason, _ in harness.recorder.events]
+
+
+async def test_a_job_that_is_scaled_beyond_the_limit_fails_and_its_pods_are_deleted(
+    harness: ControllerHarness,
+) -> None:
+    settings = JobSettings(max_pods_per_job=3, status_delay=0.05)
+    async with harness.controller(settings=settings):
+        harness.submit()
+        await harness.run_job()
+        spec = harness.objects_by_name(JOBS)["j"]["spec"]
+        larger = [{**spec["tasks"][0], "replicas": 4}]
+        harness.api.put(JOBS, "j", metadata={"generation": 2}, spec={**spec, "tasks": larger})
+        await harness.wait_phase("Failed")
+        await harness.wait_pods(0)
+    assert harness.state["reason"] == "TooManyPods"
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause"),
+    [
+        ({"reason": "OOMKilled", "exitCode": 137}, "OOMKilled (exit code 137)"),
+        (
+            {"reason": "StartError", "exitCode": 128, "message": 'exec: "pyhton3": No such file'},
+            'StartError: exec: "pyhton3": No such file',
+        ),
+    ],
+)
+async def test_the_message_of_a_failed_job_says_why_its_pod_failed(
+    harness: ControllerHarness, pod: dict[str, Any], cause: str
+) -> None:
+    state = {"terminated": {"startedAt": None, "finishedAt": "2026-01-01T00:00:00Z", **pod}}
+    failed = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}
+    async with harness.controller():
+        harness.submit(policies=[{"event": "PodFailed", "action": "RestartJob"}], maxRetry=1)
+        await harness.run_job()
+        harness.api.put(PODS, "j-t-0", status=failed)
+        await harness.wait_phase("Failed")
+    assert harness.state["reason"] == "MaxRetryReached"
+    assert f"PodFailed of j-t-0: {cause}; retries used up" in harness.state["message"]
+
+
+async def test_a_job_whose_pod_exceeded_its_deadline_names_the_field(
+    harness: ControllerHarness,
+) -> None:
+    state = {"terminated": {"exitCode": 143, "reason": "Error"}}
+    failed = {
+        "phase": "Failed",
+        "reason": "DeadlineExceeded",
+        "message": "Pod was active on the node longer than the specified deadline",
+        "containerStatuses": [{"name": "main", "state": state}],
+    }
+    async with harness.controller():
+        harness.submit(task(replicas=1))
+        await harness.wait_until(lambda: harness.objects_by_name(PODGROUPS))
+        harness.admit()
+        await harness.wait_pods(1)
+        harness.report_pods("Running")
+        await harness.wait_phase("Running")
+        harness.api.put(PODS, "j-t-0", status=failed)
+        await harness.wait_phase("Failed")
+    assert harness.state["message"] == (
+        "1 of 1 pods failed: j-t-0: DeadlineExceeded: it ran longer than its activeDeadlineSeconds"
+    )

@@ -493,11 +493,12 @@ def test_event_explains_why_a_command_has_no_effect(action: str, result: str) ->
 def test_message_of_a_failed_job_names_the_failed_pod() -> None:
     world = running_world(job(task("t", 12)))
     for index in range(12):
-        world.report_pod(f"t-{index}", P.FAILED if index in (2, 10) else P.SUCCEEDED, exit_code=3)
+        phase = P.FAILED if index in (2, 10) else P.SUCCEEDED
+        world.report_pod(f"t-{index}", phase, failure="OOMKilled (exit code 137)")
     world.run_until_stable()
     state = status_of(world).state
     assert (state.phase, state.reason) == ("Failed", "PodsFailed")
-    assert state.message == "2 of 12 pods failed: the first is j-t-2 with exit code 3"
+    assert state.message == "2 of 12 pods failed: the first is j-t-2: OOMKilled (exit code 137)"
     world = running_world(job(task("t", 2), minSuccess=3))
     for name in ("t-0", "t-1"):
         world.report_pod(name, P.SUCCEEDED)

@@ -170,6 +170,10 @@ def flow(**targets: list[str]) -> Json:
     return {"kind": "JobFlow", "metadata": {"name": "f"}, "spec": {"flows": flows}}
 
 
+TWICE = flow(a=[], b=["a"])
+TWICE["spec"]["flows"].append({"name": "b", "dependsOn": {"targets": ["a"]}})
+
+
 def probed(**probe: Any) -> Json:
     """A flow whose second Job waits for a probe of the first."""
     body = flow(a=[], b=["a"])
@@ -178,6 +182,10 @@ def probed(**probe: Any) -> Json:
 
 
 REFUSED: dict[str, tuple[Json, str]] = {
+    "pods": (
+        whole(task("a", 60_000), task("b", 40_001)),
+        "spec.tasks[*].replicas: the job has 100001 pods, but a job may have at most 100000",
+    ),
     "C2": (
         whole(task("m"), plugins={"mpi": ["--master", "boss"]}),
         'spec.plugins.mpi: The specified mpi master task was not found: no task is named "boss"',
@@ -317,9 +325,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
         flow(a=["b"], b=["c"], c=["a"], d=["a"]),
         "jobflow Flow is not DAG: it has a cycle",
     ),
-    "flow twice": (
-        flow(a=[]) | {"spec": {"flows": [{"name": "a"}, {"name": "a"}]}},
-        'duplicate value "a"',
+    "flow circle of a name listed twice": (
+        TWICE
+        | {
+            "spec": {
+                "flows": [*TWICE["spec"]["flows"], {"name": "a", "dependsOn": {"targets": ["b"]}}]
+            }
+        },
+        "jobflow Flow is not DAG: it has a cycle",
     ),
     "flow port": (
         probed(tcpSocketList=[{"port": 0}]),
@@ -357,6 +370,7 @@ async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -
 
 
 ACCEPTED: dict[str, Json] = {
+    "pods": whole(task("a", 60_000), task("b", 40_000)),
     "little": {
         "kind": "Job",
         "metadata": {"name": "j"},
@@ -406,6 +420,7 @@ ACCEPTED: dict[str, Json] = {
     "flow": flow(a=[], b=["a"], c=["a"], d=["b", "c"]),
     "flow chain": flow(a=[], **{b: [a] for a, b in zip("abcdefgh", "bcdefghi", strict=True)}),
     "flow without flows": flow(),
+    "flow twice": TWICE,
     "flow probe": probed(
         httpGetList=[
             {

@@ -14,6 +14,7 @@ from support.realkube import real_server
 from support.training_manifests import BY_KIND, INVALID_JOBS, training_job, valid_jobs
 from support.webhooks import serve_webhooks
 
+from batholith.admission.settings import AdmissionSettings
 from batholith.admission.training import webhooks
 from batholith.model import crds
 
@@ -28,13 +29,13 @@ async def started(servers: ServerFactory, directory: Path) -> AsyncIterator[Serv
     """A server with the definitions and the webhooks."""
     if servers.name == "embedded":
         async with servers.start(
-            directory, webhooks=webhooks(), crds=crds.load_training()
+            directory, webhooks=webhooks(AdmissionSettings()), crds=crds.load_training()
         ) as server:
             yield server
         return
     async with servers.start(directory) as server:
         await server.install_crds(*crds.load_training())
-        async with serve_webhooks(server, webhooks()):
+        async with serve_webhooks(server, webhooks(AdmissionSettings())):
             yield server
 
 

@@ -161,3 +161,48 @@ def test_gang_that_runs_has_no_explanation() -> None:
     world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g"))
     world.schedule()
     assert world.report("g").why is None
+
+
+def message_of(world: SchedulerWorld, gang: str = "g") -> str:
+    report = world.report(gang)
+    (condition,) = (each for each in report.status.conditions if each.type == "Unschedulable")
+    assert report.why is not None
+    assert json.loads(report.why.encode())["message"] == condition.message
+    return condition.message
+
+
+def test_a_gang_that_requests_what_no_node_has_says_so_alone() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=4), podgroup("g", 1, phase="", resources={"nvidia.com/gpu": 1}))
+    world.upsert(pod("p", "g", extra={"nvidia.com/gpu": 1}))
+    assert message_of(world) == (
+        "1 of 1 pods cannot be scheduled: it needs 1 nvidia.com/gpu, and no node has any"
+    )
+    world.upsert(node("b", cpu=4, extra={"nvidia.com/gpu": 1}))
+    assert world.report("g").why is None
+
+
+def test_a_gang_that_is_larger_than_all_nodes_together_says_so_first() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=4), node("b", cpu=4))
+    world.upsert(podgroup("g", 3, phase="", resources={"cpu": 9}))
+    world.upsert(*(pod(f"p{index}", "g", cpu=3) for index in range(3)))
+    start = "pods cannot be scheduled: it needs 9 cpu, more than the 8 of all nodes together: "
+    assert start in message_of(world)
+    world.upsert(pod("other", node_name="a", phase="Running", cpu=4))
+    assert start in message_of(world)
+
+
+def test_a_gang_that_waits_for_others_is_not_called_impossible() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=4), pod("other", node_name="a", phase="Running", cpu=4))
+    world.upsert(podgroup("g", 1, phase="", resources={"cpu": 4}), pod("p", "g", cpu=4))
+    assert "all nodes together" not in message_of(world)
+
+
+def test_a_gang_that_is_larger_than_the_capability_of_its_queue_says_so_first() -> None:
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=64), queue("q", capability={"cpu": "8"}))
+    world.upsert(podgroup("g", 1, queue="q", phase="", resources={"cpu": 9}), pod("p", "g", cpu=9))
+    start = "pods cannot be scheduled: it needs 9 cpu, more than the capability 8 of queue 'q': "
+    assert start in message_of(world)

@@ -349,7 +349,7 @@ def test_quotas_of_limits_and_pods_admit_gangs_until_they_are_used_up(
 def test_pods_that_exist_before_their_gang_is_admitted_count_in_the_quota_once() -> None:
     world = SchedulerWorld(QUOTA)
     world.upsert(node("a", cpu=100))
-    full = {"cpu": "2", "limits.cpu": "4"}
+    full: dict[str, str | int | float] = {"cpu": "2", "limits.cpu": "4"}
     world.cluster.apply(ResourceQuotaEvent(None, quota(full, full)))
     world.upsert(pod("g-0", "g", cpu=1), pod("g-1", "g", cpu=1))
     world.upsert(podgroup("g", 2, phase="", resources={"cpu": 2, "limits.cpu": 4}))

@@ -202,6 +202,12 @@ SCENARIOS = (
         steps=(running(3), finish(all="ok"), condition("Complete")),
     ),
     Scenario(name="work-queue-of-one", spec={"parallelism": 1}),
+    Scenario(name="long-name", metadata={"name": "n" * 63}),
+    Scenario(
+        name="long-name-indexed",
+        metadata={"name": "n" * 61},
+        spec={"completions": 2, "completionMode": "Indexed"},
+    ),
     Scenario(name="no-completions", spec={"completions": 0}),
     Scenario(
         name="no-parallelism-at-first",

@@ -61,10 +61,14 @@ class JobSimulator:
         assert self.podgroup is not None
         self.podgroup = msgspec.structs.replace(self.podgroup, status=PodGroupStatus(phase=phase))
 
-    def report_pod(self, name: str, phase: PodPhase, *, exit_code: int = 0) -> None:
+    def report_pod(
+        self, name: str, phase: PodPhase, *, exit_code: int = 0, failure: str = ""
+    ) -> None:
         """The kubelet reports that the pod ``j-<name>`` is in *phase*."""
         pod = self.pods[f"j-{name}"]
-        self._update_pod(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
+        self._update_pod(
+            dataclasses.replace(pod, phase=phase, exit_code=exit_code, failure=failure)
+        )
 
     def evict(self, name: str) -> None:
         """A user deletes a pod without grace period."""

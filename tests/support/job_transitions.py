@@ -1,5 +1,6 @@
 """Invariants that every change of a job's objects must keep."""
 
+import re
 from collections import defaultdict
 from datetime import datetime
 from typing import Any
@@ -232,13 +233,14 @@ class JobAudit:
             self._last_command[uid] = number
         for event in ("PodEvicted", "PodFailed", "PodPending"):
             _, found, rest = result.partition(f"{event} of ")
-            pod = uid, rest.split(" ")[0], str(before.get("version", 0))
+            pod = uid, rest.split(" ")[0].rstrip(":"), str(before.get("version", 0))
             if found and event == "PodEvicted":
                 assert pod[1] in self._evicted[uid], f"{result}: that did not happen"
             elif found:
                 since = (self._failed if event == "PodFailed" else self._pending).get(pod)
                 assert since is not None, f"{result}: that did not happen, or long ago (INV-VC-4)"
-                code = int(rest.partition("exit code ")[2] or 0)
+                named = re.search(r"exit code (\d+)", rest)
+                code = int(named[1]) if named else 0
                 self._check_policy_timing(job, pod[1], (event, code), since)
 
     def _check_policy_timing(

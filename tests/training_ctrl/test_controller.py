@@ -1,6 +1,7 @@
 """The training controller against an in-process API server."""
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from support.training_harness import (
     job,
     replica,
 )
+from support.training_manifests import REQUIRED
 
 from batholith.model.names import CRDS, PODGROUPS, PODS, SERVICES
 from batholith.testing import RequestMatcher
@@ -406,3 +408,22 @@ async def test_another_scheduler_in_a_template_is_reported(world: TrainingHarnes
         await wait_for(lambda: world.pods == ["j-master-0"])
     assert world.pod("j-master-0")["spec"]["schedulerName"] == "mine"
     assert world.reasons().count("SetPodTemplateSchedulerName") == 1
+
+
+@pytest.mark.parametrize("kind", sorted(RESOURCES))
+async def test_a_stored_job_with_too_many_pods_fails_before_they_are_listed(kind: str) -> None:
+    types: Any = {each: replica(kind) for each in REQUIRED.get(kind, ())}
+    types["Worker"] = replica(kind, 2**31 - 1)
+    async with TrainingApi(RESOURCES[kind]) as api, api.client() as client:
+        world = TrainingHarness(api, client)
+        await world.create(job(kind, **types))
+        tracemalloc.start()
+        try:
+            async with running(world.controller(gang_scheduler_name="volcano")):
+                await wait_for(lambda: world.is_true("Failed", kind))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 32 * 2**20
+        assert "at most 100000" in world.status(kind)["conditions"][-1]["message"]
+        assert world.pods == world.services == world.names(PODGROUPS) == []

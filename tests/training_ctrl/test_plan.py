@@ -20,12 +20,19 @@ from support.training_jobs import (
     typed,
     with_annotations,
 )
+from support.training_manifests import REQUIRED
 
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.recorded import RECORDED
 from batholith.model.training.types import JobStatus
 from batholith.training_ctrl import effects as fx
-from batholith.training_ctrl.core_types import Group, GroupStatus, Pod
+from batholith.training_ctrl.core_types import (
+    ContainerState,
+    Group,
+    GroupStatus,
+    Pod,
+    Terminated,
+)
 from batholith.training_ctrl.frameworks.base import Member
 from batholith.training_ctrl.gangs import SchedulerPluginsGang, VolcanoGang, gang_of
 from batholith.training_ctrl.pods import build_pod
@@ -416,7 +423,7 @@ def test_pytorch_never_fails_with_its_message() -> None:
     job = pytorch(2, "Never")
     result = planned(job, pod(job, "Master", 0), pod(job, "Worker", 1, "Failed", code=1))
     assert result.status.conditions[-1].message == (
-        "PyTorchJob j is failed because 1 Worker replica(s) failed."
+        "PyTorchJob j is failed because 1 Worker replica(s) failed. j-worker-1: exit code 1"
     )
 
 
@@ -520,3 +527,53 @@ def test_rejected_pod_of_policy_never_stays() -> None:
     """Section 2.2: the operator leaves the pod, and the rules of the framework decide."""
     job = pytorch(1, "Never")
     assert deleted_pods(planned(job, pod(job, "Master", 0), rejected(job, 0, age=9))) == []
+
+
+# Jobs that are too large.
+
+
+@pytest.mark.parametrize("kind", sorted(BY_KIND))
+def test_a_stored_job_with_too_many_pods_fails_and_gets_none(kind: str) -> None:
+    job = typed(
+        kind, **{each: replica(kind) for each in REQUIRED.get(kind, ())}, Worker=replica(kind)
+    )
+    running = pod(job, "Worker", 0)
+    result = planned(job, running, size_error="the job has 7 pods")
+    assert conditions(result)["Failed"][0] == "True"
+    assert result.status.conditions[-1].message == "the job has 7 pods"
+    assert deleted_pods(result) == [running.metadata.name]
+    assert created_pods(result) == []
+    assert effect(result, fx.CreateObject) is None
+    finished = after(job, result)
+    assert created_pods(planned(finished, size_error="the job has 7 pods")) == []
+
+
+# Why a job failed.
+
+
+def failed_pod(job: Any, index: int, code: int, ended: str, **status: Any) -> Pod:
+    found = pod(job, "Worker", index, "Failed", code=code)
+    (container,) = found.status.container_statuses
+    state = ContainerState(terminated=Terminated(exit_code=code, reason=ended))
+    container = msgspec.structs.replace(container, state=state)
+    changed = msgspec.structs.replace(found.status, container_statuses=(container,), **status)
+    return msgspec.structs.replace(found, status=changed)
+
+
+def test_the_message_of_a_failed_job_says_why_its_pod_failed() -> None:
+    job = pytorch(2, "Never")
+    result = planned(job, failed_pod(job, 1, 137, "OOMKilled"))
+    assert result.status.conditions[-1].message == (
+        "PyTorchJob j is failed because 1 Worker replica(s) failed. j-worker-1: OOMKilled"
+        " (exit code 137)"
+    )
+
+
+def test_the_message_of_a_job_that_used_up_its_retries_says_why_its_pod_failed() -> None:
+    job = pytorch(1, "OnFailure", backoffLimit=0)
+    gone = failed_pod(job, 0, 143, "Error", reason="DeadlineExceeded")
+    result = planned(job, gone)
+    assert result.status.conditions[-1].message == (
+        "Job j has failed because it has reached the specified backoff limit: j-worker-0:"
+        " DeadlineExceeded: it ran longer than its activeDeadlineSeconds"
+    )

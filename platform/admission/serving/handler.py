@@ -91,11 +91,16 @@ class AdmissionHandler:
                 },
             )
         else:
-            warnings = _warnings(rule, admission_request)
+            warnings = self._warnings(rule, admission_request)
             response = reviews.allowed(review, patch, warnings=warnings)
         allowed = str(response["response"]["allowed"]).lower()
         self._duration.labels(path, allowed).observe(time.perf_counter() - started)
         return response
+
+    def _warnings(self, webhook: Webhook, request: AdmissionRequest) -> list[str]:
+        if webhook.warn is None:
+            return []
+        return webhook.warn(request, self._reader.recording())
 
     async def _review(self, webhook: Webhook, request: AdmissionRequest) -> list[Operation]:
         reader = self._reader.recording()
@@ -129,12 +134,6 @@ def _apply(webhook: Webhook, request: AdmissionRequest, reader: ObjectReader) ->
     if webhook.mutate is None or request.object is None:
         return []
     return create_patch(request.object, webhook.mutate(request, reader))
-
-
-def _warnings(webhook: Webhook, request: AdmissionRequest) -> list[str]:
-    if webhook.warn is None or request.object is None:
-        return []
-    return webhook.warn(request)
 
 
 def _check_target(webhook: Webhook, request: reviews.WireAdmissionRequest) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait_claimed
+from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, StartingRun
+from ..runtime.shim import START_ERROR
 from ..state import status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
@@ -60,32 +61,44 @@ class PodContainers:
         """
         context = self._context
         run = context.pod_dir.new_run(name)
-        launch = self._build_launch_spec(run, volumes)
+        launch, error_message = self._build_launch_spec(run, volumes)
+        if error_message:
+            context.record_event("Failed", f"Error: {error_message}")
         async with self._start_lock:
             if self._closed:
                 return
             await asyncio.to_thread(run.prepare, launch)
-            pid = await start_and_wait_claimed(run)
-            worker = self._add_worker(ContainerProcess(run, pid, clock=context.node.clock))
+            starting = StartingRun(run)
+            await starting.wait_claimed()
+            worker = self._add_worker(ContainerProcess(run, starting.pid, clock=context.node.clock))
         started = context.started_event(run, context.node.clock.now())
         self._on_started(started)
-        context.node.record_event(context.pod(), "Started", f"Started container {name}")
         if started.placeholder:
             image = context.pod().containers[name].image
             context.record_event("Placeholder", _PLACEHOLDER_MESSAGE.format(name, image))
+        context.spawn(self._record_start(run, starting, is_reported=bool(error_message)))
         worker.start_probes(has_started=started.started)
 
-    def _build_launch_spec(self, run: RunDir, volumes: PodVolumes) -> LaunchSpec:
+    async def _record_start(self, run: RunDir, starting: StartingRun, *, is_reported: bool) -> None:
+        """Record whether the program was started; *is_reported*: why it cannot be is recorded."""
+        await starting.wait_started()
+        context, name = self._context, run.container_name
+        record = run.exit_record()
+        if record is None or record.reason != START_ERROR:
+            context.node.record_event(context.pod(), "Started", f"Started container {name}")
+        elif not is_reported:
+            text = f"Error: failed to start container {name}: {record.message}"
+            context.record_event("Failed", text)
+
+    def _build_launch_spec(self, run: RunDir, volumes: PodVolumes) -> tuple[LaunchSpec, str]:
+        """Return the launch spec, and an error message if its program is not found."""
         context, pod = self._context, self._context.pod()
         builder = LaunchSpecBuilder(pod, context.node, volumes)
         log_file = context.pod_dir.log_path(run)
         try:
-            launch, error_message = builder.build(pod.containers[run.container_name], run, log_file)
+            return builder.build(pod.containers[run.container_name], run, log_file)
         except OSError as error:
             raise ContainerConfigError(str(error)) from error
-        if error_message:
-            context.record_event("Failed", f"Error: {error_message}")
-        return launch
 
     def adopt(self, process: ContainerProcess, *, has_started: bool) -> None:
         """Watch a container that an earlier agent started; *has_started*: its start succeeded."""

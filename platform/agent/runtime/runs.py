@@ -45,7 +45,7 @@ PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
 """Directories of this Python, which containers may use."""
 
 _READY_FD = 3
-"""Descriptor that the shim closes once the run is claimed."""
+"""Descriptor on which the shim reports that the run is claimed, then that its program runs."""
 
 _KILL_TIMEOUT = 5.0
 """Seconds in which a shim must react to a request to kill."""
@@ -151,7 +151,8 @@ class RunDir:
     def start(self, ready_fd: int = -1) -> int:
         """Start the shim and return its process id; it outlives this process.
 
-        It keeps *ready_fd*, the write end of a pipe, open until it has claimed the run or exits.
+        It writes to *ready_fd*, the write end of a pipe, when it has claimed the run, and keeps it
+        open until the program runs, or the shim exits.
         """
         null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
         ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
@@ -277,22 +278,52 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
     return {"bubblewrap": [*argv, sys.executable, "-I", "-S", inner], "stage": staged}
 
 
-async def start_and_wait_claimed(run_dir: RunDir) -> int:
-    """Start the shim, and wait until it has claimed the run or exited."""
-    read, write = os.pipe()
-    try:
-        pid = run_dir.start(write)
-    finally:
-        os.close(write)
+class StartingRun:
+    """A run from the start of its shim until its program runs."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._read, write = os.pipe()
+        try:
+            self.pid = run_dir.start(write)
+        except BaseException:
+            os.close(self._read)
+            raise
+        finally:
+            os.close(write)
+
+    async def wait_claimed(self) -> None:
+        """Wait until the shim has claimed the run or exited."""
+        try:
+            await _wait_readable(self._read)
+        except BaseException:
+            self.close()
+            raise
+        if not os.read(self._read, 1):
+            self.close()
+
+    async def wait_started(self) -> None:
+        """Wait until the program runs, or the shim has exited."""
+        try:
+            if self._read >= 0:
+                await _wait_readable(self._read)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        if self._read >= 0:
+            os.close(self._read)
+            self._read = -1
+
+
+async def _wait_readable(end: int) -> None:
     loop = asyncio.get_running_loop()
-    claimed = asyncio.Event()
-    loop.add_reader(read, claimed.set)
+    readable = asyncio.Event()
+    loop.add_reader(end, readable.set)
     try:
-        await claimed.wait()
+        await readable.wait()
     finally:
-        loop.remove_reader(read)
-        os.close(read)
-    return pid
+        loop.remove_reader(end)
 
 
 class ContainerProcess:
@@ -476,6 +507,14 @@ def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, sub_path: str) -> 
         record = run.exit_record()
         if record is None:
             return run.errors() or "the test run was lost"
-        return (
-            "" if record.code == 0 else record.message or f"the test run exited with {record.code}"
-        )
+        if record.code == 0:
+            return ""
+        wrote = _last_line(base / "log" / "0.log")
+        exited = f"the test run exited with {record.code}"
+        return record.message or (f"{exited}: {wrote}" if wrote else exited)
+
+
+def _last_line(log: Path) -> str:
+    """Return the text of the last line of a log; empty if there is none."""
+    lines = log.read_text(errors="replace").splitlines()
+    return lines[-1].split(" ", 3)[-1].strip() if lines else ""

@@ -34,6 +34,7 @@ else:
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
 CANNOT_START = 128
+START_ERROR = "StartError"
 MAX_LINE = 16 * 1024
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -41,16 +42,44 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main(run_path: str, ready_fd: int = -1) -> int:
-    """Execute the run of *run_path*; close the descriptor *ready_fd* once it is claimed."""
+    """Execute the run of *run_path*.
+
+    Write a byte to the descriptor *ready_fd* once it is claimed, and close that once the program
+    runs, or at the exit.
+    """
     run = ShimRun(run_path)
     if not run.write_claim():
         return 1
-    if ready_fd >= 0:
-        os.close(ready_fd)
+    ready = ReadyPipe(ready_fd)
+    ready.report_claim()
     run.start()
+    if not run.message:
+        ready.close()
     run.supervise()
     run.finish()
     return 0
+
+
+class ReadyPipe:
+    """The end of the agent's pipe; no process that the shim forks keeps it."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+        os.register_at_fork(after_in_child=self.close)
+
+    def report_claim(self) -> None:
+        """Write that the run is claimed."""
+        if self._end >= 0:
+            try:
+                os.write(self._end, b"c")
+            except BrokenPipeError:
+                return  # the agent has exited
+
+    def close(self) -> None:
+        """Close it, once."""
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
 
 
 class ShimRun:
@@ -193,9 +222,11 @@ class ShimRun:
         for lines in self.outputs.values():
             lines.close()
         failed = bool(self.message)
+        if failed:
+            LogWriter(self.log, "stderr").feed(f"cannot start: {self.message}\n".encode())
         record = {
             "code": CANNOT_START if failed else self.status,
-            "reason": "StartError" if failed else "",
+            "reason": START_ERROR if failed else "",
             "message": self.message[:4096],
             "started": self.started,
             "at": time.time(),

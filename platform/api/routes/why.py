@@ -6,16 +6,20 @@ from fastapi import APIRouter
 
 from ...kube.errors import ForbiddenError, NotFoundError
 from ...model.names import PODGROUPS
+from ...model.pod import PodPhase
 from ...model.podgroup import PodGroup
 from ..dependencies import Caller, Kind, Name, Namespace, State
 from ..job_pods import JobPods, read_job
-from ..job_summaries import is_final
+from ..job_summaries import Phase, is_final
 from ..job_waits import WaitView, described_podgroup, explain_wait
 from ..problems import problem_responses
 from ..schemas.why import WhyOut
 
 _MAX_PODS = 5
 """Pods that are read: a job whose pod describes its PodGroup has no others, except old ones."""
+
+_MAX_FAILED_PODS = 500
+"""Pods of a failed job that are read."""
 
 router = APIRouter(prefix="/v1", tags=["pods"])
 
@@ -30,7 +34,8 @@ async def get_job_why(
 ) -> WhyOut:
     """Return whether the job waits, and for what, with the scheduler's explanation.
 
-    Job and PodGroup, or the pod of a job without one, are read with the caller's rights.
+    Job and PodGroup, or the pod of a job without one, are read with the caller's rights, and so are
+    pods of a failed job whose status does not say which of them failed and why.
     """
     job = await read_job(caller.client, kind, namespace, name)
     summary = kind.summarize(job)
@@ -45,13 +50,31 @@ async def get_job_why(
         podgroups.append(found)
     if not podgroups and kind.is_volcano and not is_final(summary.phase):
         podgroups = await _described_podgroups(JobPods(caller.client, kind, job))
+    failure = ""
+    if summary.phase is Phase.FAILED and not kind.is_volcano:
+        failure = await _first_failure(JobPods(caller.client, kind, job))
     view = WaitView(
         job=summary,
+        failure=failure,
         podgroups=tuple(podgroups),
         queue=state.caches.queues.get(summary.queue) if summary.queue else None,
         now=datetime.now(UTC),
     )
     return WhyOut.of(explain_wait(view))
+
+
+async def _first_failure(pods: JobPods) -> str:
+    """Return which pod of a failed job failed last, and why; empty if no pod is left that says so,
+    or if the caller may not read pods."""
+    try:
+        found = await pods.read(limit=_MAX_FAILED_PODS)
+    except ForbiddenError:
+        return ""
+    failed = [pod for pod in found.pods if pod.status.phase == PodPhase.FAILED]
+    newest_first = sorted(
+        failed, key=lambda pod: pod.metadata.creation_timestamp or "", reverse=True
+    )
+    return next((f"{pod.metadata.name}: {pod.failure}" for pod in newest_first if pod.failure), "")
 
 
 async def _described_podgroups(pods: JobPods) -> list[PodGroup]:

@@ -152,8 +152,9 @@ class Admission:
                     webhook.validate(_admission_request(attributes, obj), self._lookup)
                 except DeniedError as error:
                     raise _denied(webhook, error) from error
-            if webhook.warn is not None and obj is not None and attributes.warnings is not None:
-                attributes.warnings.extend(webhook.warn(_admission_request(attributes, obj)))
+            if webhook.warn is not None and attributes.warnings is not None:
+                request = _admission_request(attributes, obj)
+                attributes.warnings.extend(webhook.warn(request, self._lookup))
         if obj is not None and attributes.warnings is not None:
             attributes.warnings.extend(
                 warnings_on_write(attributes.kind.resource, obj, attributes.old_object)

@@ -50,6 +50,7 @@ class Deleter:
                 name=entry.name,
                 old_object=old,
                 user=write_request.user.name,
+                warnings=write_request.warnings,
             ),
             None,
         )

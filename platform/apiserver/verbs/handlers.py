@@ -166,7 +166,12 @@ class Handlers:
     ) -> Response:
         options = delete_options(request)
         request.warnings.extend(deletes.propagation_warnings(kind, options))
-        call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
+        call = WriteRequest(
+            kind=kind,
+            object_path=request_info.object_path,
+            user=request.user,
+            warnings=request.warnings,
+        )
         renderer = _renderer(request, kind)
         written = self.deleter.delete(call, options)
         data = await written.committed()

@@ -92,8 +92,10 @@ class Svc:
         return desired
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
-        """Return the same objects."""
-        return [(desired.resource, desired.name) for desired in self.on_job_add(job)]
+        """Return the same objects, without the host names of a job that may be too large."""
+        job_name = job.metadata.name
+        found = [(names.CONFIGMAPS, _config_name(job)), (names.SERVICES, job_name)]
+        return [*found, (names.NETWORKPOLICIES, job_name)] if self._network_policy else found
 
     def _service(self, job: Job) -> JsonObject:
         spec: JsonObject = {"clusterIP": "None", "selector": _selector(job)}

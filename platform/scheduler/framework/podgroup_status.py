@@ -16,11 +16,13 @@ from datetime import datetime
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
 from ..state.diagnosis import Diagnosis, FitError
-from ..state.gangs import Gang, Task, TaskStatus
+from ..state.gangs import Gang, QueueInfo, Task, TaskStatus
 from ..state.member_arrival import MemberArrival
 from ..state.planned_gang import PlanNote
+from ..state.resources import Amounts
 from .completeness import SCHEDULED, STARTED_PHASES, is_complete, was_complete
 from .explanations import Explanation
+from .impossible import Impossible, why_impossible
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULABLE = "Schedulable"
@@ -76,7 +78,8 @@ def build_report(
     *,
     now: float,
     busy: bool = False,
-    queue: str = "",
+    queue: QueueInfo | None = None,
+    total: Callable[[], Amounts] = dict,
     position: Callable[[Gang], tuple[int, int]] | None = None,
     plan: PlanNote | None = None,
 ) -> PodGroupReport:
@@ -84,7 +87,8 @@ def build_report(
 
     *now* is a reading of a monotonic clock, to measure how long members have been missing. *busy*
     is true if the cluster changes at a high rate, so that members of a new gang may arrive slowly.
-    *queue* is its queue, and *position* returns where it waits there and how many gangs do.
+    *queue* is its queue, and *position* returns where it waits there and how many gangs do. *total*
+    returns what all nodes together have.
     """
     was_pending = gang.is_pending
     slow = busy and gang.phase not in STARTED_PHASES
@@ -96,9 +100,13 @@ def build_report(
         gang.phase = next_phase(gang)
         if gang.is_pending is not was_pending:
             gang.version += 1  # it is to be admitted again
+    message, impossible = "", None
+    if diagnosis is not None:
+        impossible = _why_impossible(gang, diagnosis, queue, total)
+        message = unschedulable_message(gang, diagnosis, impossible)
     status = PodGroupStatus(
         phase=gang.phase,
-        conditions=_podgroup_conditions(gang, diagnosis),
+        conditions=_podgroup_conditions(gang, diagnosis, message),
         running=gang.counts[TaskStatus.RUNNING],
         succeeded=gang.counts[TaskStatus.SUCCEEDED],
         failed=gang.counts[TaskStatus.FAILED],
@@ -109,7 +117,7 @@ def build_report(
         left = max(gang.conditions_updated_at + CONDITION_INTERVAL - now, 0.0)
         if not left:
             gang.conditions_updated_at = now
-            pod_conditions = tuple(_pod_conditions(gang, diagnosis))
+            pod_conditions = tuple(_pod_conditions(gang, diagnosis, impossible))
     requeue_after = left or None
     if gang.is_pending and not was_pending:
         # It is to be admitted again in the next cycle, independent of its last attempt.
@@ -121,8 +129,8 @@ def build_report(
         why = Explanation(
             diagnosis,
             None if diagnosis.message else _first_fit_error(gang, diagnosis),
-            unschedulable_message(gang, diagnosis),
-            queue,
+            message,
+            queue.name if queue is not None else "",
             needed=gang.min_member,
             existing=gang.counts.valid,
             ready=gang.counts.ready,
@@ -176,10 +184,28 @@ def next_phase(gang: Gang) -> str:
     return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
 
 
-def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
-    """Return the message of the Unschedulable condition: how many pods the gang lacks, and why."""
+def _why_impossible(
+    gang: Gang, diagnosis: Diagnosis, queue: QueueInfo | None, total: Callable[[], Amounts]
+) -> Impossible | None:
+    if queue is None:
+        return None
+    fit_error = None if diagnosis.message else _first_fit_error(gang, diagnosis)
+    return why_impossible(gang, diagnosis, fit_error, queue=queue, total=total())
+
+
+def unschedulable_message(
+    gang: Gang, diagnosis: Diagnosis, impossible: Impossible | None = None
+) -> str:
+    """Return the message of the Unschedulable condition: how many pods the gang lacks, and why.
+
+    *impossible* is why it cannot run at all, if that is so; it counts more than what is free now.
+    """
     missing = _missing_count(gang, diagnosis)
     head = f"{missing} of {gang.min_member} pods cannot be scheduled"
+    if impossible is not None:
+        head = f"{head}: {impossible.message}"
+        if impossible.is_missing:
+            return head
     if diagnosis.message:
         return f"{head}: {diagnosis.message}"
     fit_error = _first_fit_error(gang, diagnosis)
@@ -212,7 +238,9 @@ def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
     return diagnosis is not None and diagnosis.reason in _MISSING_MEMBER_REASONS
 
 
-def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGroupCondition, ...]:
+def _podgroup_conditions(
+    gang: Gang, diagnosis: Diagnosis | None, message: str
+) -> tuple[PodGroupCondition, ...]:
     """Return the last conditions with those that hold now set; none is ever removed."""
     conditions = {condition.type: condition for condition in gang.last_status.conditions}
     if gang.tasks and is_complete(gang):
@@ -222,14 +250,18 @@ def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGr
             type=UNSCHEDULABLE,
             status="True",
             reason=diagnosis.reason,
-            message=unschedulable_message(gang, diagnosis),
+            message=message,
         )
     return tuple(conditions.values())
 
 
-def _pod_conditions(gang: Gang, diagnosis: Diagnosis) -> Iterator[PodScheduledCondition]:
+def _pod_conditions(
+    gang: Gang, diagnosis: Diagnosis, impossible: Impossible | None
+) -> Iterator[PodScheduledCondition]:
+    missing = impossible.message if impossible is not None and impossible.is_missing else ""
     for task in gang.pending_tasks.values():
-        reason, message = _pod_reason(task, diagnosis), _pod_message(gang, task, diagnosis)
+        reason = _pod_reason(task, diagnosis)
+        message = missing or _pod_message(gang, task, diagnosis)
         yield PodScheduledCondition(
             task.namespace, task.name, task.uid, reason, message, observed=task.reported_condition
         )
