@@ -6,6 +6,7 @@ import pytest
 from support.admission import ObjectReaderStub, job
 
 from batholith.admission import WEBHOOKS
+from batholith.model import unscheduled_fields
 from batholith.model.admission import AdmissionRequest
 
 Json = dict[str, Any]
@@ -85,6 +86,7 @@ def test_an_update_warns_only_of_fields_that_it_adds() -> None:
     assert "partitionPolicy" in text
 
 
-@pytest.mark.parametrize("spec", [None, [], {"tasks": 7}, {"tasks": ["x", {"partitionPolicy": 1}]}])
-def test_malformed_jobs_cause_no_error_in_warnings(spec: Any) -> None:
-    warnings("Job", {"metadata": {}, "spec": spec})
+@pytest.mark.parametrize("spec", [None, [], {"tasks": 7}, {"tasks": ["x", {}]}])
+def test_malformed_specs_have_no_such_fields(spec: Any) -> None:
+    assert list(unscheduled_fields.of_job(spec, "spec")) == []
+    assert list(unscheduled_fields.of_podgroup(spec, "spec")) == []
