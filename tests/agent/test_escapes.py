@@ -134,9 +134,10 @@ class ContainerAttack:
 
     async def start(self, script: Path, *arguments: str, **more: Any) -> asyncio.subprocess.Process:
         """Start a program of the agent as its user."""
+        if os.geteuid() == 0:
+            more |= {"user": self.user, "group": self.user, "extra_groups": []}
         return await asyncio.create_subprocess_exec(
-            self.program, "-I", "-S", str(script), *arguments,
-            user=self.user, group=self.user, extra_groups=[], start_new_session=True,
+            self.program, "-I", "-S", str(script), *arguments, start_new_session=True,
             env={runs.RUN_VARIABLE: "uid/containers/c/0", "PATH": os.defpath}, **more,
         )  # fmt: skip
 
@@ -224,14 +225,13 @@ async def test_hook_cannot_escape(attack: ContainerAttack) -> None:
     await started.wait()
 
 
+SANDBOXES = [IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE]
 Replaced = tuple[list[rootfs.Mount], list[str]]
 
 
 @pytest.fixture(params=replaced_programs.REPLACEMENTS, ids=lambda each: each.__name__)
 def replaced(request: pytest.FixtureRequest, attack: ContainerAttack) -> Replaced:
     """Mounts of a pod that replace what is executed or loaded, and a command that does."""
-    if attack.level is IsolationLevel.PLAIN:
-        pytest.skip("without a sandbox nothing is replaced")
     if request.param is replaced_programs.preloaded_library and shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     volume = replaced_programs.volume_for(attack.data)
@@ -250,6 +250,7 @@ def assert_rights_of_the_pod(attack: ContainerAttack, output: str, argv: Sequenc
             assert each.host_ids <= set(range(SHARED, SHARED + ID_RANGE_SIZE)), output
 
 
+@pytest.mark.parametrize("attack", SANDBOXES, indirect=True)
 async def test_what_a_pod_replaced_is_executed_with_its_rights_alone(
     attack: ContainerAttack, replaced: Replaced
 ) -> None:
@@ -261,6 +262,7 @@ async def test_what_a_pod_replaced_is_executed_with_its_rights_alone(
     assert_rights_of_the_pod(attack, log + run_dir.errors(), argv)
 
 
+@pytest.mark.parametrize("attack", SANDBOXES, indirect=True)
 async def test_hook_executes_what_a_pod_replaced_with_the_rights_of_the_pod_alone(
     attack: ContainerAttack, replaced: Replaced
 ) -> None:

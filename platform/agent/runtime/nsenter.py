@@ -24,24 +24,23 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 
 
+_NAMESPACES = mounting.NEW_NS | mounting.NEW_UTS | mounting.NEW_IPC | mounting.NEW_PID
+
+
 def main() -> int:
     """Run the command of the request on standard input."""
     request = json.load(sys.stdin)
-    pid, ids = request["pid"], request["ids"]
-    process, bounding = _open_process(pid) if pid else (-1, 0)
-    # A user namespace of the agent's own user gives the right to enter the other ones. That of a
-    # pod's id range takes root's away, so that only the child enters it, with the file system.
-    users_first = ids["base"] is None
-    if pid:
-        _enter(process, mounting.NEW_PID | (mounting.NEW_USER if users_first else 0))
+    pid = request["pid"]
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    mounting.join_session_keyring()
+    container = _Container(pid, request["ids"]) if pid else None
+    if container:
+        container.enter_first()
     child = os.fork()
     if child == 0:
         try:
-            mounting.join_session_keyring()
-            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-            if pid:
-                users = mounting.NEW_USER if not users_first and ids["namespace"] else 0
-                _enter_file_system(process, ids, users=users, bounding=bounding)
+            if container:
+                container.enter()
             else:
                 mounting.set_no_new_privs()
             _execute(request)
@@ -52,29 +51,38 @@ def main() -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _open_process(pid: int) -> tuple[int, int]:
-    """Return a descriptor of *pid*, and its capability bounding set."""
-    process = os.pidfd_open(pid)
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        bounds = next(line.split()[1] for line in file if line.startswith("CapBnd"))
-    return process, int(bounds, 16)
+class _Container:
+    """The namespaces of a container.
 
-
-def _enter(process: int, namespaces: int) -> None:
-    if _LIBC.setns(process, namespaces) != 0:
-        raise OSError(ctypes.get_errno(), "cannot enter the container's namespaces")
-
-
-def _enter_file_system(process: int, ids: dict, *, users: int, bounding: int) -> None:  # type: ignore[type-arg]
-    """Enter the container's mount namespace with the other namespaces, as its user.
-
-    The pod may have replaced any program, library and module there. So between the two calls this
-    process, which may be root, imports and opens nothing.
+    The pod may have replaced any program, library and module in its file system. So a process of
+    root that enters it does nothing there but give up its privileges, and the parent stays outside.
     """
-    kept = [number for number in range(bounding.bit_length()) if bounding >> number & 1]
-    sys.meta_path.clear()  # an import fails instead of running the pod's file
-    _enter(process, mounting.NEW_NS | mounting.NEW_UTS | mounting.NEW_IPC | users)
-    mounting.give_up_privileges(ids, kept)
+
+    def __init__(self, pid: int, ids: dict) -> None:  # type: ignore[type-arg]
+        self._process = os.pidfd_open(pid)
+        self._ids = ids
+        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+            bounds = next(line.split()[1] for line in file if line.startswith("CapBnd"))
+        permitted = int(bounds, 16)
+        self._bounding = [n for n in range(permitted.bit_length()) if permitted >> n & 1]
+        users = mounting.NEW_USER if ids["base"] is None or ids["namespace"] else 0
+        self._remaining = _NAMESPACES | users
+        sys.meta_path.clear()  # from here on an import fails instead of running the pod's file
+
+    def enter_first(self) -> None:
+        """Enter the namespaces that the parent of the command's process needs."""
+        # A normal user has to enter all at once: each gives the right to enter the others.
+        self._enter(self._remaining if self._ids["base"] is None else mounting.NEW_PID)
+
+    def enter(self) -> None:
+        """Enter the other namespaces, and switch to the container's user."""
+        self._enter(self._remaining)
+        mounting.give_up_privileges(self._ids, self._bounding)
+
+    def _enter(self, namespaces: int) -> None:
+        if namespaces and _LIBC.setns(self._process, namespaces) != 0:
+            raise OSError(ctypes.get_errno(), "cannot enter the container's namespaces")
+        self._remaining &= ~namespaces
 
 
 def _execute(request: dict) -> None:  # type: ignore[type-arg]
