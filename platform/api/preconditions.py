@@ -73,7 +73,7 @@ class Preconditions:
         return ProblemError(412, "the object has another version than If-Match names")
 
 
-def _preconditions(
+async def _preconditions(
     if_match: Annotated[
         str | None,
         Header(
@@ -87,7 +87,7 @@ def _preconditions(
     return Preconditions(EntityTags.parse(if_match, header="If-Match"))
 
 
-def _known_versions(
+async def _known_versions(
     if_none_match: Annotated[
         str | None,
         Header(

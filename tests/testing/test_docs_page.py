@@ -13,7 +13,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 
 
 async def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
-    operator, tests, blocking = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    operator, tests, blocking = re.findall(
+        r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+    )
     (tmp_path / "trainer.py").write_text(operator)
     (tmp_path / "test_trainer.py").write_text(tests)
     (tmp_path / "test_blocking.py").write_text(blocking)

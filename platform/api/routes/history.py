@@ -26,7 +26,7 @@ CursorText = Annotated[
 ]
 
 
-def _filter(
+async def _filter(
     kind: Annotated[list[JobKindName], Query(description="Any of these kinds.")] = [],  # noqa: B006
     phase: Annotated[list[Phase], Query(description="Any of these last phases.")] = [],  # noqa: B006
     queue: Annotated[str | None, Query(max_length=253, pattern=NAME_PATTERN)] = None,

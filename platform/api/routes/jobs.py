@@ -82,7 +82,7 @@ class _ListQuery:
     """Empty for all."""
 
 
-def _list_query(
+async def _list_query(
     phase: Annotated[list[Phase], Query(description="Any of these phases.")] = [],  # noqa: B006
     queue: Annotated[str | None, Query(max_length=253)] = None,
     user: Annotated[

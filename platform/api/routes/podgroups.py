@@ -30,7 +30,7 @@ class _ListQuery(BaseModel):
     cursor: str
 
 
-def _list_query(
+async def _list_query(
     phase: Annotated[list[PodGroupPhase] | None, Query(description="Any of these phases.")] = None,
     queue: Annotated[str | None, Query(max_length=253)] = None,
     sort: Annotated[

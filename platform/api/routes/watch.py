@@ -107,7 +107,7 @@ class _JobQuery:
     labels: Selector
 
 
-def _job_query(
+async def _job_query(
     phase: Annotated[list[Phase], Query(description="Any of these phases.")] = [],  # noqa: B006
     queue: Annotated[str | None, Query(max_length=253)] = None,
     label_selector: Annotated[
@@ -175,7 +175,7 @@ class _Opening:
         return await self.stream(kind.name, selection, access)
 
 
-def _opening(
+async def _opening(
     request: Request,
     state: State,
     caller: Caller,
