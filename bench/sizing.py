@@ -93,7 +93,7 @@ def node(name: str) -> dict[str, Any]:
 
 
 class Kubelets:
-    """Marks pods that are bound as running, on whichever node; counts jobs that run."""
+    """Marks pods that are bound as running, on all nodes; counts jobs that run."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

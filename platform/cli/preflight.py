@@ -59,7 +59,7 @@ def preflight(
     namespace: Namespace = "volcano-system",
     output: Output = "text",
 ) -> None:
-    """Check whether Batholith can be installed; exit with 1 and say what to do if not.
+    """Check whether Batholith can be installed; exit with 1 and print what to do if not.
 
     Nothing is changed, except that a pod runs the image for some seconds.
     """

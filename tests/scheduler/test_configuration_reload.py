@@ -37,9 +37,7 @@ class Reloads:
         return self.registry.get_sample_value(name, {"result": result})
 
     def is_current(self) -> float | None:
-        return self.registry.get_sample_value(
-            "batholith_scheduler_config_last_reload_successful"
-        )
+        return self.registry.get_sample_value("batholith_scheduler_config_last_reload_successful")
 
     def last_success(self) -> float | None:
         return self.registry.get_sample_value(
