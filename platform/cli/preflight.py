@@ -19,40 +19,47 @@ if TYPE_CHECKING:
     from .preflight_image import ImageOptions
 
 
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Path of the kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"
+    ),
+]
+ImageOption = Annotated[
+    str,
+    typer.Option(
+        help="Image to be installed; a pod runs it and is deleted.",
+        show_default="that of the manifests",
+    ),
+]
+PullSecret = Annotated[str, typer.Option(help="Name of a Secret for pulling the image.")]
+SkipImage = Annotated[
+    bool, typer.Option("--skip-image", help="Do not run a pod; the image is not checked.")
+]
+Timeout = Annotated[
+    float, typer.Option(min=1, help="Seconds until the pod of the image must have ended.")
+]
+Replaced = Annotated[
+    Literal["none", "volcano"],
+    typer.Option("--from", help="The system that Batholith is to replace."),
+]
+Namespace = Annotated[str, typer.Option(help="Namespace of the installation, and of Volcano.")]
+Output = Annotated[
+    Literal["text", "json"], typer.Option("--output", "-o", help="Format of the results.")
+]
+
+
 def preflight(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Path of the kubeconfig.",
-            show_default="$KUBECONFIG, ~/.kube/config, or in-cluster",
-        ),
-    ] = None,
-    image: Annotated[
-        str,
-        typer.Option(
-            help="Image to be installed; a pod runs it and is deleted.",
-            show_default="that of the manifests",
-        ),
-    ] = "",
-    pull_secret: Annotated[str, typer.Option(help="Name of a Secret for pulling the image.")] = "",
-    skip_image: Annotated[
-        bool, typer.Option("--skip-image", help="Do not run a pod; the image is not checked.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds until the pod of the image must have ended.")
-    ] = 120.0,
-    replaced: Annotated[
-        Literal["none", "volcano"],
-        typer.Option("--from", help="The system that Batholith is to replace."),
-    ] = "none",
-    namespace: Annotated[
-        str, typer.Option(help="Namespace of the installation, and of Volcano.")
-    ] = "volcano-system",
-    output: Annotated[
-        Literal["text", "json"], typer.Option("--output", "-o", help="Format of the results.")
-    ] = "text",
+    kubeconfig: KubeconfigOption = None,
+    image: ImageOption = "",
+    pull_secret: PullSecret = "",
+    skip_image: SkipImage = False,
+    timeout: Timeout = 120.0,
+    replaced: Replaced = "none",
+    namespace: Namespace = "volcano-system",
+    output: Output = "text",
 ) -> None:
-    """Check whether Batholith can be installed; exit with 1 and say what to do if not.
+    """Check whether Batholith can be installed; exit with 1 and print what to do if not.
 
     Nothing is changed, except that a pod runs the image for some seconds.
     """

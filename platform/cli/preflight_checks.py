@@ -158,7 +158,7 @@ def check_version(version: str) -> CheckResult:
 
 
 async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]:
-    """Check the permissions of whoever applies the manifests, with SelfSubjectAccessReviews."""
+    """Check the permissions of the user who applies the manifests, with SelfSubjectAccessReviews."""
     required = [(group, plural, verb) for group, plural in INSTALLED for verb in INSTALL_VERBS]
     if plan.from_volcano:
         required.append(("apps", "deployments/scale", "patch"))
@@ -235,7 +235,7 @@ def _compare(found: _Definition, ours: dict[str, Any]) -> CheckResult:
             name=f"crd {name}",
             outcome="failed",
             message="is being deleted, with all its objects",
-            action="wait until it is gone; move to Batholith without deleting Volcano's CRDs",
+            action="wait until it is deleted; move to Batholith without deleting Volcano's CRDs",
         )
     if unknown := set(found.status.stored_versions) - served:
         differences.append(f"objects may be stored as {', '.join(sorted(unknown))}")

@@ -86,7 +86,7 @@ class _Pod(ApiStruct, frozen=True):
 
 
 async def check_image(client: Client, options: ImageOptions) -> CheckResult:
-    """Run the image in a pod, which is deleted in any case."""
+    """Run the image in a pod, which is always deleted."""
     namespace = await _existing_namespace(client, options.namespace)
     name = f"batholith-preflight-{secrets.token_hex(4)}"
     try:
@@ -173,7 +173,7 @@ async def _outcome(client: Client, name: str, namespace: str, options: ImageOpti
 
 
 def _progress(pod: _Pod) -> str:
-    """Say what the pod waits for."""
+    """Return what the pod waits for."""
     if pod.state.waiting is not None:
         return f"{pod.state.waiting.reason} {pod.state.waiting.message}".strip()
     unscheduled = (

@@ -92,9 +92,9 @@ async def test_a_running_volcano_is_accepted_only_if_it_is_to_be_replaced(
 ) -> None:
     async with servers.start(tmp_path, crds=crds.load()) as server:
         await install_volcano(server)
-        beside, replaced = await check(server), await check(server, from_volcano=True)
+        added, replaced = await check(server), await check(server, from_volcano=True)
     volcano = {"vc-controller-manager", "vc-scheduler", "vc-webhook-manager", "webhooks"}
-    assert failed(beside) == volcano
+    assert failed(added) == volcano
     assert failed(replaced) == set()
     assert "2 configurations, to be deleted" in replaced["webhooks"].message
     assert "Deployment volcano-scheduler in volcano-system" in replaced["vc-scheduler"].message
@@ -120,7 +120,7 @@ async def test_a_lease_that_another_process_renews_is_found(
 ) -> None:
     renewed = datetime.now(UTC) - timedelta(seconds=age)
     spec = {
-        "holderIdentity": "somebody",
+        "holderIdentity": "another",
         "leaseDurationSeconds": 30,
         "renewTime": format_micro_time(renewed),
     }

@@ -33,7 +33,7 @@ COMMON_METRICS = {
     "rest_client_request_duration_seconds",
     "rest_client_rate_limiter_duration_seconds",
     "leader_election_master_status",
-    "batholith_build",
+    "batholith_build_info",
     "process_cpu_seconds",
     "process_resident_memory_bytes",
     "python_gc_collections",

@@ -1,5 +1,6 @@
 """The manifests agree with the program, and Deployments, Services and webhooks with each other."""
 
+import re
 from typing import Any
 
 import pytest
@@ -282,3 +283,17 @@ def test_ingress_ports_are_ports_of_the_selected_pods(found: Objects) -> None:
         ports = {port for each in reached for port in _ports(_container(each)).values()}
         opened = {port["port"] for rule in spec.get("ingress", []) for port in rule["ports"]}
         assert opened <= ports
+
+
+@pytest.mark.process
+def test_the_page_about_sizing_has_the_requests_and_limits_of_the_manifests() -> None:
+    page = (MANIFESTS.parent / "docs/sizing.md").read_text()
+    (row,) = re.findall(r"^\| up to [^|]*: the manifests \|(.*)\|$", page, flags=re.MULTILINE)
+    documented = [cell.strip() for cell in row.split("|")]
+    found = of_kind(kustomized(), "Deployment")
+    given = []
+    for name in ("controllers", "scheduler", "admission", "api"):
+        resources = _container(found[f"batholith-{name}"])["resources"]
+        requests, limits = resources["requests"], resources["limits"]
+        given.append(f"{requests['cpu']}, {requests['memory']}; limit {limits['memory']}")
+    assert documented == given

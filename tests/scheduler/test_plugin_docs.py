@@ -62,3 +62,13 @@ def test_the_page_has_each_plugin_flag_and_tolerated_argument() -> None:
         if f"`{name}`" not in CONFIGURATION
     }
     assert not missing
+
+
+def test_the_configuration_for_several_teams_is_valid() -> None:
+    (text,) = re.findall(r"```yaml\n(actions.*?)```", (DOCS / "tenancy.md").read_text(), re.DOTALL)
+    assert [name for name, _ in conf.load(text).actions] == [
+        "enqueue",
+        "allocate",
+        "reclaim",
+        "backfill",
+    ]
