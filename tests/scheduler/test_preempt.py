@@ -146,6 +146,19 @@ def test_pods_of_low_priority_stay_if_one_of_middle_priority_has_to_go_and_suffi
     assert world.evicted == ["mid-t-0"]
 
 
+@pytest.mark.parametrize(("own", "expected"), [(99, 1), (100, 0), (1000, 0)])
+def test_a_pod_whose_own_priority_is_not_lower_stays(own: int, expected: int) -> None:
+    """Its gang has a lower priority than it."""
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=2), podgroup("low", 0, phase="Running", priority_class="low"))
+    for index in range(2):
+        world.upsert(member(f"low-t-{index}", "low", "a", priority=own))
+    world.upsert(podgroup("high", 1, priority_class="high"))
+    world.upsert(member("high-t-0", "high", priority=100))
+    world.run()
+    assert len(world.evicted) == expected
+
+
 NO_ENQUEUE = """
 actions: "allocate, backfill, preempt"
 tiers:

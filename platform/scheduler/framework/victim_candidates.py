@@ -138,6 +138,7 @@ class VictimCandidates:
         """Return which tasks are in a queue from which the gang may take resources."""
         if self._reach is Reach.PREEMPT:
             lower = table.gang_priority[table.gang] < self._gang.priority
+            lower &= table.priority < self._priority()
             own: BoolVector = lower & (table.queue == table.queue_id(self._queue.name))
             return own
         others = [
@@ -149,6 +150,12 @@ class VictimCandidates:
             and queue.allocated
         ]
         return np.isin(table.queue, [number for number in others if number >= 0])
+
+    def _priority(self) -> int:
+        """Return below which priority of its own a pod may be evicted for the gang, whatever the
+        priority of its gang."""
+        pods = (task.priority for task in self._gang.pending_tasks.values())
+        return max(self._gang.priority, min(pods, default=0))
 
     def _without_refused(self, slots: IntVector) -> IntVector:
         """Return *slots* without tasks whose eviction was refused."""
