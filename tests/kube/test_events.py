@@ -227,7 +227,7 @@ async def test_repeated_and_similar_events_need_no_further_space_in_the_queue(
 ) -> None:
     for number in range(100):
         for repeated in range(12):
-            harness.record("no capacity", about=about_job(number))
+            harness.record("no capacity", about=about_job(number), reason="Unschedulable")
             harness.record(f"pod {repeated} failed", about=about_job(number))
     harness.recorded_count += 100 * 24
     assert harness.recorder.pending_count == 100 * (1 + 9 + 1)
