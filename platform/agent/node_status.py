@@ -12,6 +12,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..kube.errors import (
     ConnectionLostError,
     ForbiddenError,
     NotFoundError,
+    ServerError,
 )
 from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
@@ -170,6 +172,7 @@ class NodeStatusManager:
         self._lease_seconds = lease_seconds or (40 if len(nodes) == 1 else 200)
         self._configs = {config.name: config for config in nodes}
         self._stopped: set[str] = set()
+        self._unregistered: set[str] = set()
         self._unready: dict[str, None] = {}
         self._has_unready = asyncio.Event()
         selector = f"metadata.name={nodes[0].name}" if len(nodes) == 1 else ""
@@ -179,6 +182,9 @@ class NodeStatusManager:
     async def register(self) -> None:
         """Create or update every node and its lease.
 
+        On a full disk the API server writes deletions only. Pods of an existing node can be deleted
+        nevertheless, so its registration is then left to the heartbeats.
+
         Raises:
             ApiError, ConnectionLostError: a request failed.
         """
@@ -187,7 +193,15 @@ class NodeStatusManager:
 
         async def register_one(config: NodeConfig) -> None:
             async with slots:
-                await self._register(config)
+                try:
+                    await self._register(config)
+                except ServerError as error:
+                    if error.status != HTTPStatus.INSUFFICIENT_STORAGE or not await self._exists(
+                        config.name
+                    ):
+                        raise
+                    log.warning("cannot update node, retrying", extra={"error": str(error)})
+                    self._unregistered.add(config.name)
 
         results = await asyncio.gather(*map(register_one, self._nodes), return_exceptions=True)
         for failed in filter(None, results):
@@ -198,6 +212,13 @@ class NodeStatusManager:
             await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
         except (AlreadyExistsError, ForbiddenError):
             return  # a real cluster has it, and does not let nodes create namespaces
+
+    async def _exists(self, name: str) -> bool:
+        try:
+            await self._client.get(NODES, name, view=Node)
+        except NotFoundError:
+            return False
+        return True
 
     async def _register(self, config: NodeConfig) -> None:
         node = node_object(config)
@@ -210,6 +231,7 @@ class NodeStatusManager:
         await self._update_status(config)
         await self._remove_not_ready_taint(config.name)
         await self._create_lease(config.name, owner=created.metadata.uid)
+        self._unregistered.discard(config.name)
 
     async def _remove_not_ready_taint(self, name: str) -> None:
         """Remove the taint of a new node, unless the agent may not."""
@@ -295,6 +317,9 @@ class NodeStatusManager:
                     await self._clock.sleep(max(delay, 0.0))
 
     async def _heartbeat(self, config: NodeConfig, *, update_status: bool) -> None:
+        if config.name in self._unregistered:
+            await self._reregister(config)
+            return
         renewed = {"spec": {"renewTime": times.format_micros(self._clock.now())}}
         try:
             await self._client.patch(LEASES, config.name, renewed, namespace=LEASE_NAMESPACE)
@@ -306,7 +331,7 @@ class NodeStatusManager:
             log.warning("cannot renew node lease", extra={"node": config.name, "error": str(error)})
 
     async def _reregister(self, config: NodeConfig) -> None:
-        """Create the node and its lease again after one of them was deleted."""
+        """Register a node that was deleted, or whose Lease was, or that could not be updated."""
         try:
             await self._register(config)
         except (ApiError, ConnectionLostError) as error:

@@ -35,6 +35,8 @@ DataDirOption = Annotated[
 ]
 DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
 """Errors of locking and using a data directory."""
+ANY_PORT = "0 means any free port, and the same one at the next start"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DETACH_TIMEOUT = 60.0
 """Seconds for which ``up --detach`` waits until the cluster is ready."""
 DOWN_TIMEOUT = 120.0
@@ -96,11 +98,11 @@ def up(
     ] = 0,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port of the Kubernetes API; 0 means any free port."),
+        typer.Option(min=0, max=65535, help=f"Port of the Kubernetes API; {ANY_PORT}."),
     ] = None,
     api_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port of the REST API; 0 means any free port."),
+        typer.Option(min=0, max=65535, help=f"Port of the REST API; {ANY_PORT}."),
     ] = None,
     cpus: Annotated[
         int | None,
@@ -131,6 +133,8 @@ def up(
     try:
         # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
+        # Deferred until the supervisor stops its components in order, or its parent stops it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
@@ -145,13 +149,15 @@ def up(
         raise typer.Exit(1) from None
     finally:
         data.unlock()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
     work = asyncio.create_task(supervisor.run(lambda: typer.echo(usage)))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _stop_once, work)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with contextlib.suppress(asyncio.CancelledError):
         await work
     typer.echo("stopped")
@@ -170,7 +176,8 @@ def _detach(data: DataDir) -> bool:
     The parent (False) returns once the cluster is ready, and prints that output.
 
     Raises:
-        typer.Exit: in the parent, with 1, if the cluster does not become ready.
+        typer.Exit: in the parent, if the cluster does not become ready or a signal arrives; the
+            child has stopped then.
     """
     log_file = data.root / "up.log"
     output = open_private(log_file, os.O_WRONLY | os.O_CREAT, forbidden=GROUP_OTHER_WRITE)
@@ -178,7 +185,12 @@ def _detach(data: DataDir) -> bool:
     child = os.fork()
     if child:
         os.close(output)
-        _await_ready(data, child, log_file)
+        data.unlock()  # held by the child
+        try:
+            _await_ready(data, child, log_file)
+        except DATA_DIR_ERRORS:
+            _stop_supervisor(data, child)
+            raise
         return False
     os.setsid()
     os.ftruncate(output, 0)
@@ -191,20 +203,41 @@ def _detach(data: DataDir) -> bool:
 
 
 def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
+    received: list[int] = []
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, _: received.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     deadline = time.monotonic() + DETACH_TIMEOUT
-    while time.monotonic() < deadline:
+    exited = False
+    while not (received or exited or time.monotonic() > deadline):
         state = read_state(data)
         if state is not None and state.supervisor.pid == child and state.ready:
             typer.echo(log_file.read_text().rstrip())
             return
-        if os.waitpid(child, os.WNOHANG)[0]:
-            break
+        exited = os.waitpid(child, os.WNOHANG)[0] != 0
         time.sleep(0.02)  # The state file is the only signal from the other process.
-    else:
-        os.kill(child, signal.SIGTERM)
     text = log_file.read_text().rstrip() if log_file.exists() else ""
-    typer.echo(text or f"batholith up: not ready; see {data.logs}", err=True)
-    raise typer.Exit(1)
+    if received:
+        text = "stopping"
+    elif not (exited and text):
+        text = f"{text}\nbatholith up: not ready; see {data.logs}".lstrip()
+    typer.echo(text, err=True)
+    if not exited:
+        _stop_supervisor(data, child)
+    raise typer.Exit(128 + received[0] if received else 1)
+
+
+def _stop_supervisor(data: DataDir, child: int) -> None:
+    """Stop the supervisor *child*, with all components and pods."""
+    os.kill(child, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_TIMEOUT
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            _kill_leftovers(data)
+            return
+        time.sleep(0.02)
 
 
 def down(data_dir: DataDirOption = None) -> None:
@@ -217,7 +250,20 @@ def down(data_dir: DataDirOption = None) -> None:
         _wait_stopped(data, state)
         return
     killed = _kill_leftovers(data)
-    typer.echo(f"killed orphans: {', '.join(killed)}" if killed else "nothing is running")
+    if killed:
+        typer.echo(f"killed orphans: {', '.join(killed)}")
+        return
+    typer.echo(f"nothing is running in {data.root}")
+    _name_other_clusters(data)
+
+
+def _name_other_clusters(data: DataDir) -> None:
+    from ..local.running_clusters import running_clusters
+    from .embedded import down_command
+
+    for other in running_clusters():
+        if other.root != data.root:
+            typer.echo(f"a cluster is up in {other.root}; to stop it: {down_command(other)}")
 
 
 def _wait_stopped(data: DataDir, state: UpState) -> None:
@@ -256,6 +302,7 @@ def status(data_dir: DataDirOption = None) -> None:
     state = _read_state(data, "status")
     if state is None or not state.supervisor.is_alive:
         typer.echo(f"not up ({data.root})")
+        _name_other_clusters(data)
         raise typer.Exit(3)
     typer.echo(f"{'up' if state.ready else 'starting'} ({data.root}), version {state.version}")
     for name, port in state.ports.items():

@@ -5,17 +5,21 @@ import os
 import shlex
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+import msgspec
+
 from ..agent.runtime.mounting import lacks_sandbox_support
+from ..kube.private_files import read_private
 from ..local import kubeconfig, pki, tokens
 from ..local.child_process import Entry
 from ..local.datadir import DataDir
+from ..local.files import write_private
 from ..local.supervisor import ComponentSpec, Supervisor
 from ..model.job_size import MAX_PODS
 from .featuregate import QUEUE_GATES
@@ -23,6 +27,8 @@ from .flag_groups import LOOPBACK
 
 API_PORT = 7443
 REST_PORT = 7480
+START_SPACE = 2**19
+"""Bytes that a start needs for the files of the supervisor and the components."""
 NO_SANDBOX_WARNING = (
     "WARNING: this machine does not support the sandbox: pods will run as root, with all "
     "privileges of root"
@@ -92,9 +98,13 @@ class EmbeddedCluster:
         """
         options = self._options
         with ExitStack() as opened:
-            self._api_socket = self._bind("Kubernetes API", options.port, API_PORT)
+            take_start_space(self._data)
+            last = _read_ports(self._data)
+            self._api_socket = self._bind(
+                "Kubernetes API", options.port, API_PORT, last=last.kubernetes
+            )
             opened.callback(self._api_socket.close)
-            self._rest_socket = self._bind("REST API", options.api_port, REST_PORT)
+            self._rest_socket = self._bind("REST API", options.api_port, REST_PORT, last=last.rest)
             opened.callback(self._rest_socket.close)
             self._local_socket = listen_locally(self._data.api_socket)
             if self._local_socket is not None:
@@ -102,6 +112,7 @@ class EmbeddedCluster:
             self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
             self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
+            write_private(self._data.ports, msgspec.json.encode(self._ports()))
             opened.pop_all()
         self.notices += isolation_warnings(options)
         return self
@@ -120,16 +131,17 @@ class EmbeddedCluster:
 
     def supervisor(self) -> Supervisor:
         """Create the supervisor, with components in start order."""
-        ports = {
-            "kubernetes": self._api_socket.getsockname()[1],
-            "rest": self._rest_socket.getsockname()[1],
-        }
         return Supervisor(
             self._data,
             self._components(),
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
-            ports=ports,
+            ports=msgspec.structs.asdict(self._ports()),
+        )
+
+    def _ports(self) -> "_Ports":
+        return _Ports(
+            kubernetes=self._api_socket.getsockname()[1], rest=self._rest_socket.getsockname()[1]
         )
 
     def start_supervisor(self, entry: Entry) -> Supervisor:
@@ -164,11 +176,15 @@ class EmbeddedCluster:
                 '    -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\',
                 '    -d \'{"action": "suspend"}\'',
                 "",
-                f"  {self.rest_url}/docs lists the REST API; Ctrl-C or `batholith down` stops.",
+                f"  {self.rest_url}/docs lists the REST API. Ctrl-C stops the cluster, as does",
+                f"  {down_command(self._data)}",
             ]
         )
 
-    def _bind(self, what: str, requested: int | None, default: int) -> socket.socket:
+    def _bind(self, what: str, requested: int | None, default: int, *, last: int) -> socket.socket:
+        """Listen on the *requested* port, or on the *last* one again if any free port will do."""
+        if requested == 0:
+            return _listen_preferring(last)
         try:
             return _listen(default if requested is None else requested)
         except OSError as error:
@@ -177,7 +193,7 @@ class EmbeddedCluster:
                     f"{what}: port {default if requested is None else requested}: {error.strerror}"
                 )
                 raise OSError(text) from error
-        bound = _listen(0)
+        bound = _listen_preferring(last)
         self.notices.append(
             f"{what}: port {default} is in use, using {bound.getsockname()[1]} instead"
         )
@@ -268,6 +284,39 @@ class EmbeddedCluster:
         return self._data.pki / f"{name}.kubeconfig"
 
 
+class _Ports(msgspec.Struct):
+    """The ports of the last start; 0: unknown."""
+
+    kubernetes: int = 0
+    rest: int = 0
+
+
+def _read_ports(data: DataDir) -> _Ports:
+    try:
+        return msgspec.json.decode(read_private(data.ports), type=_Ports)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return _Ports()
+
+
+def down_command(data: DataDir) -> str:
+    """Return the command that stops the cluster of a data directory."""
+    if data.root == DataDir.default().root:
+        return "batholith down"
+    return f"batholith down --data-dir {shlex.quote(str(data.root))}"
+
+
+def take_start_space(data: DataDir) -> None:
+    """On a full disk, take space for the files of a start from the API server's reserve.
+
+    Otherwise objects could not be deleted to free space.
+    """
+    disk = os.statvfs(data.root)
+    if disk.f_bavail * disk.f_frsize >= START_SPACE:
+        return
+    with suppress(FileNotFoundError):
+        os.truncate(data.disk_reserve, max(0, data.disk_reserve.stat().st_size - START_SPACE))
+
+
 def listen_locally(path: Path) -> socket.socket | None:
     """Listen on a Unix socket at *path*, in a private directory; ``None`` if it is too long.
 
@@ -285,6 +334,13 @@ def listen_locally(path: Path) -> socket.socket | None:
         listener.close()
         raise
     return listener
+
+
+def _listen_preferring(port: int) -> socket.socket:
+    """Listen on *port* if that is possible, else on any free port."""
+    with suppress(OSError):
+        return _listen(port)
+    return _listen(0)
 
 
 def _listen(port: int) -> socket.socket:

@@ -14,7 +14,6 @@ app = typer.Typer(
     name="batholith",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 

@@ -124,6 +124,7 @@ def fork(entry: Entry, options: ProcessOptions) -> ForkedProcess:
     try:
         os.setsid()
         die_with_parent(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _set_up_child(options)
         entry(options.arguments)
         code = 0

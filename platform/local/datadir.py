@@ -7,7 +7,8 @@ from typing import Self
 
 from ..kube.private_files import check_mode, ensure_private_dir, open_private, open_private_dir
 
-_MARKS = frozenset({"lock", "cluster.db"})
+LOCK_NAME = "lock"
+_MARKS = frozenset({LOCK_NAME, "cluster.db"})
 """Files that mark a data directory."""
 
 
@@ -33,6 +34,8 @@ class DataDir:
         self.pods = self.root / "pods"
         self.logs = self.root / "logs"
         self.up_json = self.root / "up.json"
+        self.ports = self.root / "ports.json"
+        self.disk_reserve = self.root / "cluster.reserve"
         self._lock: int | None = None
 
     @classmethod
@@ -56,7 +59,7 @@ class DataDir:
             raise NotADataDirError(f"{self.root} is not empty and not a data directory")
         ensure_private_dir(self.root)
         # The kernel releases the lock when its holder dies, even by SIGKILL.
-        lock = open_private(self.root / "lock", os.O_RDWR | os.O_CREAT)
+        lock = open_private(self.root / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -91,7 +94,7 @@ class DataDir:
         if self._lock is not None:
             return False
         try:
-            lock = open_private(self.root / "lock")
+            lock = open_private(self.root / LOCK_NAME)
         except FileNotFoundError:
             return False
         try:

@@ -215,9 +215,10 @@ async def test_events_are_listed_by_involved_object(server: Server) -> None:
         about = ObjectReference(
             kind="Pod", api_version="v1", namespace="default", name="p", uid="u"
         )
-        for _ in range(3):
+        for written in range(3):
             recorder.record(about, type="Warning", reason="Failed", message="no capacity")
-        await wait_for(lambda: recorder.stats.patched == 2)
+            await recorder.flush(100.0)
+            assert (recorder.stats.created, recorder.stats.patched) == (1, written)
         task.cancel()
         found = await client.list(
             EVENTS, namespace="default", view=dict, field_selector="involvedObject.name=p"

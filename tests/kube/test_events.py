@@ -77,6 +77,7 @@ class RecorderHarness:
         return (
             counts.created
             + counts.patched
+            + counts.aggregated
             + counts.dropped_full
             + counts.dropped_spam
             + counts.refused
@@ -147,12 +148,14 @@ async def test_repeated_events_increment_the_count_of_one_event(harness: Recorde
 
 async def test_spam_filter_limits_events_of_one_object(harness: RecorderHarness) -> None:
     """INV-EV-2: at most 25 writes and one more each five minutes."""
-    harness.burst(["no capacity"] * 100)
-    await harness.written()
+    for _ in range(100):
+        harness.burst(["no capacity"])
+        await harness.written()
     assert len(harness.api.faults.requests) == 25
     harness.time += 601
-    harness.burst(["no capacity"] * 100)
-    await harness.written()
+    for _ in range(100):
+        harness.burst(["no capacity"])
+        await harness.written()
     assert len(harness.api.faults.requests) == 27
     harness.record("other", about=QUEUE)
     await wait_for(lambda: len(harness.api.faults.requests) == 28)
@@ -215,17 +218,53 @@ async def test_event_is_retried_every_ten_seconds_twelve_times_without_connectio
     assert harness.delays == [2.5] + [10.0] * 10
 
 
-async def test_events_are_dropped_and_counted_when_the_queue_is_full(
+def about_job(number: int) -> ObjectReference:
+    return ObjectReference(kind="Job", namespace="d", name=f"job-{number}", uid=f"u-{number}")
+
+
+async def test_repeated_and_similar_events_need_no_further_space_in_the_queue(
     harness: RecorderHarness,
 ) -> None:
-    harness.burst([f"m{number}" for number in range(5300)])
+    for number in range(100):
+        for repeated in range(12):
+            harness.record("no capacity", about=about_job(number), reason="Unschedulable")
+            harness.record(f"pod {repeated} failed", about=about_job(number))
+    harness.recorded_count += 100 * 24
+    assert harness.recorder.pending_count == 100 * (1 + 9 + 1)
+    assert harness.recorder.stats.dropped_full == 0
+    events = await harness.written()
+    assert len(events) == harness.api.count("POST") == 100 * 11
+    assert harness.api.count("PATCH") == 0
+    counts = {
+        event["message"]: event["count"]
+        for event in events
+        if "job-7." in event["metadata"]["name"]
+    }
+    assert counts["no capacity"] == 12
+    assert counts["(combined from similar events): pod 11 failed"] == 3
+
+
+async def test_events_are_dropped_and_counted_when_the_queue_is_full(
+    harness: RecorderHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[int]:
+        return [vars(each)["dropped"] for each in caplog.records if "queue full" in each.message]
+
+    for number in range(5300):
+        harness.record("m", about=about_job(number))
+    harness.recorded_count += 5300
     assert harness.recorder.pending_count == 5000
     assert harness.recorder.stats.dropped_full == 300
+    assert warnings() == [1]
+    harness.time += 10
+    harness.record("m", about=about_job(5300))
+    harness.recorded_count += 1
+    assert warnings() == [1, 300]
     await harness.written()
     dropped = harness.registry.get_sample_value(
         "batholith_events_total", {"result": "dropped_full"}
     )
-    assert dropped == 300
+    assert dropped == 301
 
 
 async def test_event_of_unknown_type_is_dropped_without_raising(
@@ -333,14 +372,14 @@ def test_correlator_tables_are_bounded() -> None:
 async def test_failed_recorder_is_restarted_and_writes_queued_events(
     harness: RecorderHarness, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors, correlate = [error], harness.recorder._correlator.correlate
+    errors, send = [error], harness.recorder._send
 
-    def failing(fact: RecordedEvent, now: float) -> Event | None:
+    async def failing(event: Event, is_new: bool) -> None:
         if errors:
             raise errors.pop()
-        return correlate(fact, now)
+        await send(event, is_new)
 
-    monkeypatch.setattr(harness.recorder._correlator, "correlate", failing)
+    monkeypatch.setattr(harness.recorder, "_send", failing)
     harness.record("lost with the mistake")
     harness.record("kept")
     await wait_for(lambda: harness.recorder.stats.created == 1)

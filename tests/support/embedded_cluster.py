@@ -40,7 +40,7 @@ async def run(*command: str) -> ProcessResult:
 
 async def batholith(*arguments: str) -> ProcessResult:
     """Run ``batholith``."""
-    return await run(sys.executable, "-m", "batholith.cli", *arguments)
+    return await run(sys.executable, "-m", "batholith", *arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

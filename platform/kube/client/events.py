@@ -1,17 +1,16 @@
 """Recorder of ``v1`` Events that never blocks its caller.
 
-Recording only appends to a bounded queue; one task correlates (see :mod:`.event_correlator`) and
-writes with the client's background priority. Events that exceed the queue or cannot be written are
-dropped and counted.
+Recording correlates (see :mod:`.event_correlator`) and appends to a bounded queue, or updates the
+Event that is queued already; one task writes with the client's background priority. Events that
+exceed the queue or cannot be written are dropped and counted.
 """
 
 import asyncio
 import contextlib
 import logging
 import socket
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...model.meta import ObjectReference
 from ...model.names import EVENTS
@@ -25,11 +24,21 @@ from ..errors import (
 from ..supervision import supervise
 from ..timing import Timing
 from .client import Client
-from .event_correlator import CorrelatorOptions, Event, EventCorrelator, EventSource, RecordedEvent
+from .event_correlator import (
+    COMBINED_PREFIX,
+    CorrelatorOptions,
+    Event,
+    EventCorrelator,
+    EventSource,
+    RecordedEvent,
+)
 
 log = logging.getLogger(__name__)
 
 EventType = Literal["Normal", "Warning"]
+
+DROP_LOG_INTERVAL = 10.0
+"""Seconds between two messages about dropped events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,8 @@ class EventRecorderStats:
 
     created: int = 0
     patched: int = 0
+    aggregated: int = 0
+    """Counted by an Event that was still queued."""
     dropped_full: int = 0
     """The queue was full."""
     dropped_spam: int = 0
@@ -63,6 +74,12 @@ class EventRecorderStats:
     """The server rejected it, or the fence blocked the write."""
     unreachable: int = 0
     """No attempt reached the server."""
+
+
+class _QueuedEvent(NamedTuple):
+    event: Event
+    is_new: bool
+    """Whether the server does not have an Event of that name."""
 
 
 class EventRecorder:
@@ -82,7 +99,10 @@ class EventRecorder:
         self._timing = self._options.timing or client.timing
         source = EventSource(component=component, host=instance or socket.gethostname())
         self._correlator = EventCorrelator(source, self._options.correlator_options)
-        self._queue: deque[RecordedEvent] = deque()
+        self._queue: dict[tuple[str, ...], _QueuedEvent] = {}
+        """By what repetitions have in common, in the order of writing."""
+        self._drops_logged_at = float("-inf")
+        self._unlogged_drops = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -105,24 +125,48 @@ class EventRecorder:
         if type not in {"Normal", "Warning"}:
             log.error("unknown event type, dropping event", extra={**extra, "event_type": type})
             self._count("dropped_invalid")
-        elif len(self._queue) >= self._options.queue_size:
-            log.warning("event queue full, dropping event", extra=extra)
+            return
+        log.debug("event", extra={**extra, "text": message})
+        recorded = RecordedEvent(
+            regarding=regarding,
+            type=type,
+            reason=reason,
+            message=message,
+            timestamp=self._timing.now(),
+            component=component,
+        )
+        event = self._correlator.correlate(recorded, self._timing.monotonic())
+        if event is None:
+            self._count("dropped_spam")
+        elif not self._enqueue(event):
             self._count("dropped_full")
-        else:
-            log.debug("event", extra={**extra, "text": message})
-            at = self._timing.now()
-            self._queue.append(
-                RecordedEvent(
-                    regarding=regarding,
-                    type=type,
-                    reason=reason,
-                    message=message,
-                    timestamp=at,
-                    component=component,
-                )
-            )
-            self._wake.set()
-            self._idle.clear()
+            self._log_drop(extra)
+
+    def _enqueue(self, event: Event) -> bool:
+        """Queue an Event, or its new count; return whether there was space."""
+        message = "" if event.message.startswith(COMBINED_PREFIX) else event.message
+        key = (event.metadata.namespace, event.metadata.name, event.type, event.reason, message)
+        queued = self._queue.get(key)
+        if queued is not None:
+            self._queue[key] = _QueuedEvent(event, queued.is_new)
+            self._count("aggregated")
+            return True
+        if len(self._queue) >= self._options.queue_size:
+            return False
+        self._queue[key] = _QueuedEvent(event, event.count == 1)
+        self._wake.set()
+        self._idle.clear()
+        return True
+
+    def _log_drop(self, extra: dict[str, str]) -> None:
+        self._unlogged_drops += 1
+        now = self._timing.monotonic()
+        if now - self._drops_logged_at < DROP_LOG_INTERVAL:
+            return
+        log.warning(
+            "event queue full, dropping events", extra={**extra, "dropped": self._unlogged_drops}
+        )
+        self._drops_logged_at, self._unlogged_drops = now, 0
 
     def with_component(self, component: str) -> "ComponentRecorder":
         """Return a recorder whose events name *component* as their source."""
@@ -135,12 +179,7 @@ class EventRecorder:
     async def _process_queue(self) -> None:
         while True:
             while self._queue:
-                recorded = self._queue.popleft()
-                event = self._correlator.correlate(recorded, self._timing.monotonic())
-                if event is None:
-                    self._count("dropped_spam")
-                else:
-                    await self._write(event)
+                await self._write(self._queue.pop(next(iter(self._queue))))
             self._idle.set()
             await self._wake.wait()
             self._wake.clear()
@@ -156,14 +195,15 @@ class EventRecorder:
         """Number of queued events."""
         return len(self._queue)
 
-    async def _write(self, event: Event) -> None:
+    async def _write(self, queued: _QueuedEvent) -> None:
         """Write one Event, retrying while the server is unreachable."""
         for attempt in range(1, self._options.max_attempts + 1):
             try:
-                await self._send(event)
+                await self._send(*queued)
             except (ApiError, NotLeaderError, DecodeError) as error:
                 log.warning(
-                    "event rejected by server", extra={"error": str(error), "reason": event.reason}
+                    "event rejected by server",
+                    extra={"error": str(error), "reason": queued.event.reason},
                 )
                 self._count("refused")
                 return
@@ -176,9 +216,9 @@ class EventRecorder:
                 return
         self._count("unreachable")
 
-    async def _send(self, event: Event) -> None:
+    async def _send(self, event: Event, is_new: bool) -> None:
         namespace = event.metadata.namespace
-        if event.count > 1:
+        if not is_new:
             changes = {
                 "count": event.count,
                 "lastTimestamp": event.last_timestamp,
