@@ -225,3 +225,23 @@ def test_pod_with_the_host_port_is_evicted() -> None:
     world.finish_termination()
     world.run()
     assert world.node_of("high-t-0") == "a"
+
+
+def test_best_effort_gang_preempts_best_effort_pods_alone() -> None:
+    """The node takes no more pods, but has much of its CPU left."""
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=16, pods=4))
+    world.gang("requesting", 2, minimum=0, nodes=("a",))
+    world.gang("low", 2, minimum=0, nodes=("a",), cpu=0, memory=0)
+    world.gang("high", 2, priority="high", cpu=0, memory=0)
+    world.gang("larger", 3, priority="high", cpu=0, memory=0)
+    world.run()
+    assert sorted(world.evicted) == ["low-t-0", "low-t-1"]
+    assert world.nominated == {"high-t-0": "a", "high-t-1": "a"}
+    world.gang("later", 2, priority="mid", cpu=0, memory=0)
+    world.run()
+    world.finish_termination()
+    world.run()
+    assert {world.node_of(f"high-t-{index}") for index in range(2)} == {"a"}
+    assert world.node_of("later-t-0") == ""
+    world.validate()

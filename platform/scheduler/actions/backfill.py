@@ -48,7 +48,7 @@ def _is_wanted(gang: Gang) -> bool:
 
 def _backfill_gang(session: Session, gang: Gang) -> None:
     tasks = [task for task in session.tasks(gang) if task.eq_class.best_effort]
-    with session.statement(gang) as statement:
+    with session.lend(gang), session.statement(gang) as statement:
         missing = MissingMembers(gang)
         statement.allocate_minimum(tasks, missing)
         if missing.satisfied:

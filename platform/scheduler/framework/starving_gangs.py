@@ -135,10 +135,9 @@ class StarvingGangs:
         cache = self._session.cache
         reservation = cache.reservations.get(gang.key)
         return (
-            gang.has_requesting_tasks()
+            _lacks_resources(gang)
             and not gang.is_pending
             and not cache.planned.is_planning(gang.key)
-            and not gang.is_pipelined()
             and not gang.awaits_ungating()
             and (
                 reservation is None
@@ -148,3 +147,13 @@ class StarvingGangs:
             )
             and self._session.job_valid(gang) is None
         )
+
+
+def _lacks_resources(gang: Gang) -> bool:
+    """Return whether pending tasks of *gang* need nodes so that it can start.
+
+    Best-effort tasks need no amounts, so they count only if there are no others.
+    """
+    if gang.has_requesting_tasks():
+        return not gang.is_pipelined()
+    return gang.has_best_effort_tasks() and not gang.is_ready()
