@@ -44,8 +44,8 @@ DIFFERENT = {
         Result(evicted=(), binds={}, pipelined={}),
     ),
     ("TestPreempt", BEST_EFFORT): (
-        "Gangs whose pods request nothing are scheduled by backfill, and nothing is evicted for "
-        "them: all that could be freed is the number of pods of a node.",
+        "Pods that request nothing are scheduled by backfill, which the configuration lacks, so the "
+        "eviction would be in vain.",
         Result(evicted=(), binds={}, pipelined={}),
     ),
 }
