@@ -368,6 +368,33 @@ def test_a_deleted_quota_limits_nothing() -> None:
     assert phase(world, "g") == "Inqueue"
 
 
+# -- overcommit ----------------------------------------------------------------------------------
+
+OVERCOMMIT = configuration("{name: gang}, {name: overcommit}, {name: predicates}")
+
+
+@pytest.mark.parametrize(
+    ("pods", "cpu", "labels"),
+    [(1, 9, {}), (3, 5, {}), (1, 5, {"gpu": "yes"})],
+    ids=["larger than each node", "too many for all nodes", "no such node"],
+)
+def test_a_gang_that_the_nodes_cannot_take_does_not_keep_others_from_admission(
+    pods: int, cpu: int, labels: dict[str, str]
+) -> None:
+    world = SchedulerWorld(OVERCOMMIT)
+    world.upsert(node("a", cpu=8), node("b", cpu=8))
+    world.upsert(podgroup("never", pods, phase="", resources={"cpu": pods * cpu}))
+    world.upsert(*(pod(f"never-{n}", "never", cpu=cpu, selector=labels) for n in range(pods)))
+    world.upsert(podgroup("small", 2, phase="", resources={"cpu": 15}))
+    for _ in range(3):
+        world.schedule()
+    assert (phase(world, "never"), phase(world, "small")) == ("Inqueue", "Inqueue")
+    expected = "all nodes together could not take its pods even if nothing else ran"
+    assert expected in world.report("never").status.conditions[-1].message
+    world.upsert(*(node(name, cpu=16, labels=labels) for name in "cd"))
+    assert len(world.schedule()) == pods
+
+
 # -- drf with hierarchy --------------------------------------------------------------------------
 
 HDRF = configuration("{name: gang}, {name: drf, enableHierarchy: true}", actions="allocate")

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.preemption import EvictingWorld, conf, member, node, podgroup
+from support.scheduler import pod
 
 from batholith.model.meta import ObjectMeta
-from batholith.scheduler.state.core_types import PriorityClass
+from batholith.scheduler.state.core_types import Pod, PriorityClass
 from batholith.scheduler.state.events import EvictionForgotten
 from batholith.scheduler.state.reservations import Purpose, Reservations
 
@@ -208,3 +209,56 @@ def test_what_is_held_is_counted_exactly(operations: list[tuple[str, int]]) -> N
                 task = world.cluster.task(uid)
                 assert task is not None and not task.node
         world.validate()
+
+
+def nominated(name: str, node_name: str, *, priority: int = 50, **requests: int) -> Pod:
+    """A pending pod of another scheduler, which has evicted pods on a node for it."""
+    built = pod(name, scheduler="other", priority=priority, **requests)
+    status = msgspec.structs.replace(built.status, nominated_node_name=node_name)
+    return msgspec.structs.replace(built, status=status)
+
+
+def test_what_another_scheduler_has_freed_is_for_its_pod_or_a_higher_priority() -> None:
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=4), node("b", cpu=1))
+    vip = nominated("vip", "a", cpu=3)
+    world.upsert(vip)
+    world.gang("equal", 1, priority="mid", cpu=2)
+    world.run(time=NOW)
+    assert world.node_of("equal-t-0") == ""
+    world.gang("fitting", 1, priority="low", cpu=1)
+    world.run(time=NOW + 1)
+    assert world.node_of("fitting-t-0") != ""
+    world.gang("higher", 1, priority="high", cpu=3)
+    world.run(time=NOW + 2)
+    assert world.node_of("higher-t-0") == "a"
+    assert world.evicted == []
+
+
+@pytest.mark.parametrize("end", ["bound", "deleted", "terminating", "cleared", "moved"])
+def test_the_reservation_for_a_nominated_pod_ends_with_its_nomination(end: str) -> None:
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(node("a", cpu=2), node("b", cpu=1), node("c", cpu=2))
+    world.gang("other", 1, nodes=("c",), cpu=2)
+    vip = nominated("vip", "a", cpu=2)
+    world.upsert(vip)
+    world.gang("waits", 1, priority="mid", cpu=2)
+    world.run(time=NOW)
+    assert world.node_of("waits-t-0") == ""
+    replace = msgspec.structs.replace
+    if end == "bound":
+        world.upsert(replace(vip, spec=replace(vip.spec, node_name="a")))
+        world.upsert(node("a", cpu=4))
+    elif end == "deleted":
+        world.remove(vip)
+    elif end == "terminating":
+        deleted = replace(vip.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        world.upsert(replace(vip, metadata=deleted))
+    else:
+        now = "c" if end == "moved" else ""
+        world.upsert(replace(vip, status=replace(vip.status, nominated_node_name=now)))
+    world.run(time=NOW + 1)
+    assert world.node_of("waits-t-0") == "a"
+    assert bool(world.cluster.reservations) is (end == "moved")
+    assert world.cluster.node_matrix.pipelined.any() == (end == "moved")
+    world.validate()

@@ -44,7 +44,7 @@ DIFFERENT = {
         Result(evicted=(), binds={}, pipelined={}),
     ),
     ("TestPreempt", BEST_EFFORT): (
-        "Pods that request nothing are scheduled by backfill, which the configuration lacks, so the "
+        "Pods that request nothing are scheduled by backfill, which the configuration lacks: the "
         "eviction would be in vain.",
         Result(evicted=(), binds={}, pipelined={}),
     ),

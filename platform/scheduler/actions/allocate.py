@@ -12,7 +12,7 @@
 """
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..framework.attempt import Attempt
 from ..framework.candidate import Candidate
@@ -20,7 +20,8 @@ from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
 from ..framework.session import Session
 from ..framework.statement import MissingMembers
-from ..framework.waits import limit_waits
+from ..framework.victim_plan import pods_fitting
+from ..framework.waits import limit_waits, required_tasks
 from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.diagnosis import Diagnosis, FitError
 from ..state.gangs import Gang, QueueInfo, Task
@@ -177,7 +178,10 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
     with session.statement(pending_gang.gang) as statement:
         statement.allocate_minimum(pending_gang.tasks, missing)
         if not missing.satisfied:
-            session.reject(pending_gang.gang, statement.diagnosis(), statement.attempt)
+            diagnosis = statement.diagnosis()
+            if _exceeds_nodes(session, pending_gang.gang, statement.attempt):
+                diagnosis = replace(diagnosis, exceeds_nodes=True)
+            session.reject(pending_gang.gang, diagnosis, statement.attempt)
             return False
         allocated_uids = statement.allocated_uids()
         session.commit(pending_gang.gang, statement)
@@ -187,6 +191,24 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
         if task.uid not in allocated_uids and not task.eq_class.best_effort
     ]
     return bool(pending_gang.tasks)
+
+
+def _exceeds_nodes(session: Session, gang: Gang, attempt: Attempt) -> bool:
+    """Return whether the nodes could not take what *gang* needs even if nothing else ran there.
+
+    *attempt* is one in which it did not fit.
+
+    Raises:
+        PluginError: a filter raised.
+    """
+    node_matrix = session.cache.node_matrix
+    for eq_class, count in required_tasks(list(gang.pending_tasks.values()), MissingMembers(gang)):
+        if eq_class in attempt.failed:
+            request = eq_class.request_vector(node_matrix.resource_index)
+            fitting = pods_fitting(request, node_matrix.allocatable)
+            if fitting[session.feasible(eq_class)].sum() < count:
+                return True
+    return False
 
 
 def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:

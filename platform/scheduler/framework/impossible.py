@@ -50,4 +50,6 @@ def why_impossible(
                 return Impossible(f"{text}, and no node has any", is_missing=True)
             most = format_amount(name, total[name])
             return Impossible(f"{text}, more than the {most} of all nodes together")
+    if diagnosis.exceeds_nodes:
+        return Impossible("all nodes together could not take its pods even if nothing else ran")
     return None

@@ -1,4 +1,5 @@
-"""Which gangs precede the incomplete gang that resources are reserved for."""
+"""Which gangs precede what resources are reserved for: an incomplete gang, or a pod that another
+scheduler has nominated."""
 
 from collections.abc import Callable
 
@@ -17,9 +18,12 @@ def may_take(
     """Return whether *gang* may use what is held by *reservation*.
 
     In the same queue, and for single pods, the priority decides, else the order of the queues. What
-    was freed for a gang by evictions is for that gang.
+    was freed for a gang by evictions is for that gang. For a nominated pod the priority decides, as
+    in kube-scheduler.
     """
     holder = reservation.gang
+    if reservation.purpose is Purpose.NOMINATED:
+        return gang.priority > holder.priority
     if reservation.purpose is not Purpose.STRANDED or holder is gang:
         return False
     if gang.single:  # it has the priority of its pod, and a gang that of its class

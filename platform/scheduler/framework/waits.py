@@ -35,7 +35,7 @@ def waits_of(gang: Gang, queue_name: str, attempt: Attempt, capacity_of: Capacit
         return _waits_of_extra_tasks(gang, queue_name, tasks, attempt, capacity_of)
     if attempt.blocked and not missing.is_satisfiable(tasks):
         return Waits(OWN)
-    required = dict(_required(tasks, missing))
+    required = dict(required_tasks(tasks, missing))
     events: frozenset[Wake] = frozenset()
     for eq_class, count in required.items():
         capacity = capacity_of(eq_class, attempt)
@@ -79,7 +79,9 @@ def _waits_of_extra_tasks(
     return Waits(events, tuple(needs), demand if not events & ANY_NODE_CHANGE else None)
 
 
-def _required(tasks: list[Task], missing: MissingMembers) -> Iterable[tuple[EquivalenceClass, int]]:
+def required_tasks(
+    tasks: list[Task], missing: MissingMembers
+) -> Iterable[tuple[EquivalenceClass, int]]:
     """Yield how many tasks of which class the gang cannot do without."""
     counts = Counter(task.eq_class for task in tasks)
     if missing.total >= len(tasks):

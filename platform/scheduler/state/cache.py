@@ -31,6 +31,7 @@ from .gangs import (
 )
 from .member_tasks import MemberTasks
 from .node_usage import NodeUsages
+from .nominated_pods import NominatedPods
 from .planned_members import PlannedMembers
 from .pod_classes import ClassifiedPod, PodClasses
 from .pod_traits import PodTraits, QueueAffinities, annotated_traits, has_topology
@@ -66,7 +67,7 @@ class SchedulerCache(MemberTasks):
         queue gates, and *place_at_creation* whether it plans members that do not exist yet.
         """
         super().__init__(default_queue=default_queue)
-        self.reservations = Reservations(self.node_matrix, self.task)
+        self.reservations = Reservations(self.node_matrix, self._waiting_task)
         self.refused_evictions: dict[str, float] = {}
         """Until when pods are not evicted again whose eviction was refused, by uid."""
         self.pod_classes = PodClasses(
@@ -88,6 +89,7 @@ class SchedulerCache(MemberTasks):
         self._queue_gates = queue_gates
         self._tasks: dict[str, tuple[Gang, Task]] = {}
         self._foreign_pods = ForeignPods(self.node_matrix, self.pod_classes)
+        self._nominated_pods = NominatedPods(self.node_matrix, self.pod_classes, self.reservations)
         self._in_cycle = False
         self.planned = PlannedMembers(self, enabled=place_at_creation)
         self.arrivals = ArrivalShortages(self.node_matrix, self.planned.without_pods)
@@ -127,7 +129,12 @@ class SchedulerCache(MemberTasks):
         if not is_adopted:
             self._update_pod(old, new)
         if new is not None and new.status.nominated_node_name and known is None:
-            self.reservations.add_nominated(uid, new.status.nominated_node_name)
+            if uid in self._tasks:
+                self.reservations.add_nominated(uid, new.status.nominated_node_name)
+            else:
+                self._nominated_pods.update(new)
+        elif self._nominated_pods.task(uid):
+            self._nominated_pods.remove(uid)
         if self.reservations:
             self.reservations.observe(uid)
         if self.refused_evictions and (new is None or new.metadata.deletion_timestamp):
@@ -501,6 +508,10 @@ class SchedulerCache(MemberTasks):
         self.task_table.add(task, gang, self.queue_of(gang).name)
         self._tasks[task.uid] = (gang, task)
         self.mark_changed(gang)
+
+    def _waiting_task(self, uid: str) -> Task | None:
+        """Return the task that resources may be reserved for."""
+        return self.task(uid) or self._nominated_pods.task(uid)
 
     def _classified_pod(self, uid: str) -> ClassifiedPod | None:
         return self.task(uid) or self._foreign_pods.by_uid.get(uid)

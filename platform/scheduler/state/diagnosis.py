@@ -105,3 +105,6 @@ class Diagnosis:
     """At which step it was rejected as a whole; without ``message``, see the fit errors."""
 
     shortages: tuple[Shortage, ...] = ()
+
+    exceeds_nodes: bool = False
+    """Whether the nodes could not take what the gang needs even if nothing else ran."""

@@ -73,11 +73,15 @@ class QueueShare:
 
 
 def _reserved_and_elastic(gang: Gang) -> tuple[Amounts, Amounts]:
-    """Return what an admitted *gang* still needs for its minimum, and has beyond it."""
+    """Return what an admitted *gang* still needs for its minimum, and has beyond it.
+
+    Nothing is kept from others for a gang that the nodes cannot take.
+    """
     started = gang.counts.allocated >= gang.min_member
     is_reserving = gang.phase == PodGroupPhase.INQUEUE or (
         gang.phase == PodGroupPhase.RUNNING and started
     )
+    is_reserving &= not (gang.diagnosis and gang.diagnosis.exceeds_nodes)
     gang.min_request = _min_request(gang)
     reserved = positive_difference(gang.min_request, gang.allocated) if is_reserving else {}
     elastic = positive_difference(gang.allocated, gang.min_resources) if gang.min_resources else {}

@@ -34,6 +34,9 @@ class Purpose(Enum):
     STRANDED = "stranded"
     """Members of the gang are bound and would be useless without the others."""
 
+    NOMINATED = "nominated"
+    """Another scheduler evicted pods for a pod of its own."""
+
     PLANNED = "planned"
     """The pods were planned, but were created without their nodes."""
 
