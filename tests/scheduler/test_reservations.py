@@ -211,9 +211,9 @@ def test_what_is_held_is_counted_exactly(operations: list[tuple[str, int]]) -> N
         world.validate()
 
 
-def nominated(name: str, node_name: str, *, priority: int = 50, **requests: int) -> Pod:
+def nominated(name: str, node_name: str, *, cpu: int) -> Pod:
     """A pending pod of another scheduler, which has evicted pods on a node for it."""
-    built = pod(name, scheduler="other", priority=priority, **requests)
+    built = pod(name, scheduler="other", priority=50, cpu=cpu)
     status = msgspec.structs.replace(built.status, nominated_node_name=node_name)
     return msgspec.structs.replace(built, status=status)
 
