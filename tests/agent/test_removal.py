@@ -15,7 +15,7 @@ DEPTH = 1500
 
 @pytest.fixture
 def fast_path() -> Iterator[Path]:
-    """A directory in memory where there is one: on a busy disk thousands of directories are slow."""
+    """A directory in memory, if there is any: on a disk thousands of directories are slow."""
     shared = "/dev/shm"
     parent = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent) as created:
