@@ -147,6 +147,19 @@ async def test_container_above_its_memory_limit_is_killed(cluster: AgentCluster)
     await cluster.delete("modest", grace=0)
 
 
+async def test_deep_directories_are_removed_with_their_pod(cluster: AgentCluster) -> None:
+    script = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    one = container("python3", "-c", script, workingDir="/v", volumeMounts=mounts)
+    volumes = [{"name": "v", "emptyDir": {}}]
+    created = await cluster.run(manifest("p", one, volumes=volumes, restartPolicy="Never"))
+    done = await cluster.phase("p", "Succeeded", "Failed")
+    assert ended(done)["exitCode"] == 0
+    await cluster.delete("p", grace=0)
+    directory = cluster.settings.data_dir / "pods" / created["metadata"]["uid"]
+    await wait_for(lambda: not directory.exists())
+
+
 async def test_restart_backoff_is_reported_by_an_event(cluster: AgentCluster) -> None:
     await cluster.run(manifest("p", shell("exit 1")))
     created = await cluster.pod("p")

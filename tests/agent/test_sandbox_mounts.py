@@ -16,11 +16,12 @@ from support.api_servers import EmbeddedServerFactory, ServerFactory, add_namesp
 from support.polling import wait_for
 
 from batholith.agent.runtime import oom, rootfs
-from batholith.agent.runtime.ids import SHARED, Ids
+from batholith.agent.runtime.ids import SHARED, IdMode, Ids
 from batholith.agent.runtime.mounting import HIDDEN_SIZE
 from batholith.agent.runtime.runs import (
     ContainerProcess,
     IsolationLevel,
+    IsolationReport,
     LaunchSpec,
     RunDir,
     detect_isolation,
@@ -36,21 +37,21 @@ TEMPORARY = ("/", "/tmp", "/run", "/var/tmp", "/dev/shm", "/root")
 
 
 @pytest.fixture(params=[IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE])
-def level(request: pytest.FixtureRequest) -> IsolationLevel:
+def isolation(request: pytest.FixtureRequest) -> IsolationReport:
     """Each level with a sandbox that this machine permits."""
     wanted: IsolationLevel = request.param
     found = detect_isolation(wanted)
     if found.isolation is not wanted:
         pytest.skip("; ".join(found.reasons))
-    return wanted
+    return found
 
 
 class Sandbox:
     """Containers in one directory, without an agent."""
 
-    def __init__(self, base: Path, level: IsolationLevel) -> None:
+    def __init__(self, base: Path, isolation: IsolationReport) -> None:
         self.base = base
-        self._level = level
+        self._isolation = isolation
         self._runs = 0
 
     def start(self, argv: Sequence[str], *mounts: rootfs.Mount, **more: Any) -> ContainerProcess:
@@ -63,7 +64,8 @@ class Sandbox:
             home=os.path.expanduser("~"),
             read_only_root=more.pop("read_only_root", False),
         )
-        has_range = os.geteuid() == 0 and self._level is IsolationLevel.UNSHARE
+        id_mode = self._isolation.id_mode
+        base = None if id_mode is IdMode.OWN else SHARED
         run_dir.prepare(
             LaunchSpec(
                 argv=argv,
@@ -71,8 +73,8 @@ class Sandbox:
                 cwd="/",
                 log=self.log,
                 hostname="some-pod",
-                isolation=self._level,
-                ids=Ids(SHARED if has_range else None),
+                isolation=self._isolation.isolation,
+                ids=Ids(base, id_mode is IdMode.RANGE),
                 steps=plan,
                 **more,
             )
@@ -96,9 +98,9 @@ class Sandbox:
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path, level: IsolationLevel) -> Sandbox:
+def sandbox(tmp_path: Path, isolation: IsolationReport) -> Sandbox:
     """Sandboxes of each level."""
-    return Sandbox(tmp_path, level)
+    return Sandbox(tmp_path, isolation)
 
 
 LINKS = ("dev", "proc", "sys", "run", "shm", "pts", "fd", "stdin", "null", "batholith", "tmp", "x")

@@ -1,5 +1,6 @@
 """Shared dependencies of all pods of a real node: addresses, hosts files, sources, events."""
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from ..state.core_types import Pod, Service
 from ..volumes.source_manager import SourceManager
 from ..volumes.volumes import VolumePaths
 from .records import PodRecord
+
+log = logging.getLogger(__name__)
 
 _WRITE_DELAY = 0.05
 """Seconds that changes are batched before hosts files are written."""
@@ -74,7 +77,16 @@ class HostsFileManager:
             if text != before:
                 self._sections[namespace] = text
                 for peer, file in self._namespace_peers(namespace):
-                    _write(peer, file, text)
+                    try:
+                        _write(peer, file, text)
+                    except OSError as error:  # the pod itself may have made it read-only
+                        log.warning(
+                            "cannot write hosts file of pod",
+                            extra={
+                                "pod": peer.pod.metadata.key,
+                                "reason": error.strerror,
+                            },
+                        )
 
     def _namespace_peers(self, namespace: str) -> list[tuple[hosts.Peer, Path]]:
         return [
