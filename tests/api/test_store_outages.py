@@ -149,8 +149,8 @@ async def test_the_history_has_what_happened_while_a_table_was_missing(
         with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as admin:
             admin.execute("ALTER TABLE history_jobs RENAME TO away")
             try:
-                created = await create(rest, "meanwhile")
-                await client.delete(JOBS, "meanwhile", namespace="default")
+                created = await create(rest, "later")
+                await client.delete(JOBS, "later", namespace="default")
                 uid = created["metadata"]["uid"]
                 for _ in range(20):  # the recorder tries, too, and has to wait
                     status, problem = await rest.call("GET", f"/v1/history/jobs/{uid}")
