@@ -110,7 +110,8 @@ async def list_history_of_name(
         return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
     if limit > 1:
         page = await _page(state, caller, which, namespace, limit=limit - 1, cursor=None)
-        return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
+        recorded = [job for job in page.items if job.uid != summary.uid]  # by now
+        return HistoryJobList(items=[unrecorded, *recorded], next_cursor=page.next_cursor)
     return HistoryJobList(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
 
 
