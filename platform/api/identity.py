@@ -96,7 +96,7 @@ class Callers:
     async def find_rejection(
         self, authorization: str | None, certificate: ClientCertificate | None, source: str
     ) -> ProblemError | None:
-        """Return why a request is rejected whatever its body is, or ``None``."""
+        """Return why a request is rejected without regard to its body, or ``None``."""
         try:
             await self._identify(authorization, certificate, source)
         except ProblemError as problem:

@@ -19,24 +19,20 @@ class _Absent:
 
 
 def explicit(function: Callable[P, T]) -> Callable[P, T]:
-    """Return *function* with a signature that shows the fields of ``**options: Unpack[…]``.
+    """Return a method or operation with a signature that shows the fields of its options.
 
     Python accepts every name where the options are a ``TypedDict``. An unknown one raises
     TypeError, with the nearest that is known.
     """
     signature = explicit_signature(function)
-    known = [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.kind is not parameter.POSITIONAL_ONLY
-    ]
+    # The first one is the object of a method, or the scope of an operation.
+    known = list(signature.parameters)[1:]
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
             if name not in known:
-                usable = [each for each in known if each != "self"]
-                raise TypeError(f"unexpected argument {name!r}; {hint(name, usable)}")
+                raise TypeError(f"unexpected argument {name!r}; {hint(name, known)}")
         return function(*args, **kwargs)
 
     call.__dict__["__signature__"] = signature

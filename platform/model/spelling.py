@@ -1,4 +1,4 @@
-"""The known name that a misspelt one probably stands for."""
+"""The known name that is nearest to a misspelt one."""
 
 import difflib
 from collections.abc import Iterable

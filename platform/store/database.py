@@ -37,9 +37,14 @@ PERMANENT_ERRORS = (
     sa.exc.DataError,
     sa.exc.IntegrityError,
     sa.exc.NotSupportedError,
-    sa.exc.ProgrammingError,
 )
-"""Errors of the statement itself; a retry would fail, too."""
+"""Errors of the values that are written; a retry would fail, too.
+
+A missing table or privilege (``ProgrammingError``) is none of them: the database can be repaired.
+"""
+
+_READ_ONLY = "25006"
+"""SQLSTATE of a write to a standby, or to a primary that was demoted."""
 
 
 class StoreError(Exception):
@@ -245,6 +250,7 @@ def _create_engine(url: str) -> sa.Engine:
     engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
     if engine.dialect.driver in ("psycopg", "psycopg2"):
         sa.event.listen(engine, "do_connect", partial(_with_defaults, _LIBPQ_DEFAULTS))
+        sa.event.listen(engine, "handle_error", _reconnect_if_read_only)
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "do_connect", partial(_with_defaults, {"timeout": _BUSY_TIMEOUT}))
         sa.event.listen(engine, "connect", _set_durable_pragmas)
@@ -275,6 +281,12 @@ def _with_defaults(
     _, parameters = arguments
     for name, value in defaults.items():
         parameters.setdefault(name, value)
+
+
+def _reconnect_if_read_only(context: sa.engine.ExceptionContext) -> None:
+    """Close the connections to a server that has become read-only: another one is the primary."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _set_durable_pragmas(connection: object, _record: object) -> None:

@@ -508,7 +508,7 @@ class BlockingApiServer(Blocking[ApiServer]):
 
     @property
     def faults(self) -> FaultInjector:
-        """Plans faults; what wakes or waits, such as ``held.release``, goes through :meth:`call`
+        """Plans faults; what wakes or waits, such as ``held.release``, is called by :meth:`call`
         and :meth:`run`."""
         return self._target.faults
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs calls in an event loop that goes on while the caller's thread does something else."""
+    """Runs calls in an event loop that is not blocked by the caller's thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

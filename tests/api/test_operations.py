@@ -91,6 +91,21 @@ async def test_a_route_without_parameters_accepts_none(rest: RestClient) -> None
     assert problem["errors"][0]["message"] == "unknown query parameter; known: none"
 
 
+@pytest.mark.parametrize("value", ["1_0", "+5", " 5", "5 ", "5%0A", "05", "5.0", "%C2%A05", "1e1"])
+async def test_a_number_is_written_as_in_json(rest: RestClient, value: str) -> None:
+    """Others are no integers by the description of the API."""
+    for path in ("/v1/podgroups", "/v1/jobs", "/v1/queues", f"{PATH}/events"):
+        assert (await rest.call("GET", f"{path}?limit={value}"))[0] == 422, path
+        assert (await rest.call("GET", f"{path}?limit=5"))[0] == 200
+
+
+async def test_a_flag_is_true_or_false(rest: RestClient) -> None:
+    for value, expected in {"true": 200, "false": 200, "1": 422, "yes": 422, "True": 422}.items():
+        path = f"{PATH}/logs?timestamps={value}&container=none"
+        status, problem = await rest.call("GET", path)
+        assert (status == 422) == (expected == 422), (value, problem)
+
+
 async def test_an_unknown_parameter_or_field_is_answered_with_the_nearest(rest: RestClient) -> None:
     _, problem = await rest.call("GET", f"{LIST}?phaze=Running")
     message = "unknown query parameter; did you mean 'phase'?"

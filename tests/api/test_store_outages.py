@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from support.embedded_apiserver import EmbeddedServer
 from support.polling import wait_until_true
 from support.postgres import Postgres, postgres
+from support.recorded_jobs import create
 from support.rest import PATH, RestClient, cluster, rest_at, sqlite, starting_api
 
+from batholith.api.history_tasks import HistorySettings
 from batholith.kube.client.client import Client
-from batholith.model.names import COMMANDS, Resource
+from batholith.model.names import COMMANDS, JOBS, Resource
 
 pytestmark = pytest.mark.process
 
@@ -124,6 +127,38 @@ async def test_a_postgres_that_accepts_connections_and_hangs_times_out(
             return (await there.rest.call("GET", f"{PATH}/commands"))[0] == 200
 
         await wait_until_true(responds)
+
+
+async def test_the_history_has_what_happened_while_a_table_was_missing(
+    database: Postgres, tmp_path: Path
+) -> None:
+    """A right that was revoked, or a backup that is being restored: nothing is skipped."""
+    history = HistorySettings(record=True)
+    async with (
+        cluster(tmp_path) as (server, client),
+        starting_api(client, database.url, history=history) as (url, ready, _),
+        rest_at(url, server, client) as rest,
+    ):
+        await ready.wait()
+        known = await client.get(JOBS, "train", namespace="default", view=dict)
+
+        async def is_recorded(uid: str) -> bool:
+            return (await rest.call("GET", f"/v1/history/jobs/{uid}"))[0] == 200
+
+        await wait_until_true(lambda: is_recorded(known["metadata"]["uid"]))
+        with psycopg.connect(database.url.replace("+psycopg", ""), autocommit=True) as admin:
+            admin.execute("ALTER TABLE history_jobs RENAME TO away")
+            try:
+                created = await create(rest, "later")
+                await client.delete(JOBS, "later", namespace="default")
+                uid = created["metadata"]["uid"]
+                for _ in range(20):  # the recorder tries, too, and has to wait
+                    status, problem = await rest.call("GET", f"/v1/history/jobs/{uid}")
+                    assert (status, problem["title"]) == (503, "Service Unavailable")
+                    await asyncio.sleep(0.05)
+            finally:
+                admin.execute("ALTER TABLE away RENAME TO history_jobs")
+        await wait_until_true(lambda: is_recorded(uid))
 
 
 async def test_start_up_waits_for_an_unavailable_database(

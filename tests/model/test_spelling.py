@@ -1,4 +1,4 @@
-"""Hints at the name that a misspelt one stands for."""
+"""Hints at the name that is nearest to a misspelt one."""
 
 import pytest
 
@@ -16,5 +16,5 @@ def test_the_nearest_name_is_hinted_at(given: str, meant: str) -> None:
 
 
 def test_without_a_near_name_all_are_listed() -> None:
-    assert hint("whatever", ("b", "a")) == "known: a, b"
-    assert hint("whatever", ()) == "known: none"
+    assert hint("unrelated", ("b", "a")) == "known: a, b"
+    assert hint("unrelated", ()) == "known: none"

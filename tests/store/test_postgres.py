@@ -117,6 +117,46 @@ async def test_connections_recover_after_a_server_restart(server: Postgres) -> N
     await database.close()
 
 
+async def test_connections_to_a_demoted_server_are_replaced(server: Postgres) -> None:
+    """A pool that kept them would fail to write until the process is restarted."""
+    database = Database(server.url)
+    await database.migrate(MIGRATIONS)
+    store = CommandStore(database)
+    read_only = "ALTER DATABASE postgres SET default_transaction_read_only = on"
+    with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as admin:
+        admin.execute(read_only)
+        try:
+            await database.close()
+            database = Database(server.url)
+            store = CommandStore(database)
+            database._migrated.set()
+            with pytest.raises(StoreUnavailableError, match="read-only"):
+                await store.add(record("demoted"))
+        finally:
+            admin.execute("SET default_transaction_read_only = off")
+            admin.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+    await store.add(record("demoted"))
+    assert await store.get("demoted") == record("demoted")
+    await database.close()
+
+
+async def test_a_missing_table_is_an_outage_of_the_store(server: Postgres) -> None:
+    database = Database(server.url)
+    await database.migrate(MIGRATIONS)
+    store = CommandStore(database)
+    with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as admin:
+        admin.execute("ALTER TABLE commands RENAME TO away")
+        try:
+            with pytest.raises(StoreUnavailableError, match="does not exist"):
+                await store.add(record("later"))
+            with pytest.raises(StoreUnavailableError, match="does not exist"):
+                await store.get("later")
+        finally:
+            admin.execute("ALTER TABLE away RENAME TO commands")
+    await store.add(record("later"))
+    await database.close()
+
+
 async def test_a_hanging_server_times_out(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)

@@ -18,6 +18,7 @@ from ..dependencies import AppState, Caller, Kind, Name, Namespace, OperationId,
 from ..idempotency import is_repeated
 from ..paging import decode_cursor, encode_cursor
 from ..problems import ProblemError, problem_responses
+from ..query_values import WHOLE_NUMBER
 from ..schemas.commands import (
     CommandIn,
     CommandList,
@@ -27,7 +28,7 @@ from ..schemas.commands import (
 )
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
-Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of commands.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of commands."), WHOLE_NUMBER]
 Cursor = Annotated[
     str | None, Query(max_length=4096, description="`next_cursor` of the page before.")
 ]

@@ -8,6 +8,7 @@ from ..dependencies import Caller, Kind, Name, Namespace, State
 from ..job_events import Event, read_events
 from ..job_pods import JobPods, read_job
 from ..problems import problem_responses
+from ..query_values import WHOLE_NUMBER
 from ..schemas.events import EventList, EventObject, EventOut
 
 router = APIRouter(prefix="/v1", tags=["pods"])
@@ -25,7 +26,9 @@ async def list_job_events(
     state: State,
     caller: Caller,
     limit: Annotated[
-        int, Query(ge=1, le=1000, description="Maximum number of events: the newest ones.")
+        int,
+        Query(ge=1, le=1000, description="Maximum number of events: the newest ones."),
+        WHOLE_NUMBER,
     ] = 200,
 ) -> EventList:
     """List the events with the caller's rights, the newest last.

@@ -15,12 +15,14 @@ from ..job_kinds import KINDS
 from ..job_summaries import JobKindName, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor
 from ..problems import ProblemError, problem_responses
-from ..query_values import NAME_PATTERN, UID_PATTERN, QueryTime, StorableText
+from ..query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
 from ..schemas.history import HistoryJobDetails, HistoryJobList, HistoryJobOut
 
 router = APIRouter(prefix="/v1", tags=["history"])
 
-Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of jobs of a page.")]
+Limit = Annotated[
+    int, Query(ge=1, le=500, description="Maximum number of jobs of a page."), WHOLE_NUMBER
+]
 CursorText = Annotated[
     str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the previous page.")
 ]
@@ -108,7 +110,8 @@ async def list_history_of_name(
         return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
     if limit > 1:
         page = await _page(state, caller, which, namespace, limit=limit - 1, cursor=None)
-        return HistoryJobList(items=[unrecorded, *page.items], next_cursor=page.next_cursor)
+        recorded = [job for job in page.items if job.uid != summary.uid]  # by now
+        return HistoryJobList(items=[unrecorded, *recorded], next_cursor=page.next_cursor)
     return HistoryJobList(items=[unrecorded], next_cursor=_encode(which, namespace, FIRST))
 
 

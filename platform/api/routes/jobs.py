@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, BeforeValidator
+from pydantic import BaseModel
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
-from ...model import times
 from ...model.selectors import Selector, SelectorError, parse_label_selector
 from .. import job_writes
 from ..auth import AccessAttributes
@@ -29,6 +28,7 @@ from ..job_summaries import JobSummary, Phase
 from ..paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..preconditions import IfMatch, KnownVersions, etag, is_known
 from ..problems import ProblemError, invalid_fields, problem_responses
+from ..query_values import WHOLE_NUMBER, QueryFlag, QueryTime
 from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
 from ..selection import JobFilter, TimeRange
 
@@ -47,26 +47,6 @@ TAGGED: Responses = {200: {"headers": _ETAG}}
 NOT_MODIFIED: Responses = {304: {"description": "The caller has this version.", "headers": _ETAG}}
 
 
-def _parse_time(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return times.parse(value)
-    except times.TimeError as error:
-        raise ValueError(str(error)) from None
-
-
-def _parse_bool(value: object) -> object:
-    """Accept what the description of the API does; pydantic also accepts ``yes`` and ``1``."""
-    if value in ("true", "false"):
-        return value == "true"
-    if isinstance(value, bool):
-        return value
-    raise ValueError("must be true or false")
-
-
-Flag = Annotated[bool, BeforeValidator(_parse_bool)]
-Time = Annotated[AwareDatetime, BeforeValidator(_parse_time)]
 Sort = Literal["name", "-name", "created", "-created", "phase", "-phase", "queue", "-queue"]
 
 
@@ -92,10 +72,10 @@ async def _list_query(
     label_selector: Annotated[
         str, Query(max_length=16384, description="As of `kubectl -l`, e.g. `tier in (a,b),!test`.")
     ] = "",
-    created_after: Annotated[Time | None, Query(description="Inclusive; RFC 3339.")] = None,
-    created_before: Annotated[Time | None, Query(description="Exclusive; RFC 3339.")] = None,
+    created_after: Annotated[QueryTime | None, Query(description="Inclusive; RFC 3339.")] = None,
+    created_before: Annotated[QueryTime | None, Query(description="Exclusive; RFC 3339.")] = None,
     sort: Annotated[Sort, Query(description="Ties by namespace and name.")] = "name",
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Annotated[int, Query(ge=1, le=500), WHOLE_NUMBER] = 100,
     cursor: Annotated[
         str | None,
         Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before."),
@@ -285,7 +265,7 @@ async def create_job(
     request: Request,
     caller: Caller,
     operation: OperationId,
-    dry_run: Annotated[Flag, Query(description="Validate only.")] = False,
+    dry_run: Annotated[QueryFlag, Query(description="Validate only.")] = False,
 ) -> Response:
     """Create a job from a manifest, or a Volcano job from the short form.
 

@@ -12,17 +12,23 @@ from ..dependencies import Caller, Kind, Name, Namespace, State
 from ..job_pods import JobPods, read_job
 from ..merged_logs import MergedLogs, MergeOptions
 from ..problems import ProblemError, invalid_fields, problem_responses
+from ..query_values import WHOLE_NUMBER, QueryFlag
 from ..text_stream import TextOutput, TextStream
 
 MAX_NUMBER = 2**31 - 1
 
 Container = Annotated[str, Query(max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-Follow = Annotated[bool, Query(description="Whether lines are sent as they are written.")]
-TailLines = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only the last lines.")]
-SinceSeconds = Annotated[
-    int | None, Query(ge=1, le=MAX_NUMBER, description="Only lines that are not older.")
+Follow = Annotated[QueryFlag, Query(description="Whether lines are sent as they are written.")]
+TailLines = Annotated[
+    int | None, Query(ge=0, le=MAX_NUMBER, description="Only the last lines."), WHOLE_NUMBER
 ]
-Timestamps = Annotated[bool, Query(description="Whether each line begins with its time.")]
+SinceSeconds = Annotated[
+    int | None,
+    Query(ge=1, le=MAX_NUMBER, description="Only lines that are not older."),
+    WHOLE_NUMBER,
+]
+Prefix = Annotated[QueryFlag, Query(description="Whether each line begins with `[pod] `.")]
+Timestamps = Annotated[QueryFlag, Query(description="Whether each line begins with its time.")]
 
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"description": "The log.", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -53,10 +59,10 @@ async def get_pod_log(  # Parameters of a route are the request's inputs.
     since_seconds: SinceSeconds = None,
     timestamps: Timestamps = False,
     previous: Annotated[
-        bool, Query(description="Whether the log is that of the run before the last restart.")
+        QueryFlag, Query(description="Whether the log is that of the run before the last restart.")
     ] = False,
     limit_bytes: Annotated[
-        int | None, Query(ge=1, le=MAX_NUMBER, description="Only the first bytes.")
+        int | None, Query(ge=1, le=MAX_NUMBER, description="Only the first bytes."), WHOLE_NUMBER
     ] = None,
 ) -> TextStream:
     """Return the log of a container, with the rights of the caller, as the API server sends it.
@@ -123,7 +129,9 @@ async def get_job_logs(  # Parameters of a route are the request's inputs.
     tail_lines: TailLines = None,
     since_seconds: SinceSeconds = None,
     timestamps: Timestamps = False,
-    prefix: Annotated[bool, Query(description="Whether each line begins with `[pod] `.")] = False,
+    prefix: Annotated[
+        QueryFlag, Query(description="Whether each line begins with `[pod] `.")
+    ] = False,
 ) -> TextStream:
     """Return the lines of all pods, merged; the limits apply to each container.
 

@@ -13,6 +13,7 @@ from ..dependencies import AppState, Caller, Name, Namespace, State
 from ..listing import ListRequest
 from ..paging import MAX_CURSOR, Position
 from ..problems import ProblemError, problem_responses
+from ..query_values import WHOLE_NUMBER
 from ..schemas.podgroups import PodGroupList, PodGroupOut, phase_of, queue_of
 
 ALL_NAMESPACES = ""
@@ -37,7 +38,7 @@ async def _list_query(
         Literal["name", "-name", "created", "-created"],
         Query(description="Ties by namespace and name."),
     ] = "name",
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Annotated[int, Query(ge=1, le=500), WHOLE_NUMBER] = 100,
     cursor: Annotated[
         str, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")
     ] = "",

@@ -8,6 +8,7 @@ from ...kube.errors import BadRequestError, GoneError
 from ..dependencies import Caller, Kind, Name, Namespace
 from ..job_pods import JobPods, read_job
 from ..problems import ProblemError, problem_responses
+from ..query_values import WHOLE_NUMBER
 from ..schemas.pods import PodList, PodOut, PodPhaseName
 
 router = APIRouter(prefix="/v1", tags=["pods"])
@@ -27,7 +28,7 @@ async def list_pods(  # Parameters of a route are the request's inputs.
     phase: Annotated[
         list[PodPhaseName] | None, Query(description="Only pods in one of these phases.")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Annotated[int, Query(ge=1, le=500), WHOLE_NUMBER] = 100,
     cursor: Annotated[
         str, Query(max_length=4096, description="`next_cursor` of the previous page.")
     ] = "",

@@ -17,6 +17,7 @@ from ..listing import ListRequest
 from ..paging import MAX_CURSOR, Position
 from ..preconditions import IfMatch, KnownVersions, etag, is_known
 from ..problems import problem_responses
+from ..query_values import WHOLE_NUMBER, QueryFlag
 from ..schemas.podgroups import phase_of
 from ..schemas.queues import (
     QueueList,
@@ -59,7 +60,7 @@ async def list_queues(
         str | None, Query(max_length=253, description="Only the children of this queue.")
     ] = None,
     sort: Annotated[Sort, Query(description="Ties by name.")] = "name",
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Annotated[int, Query(ge=1, le=500), WHOLE_NUMBER] = 100,
     cursor: Annotated[
         str, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")
     ] = "",
@@ -155,7 +156,7 @@ async def create_queue(
     request: Request,
     caller: Caller,
     operation: OperationId,
-    dry_run: Annotated[bool, Query(description="Validate only.")] = False,
+    dry_run: Annotated[QueryFlag, Query(description="Validate only.")] = False,
 ) -> Response:
     """Create a queue from a manifest or from the short form.
 
