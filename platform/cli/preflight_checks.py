@@ -158,7 +158,7 @@ def check_version(version: str) -> CheckResult:
 
 
 async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]:
-    """Check the permissions of the user who applies the manifests, with SelfSubjectAccessReviews."""
+    """Check the permissions for applying the manifests, with SelfSubjectAccessReviews."""
     required = [(group, plural, verb) for group, plural in INSTALLED for verb in INSTALL_VERBS]
     if plan.from_volcano:
         required.append(("apps", "deployments/scale", "patch"))
