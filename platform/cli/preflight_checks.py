@@ -97,15 +97,18 @@ class _Review(ApiStruct, frozen=True):
 class _Definition(ApiStruct, frozen=True):
     class Spec(ApiStruct, frozen=True):
         class Names(ApiStruct, frozen=True):
-            plural: str = ""
             kind: str = ""
 
         class Conversion(ApiStruct, frozen=True):
             strategy: str = "None"
 
-        group: str = ""
+        class Version(ApiStruct, frozen=True):
+            name: str = ""
+            schema: dict[str, Any] = {}
+
         names: Names = Names()
         scope: str = ""
+        versions: tuple[Version, ...] = ()
         conversion: Conversion = Conversion()
 
     class Status(ApiStruct, frozen=True):
@@ -252,10 +255,10 @@ def _compare(found: _Definition, ours: dict[str, Any]) -> CheckResult:
             action=f"store its objects as {versions} first, and remove other versions from "
             "status.storedVersions",
         )
-    stored = ", ".join(found.status.stored_versions)
-    return CheckResult(
-        name=f"crd {name}", outcome="ok", message=f"exists; its objects, stored as {stored}, stay"
-    )
+    schemas = {each.name: each.schema for each in found.spec.versions}
+    same = schemas == {each["name"]: each["schema"] for each in spec["versions"]}
+    text = "is that of this version" if same else "is replaced, and its objects stay"
+    return CheckResult(name=f"crd {name}", outcome="ok", message=text)
 
 
 async def check_other_systems(client: Client, plan: Plan) -> AsyncIterator[CheckResult]:

@@ -71,10 +71,14 @@ async def install_volcano(server: Server, **changes: Any) -> None:
         await server.create(f"{CONFIGURATIONS}/{plural}", webhook(kind, path))
 
 
-async def test_an_empty_cluster_is_ready(servers: ServerFactory, tmp_path: Path) -> None:
-    async with servers.start(tmp_path) as server:
+async def test_a_cluster_without_other_systems_is_ready(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path, crds=crds.load()) as server:
         results = await check(server)
     assert {each.outcome for each in results.values()} <= {"ok", "skipped"}, results
+    installed = [each for name, each in results.items() if name.startswith("crd ")]
+    assert {each.message for each in installed} <= {"is that of this version"}
     assert results["image"].outcome == "skipped"
 
 
@@ -171,6 +175,7 @@ def _definition(**changes: Any) -> _Definition:
     ("changes", "problem"),
     [
         ({}, ""),
+        ({"versions": [{"name": "v1alpha1", "schema": {}}]}, ""),
         ({"status": {"storedVersions": ["v1alpha1", "v2"]}}, "may be stored as v2"),
         ({"conversion": {"strategy": "Webhook"}}, "converted by a Webhook"),
         ({"scope": "Cluster"}, "it is Cluster and has the kind Job"),
@@ -181,6 +186,7 @@ def test_crds_that_cannot_be_replaced_are_found(changes: Json, problem: str) -> 
     result = _compare(_definition(**changes), crds.load()[0])
     assert result.outcome == ("failed" if problem else "ok")
     assert problem in result.message
+    assert ("is replaced" in result.message) == ("versions" in changes)
 
 
 PODS_OF_NAMESPACE = PODS.path(NAMESPACE)
