@@ -56,6 +56,18 @@ INSTALLED = (
     ("apiextensions.k8s.io", "customresourcedefinitions"),
 )
 """Group and plural of what the manifests create."""
+CLUSTER_SCOPED = frozenset(
+    {
+        "namespaces",
+        "clusterroles",
+        "clusterrolebindings",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+        "customresourcedefinitions",
+    }
+)
 INSTALL_VERBS = ("get", "create", "patch")
 VOLCANO = (CONTROLLERS, SCHEDULER, VOLCANO_ADMISSION)
 VOLCANO_SERVICE = "volcano-admission-service"
@@ -183,7 +195,7 @@ async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]
         name="permissions", outcome="ok", message="you may create all objects of the manifests"
     )
     group = "rbac.authorization.k8s.io"
-    escalates = await _is_allowed(client, "", group, "clusterroles", "escalate")
+    escalates = await _is_allowed(client, plan.namespace, group, "clusterroles", "escalate")
     if not escalates:
         yield CheckResult(
             name="permissions",
@@ -197,7 +209,8 @@ async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]
 async def _is_allowed(client: Client, namespace: str, group: str, plural: str, verb: str) -> bool:
     resource, _, subresource = plural.partition("/")
     attributes = {
-        "namespace": namespace,
+        # With a namespace, a permission in that namespace alone would suffice.
+        "namespace": "" if resource in CLUSTER_SCOPED else namespace,
         "group": group,
         "resource": resource,
         "subresource": subresource,

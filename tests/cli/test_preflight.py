@@ -35,11 +35,12 @@ from batholith.kube.client.client import Client
 from batholith.kube.client.lease import format_micro_time
 from batholith.kube.errors import ConnectionLostError
 from batholith.model import crds
-from batholith.model.names import CONFIGMAPS, CRDS, LEASES, PODS
+from batholith.model.names import CONFIGMAPS, CRDS, LEASES, NAMESPACES, PODS
 
 Json = dict[str, Any]
 
 NAMESPACE = "volcano-system"
+RBAC = "rbac.authorization.k8s.io"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 IMAGE = ImageOptions(
     image="registry.test/batholith:1", namespace=NAMESPACE, pull_secret="", timeout=30
@@ -307,10 +308,30 @@ async def test_the_command_exits_with_one_and_lists_what_to_do(
 
 @pytest.mark.process
 async def test_missing_permissions_are_named(tmp_path: Path) -> None:
-    options = RealKubeOptions(users={**USERS, "guest": ()}, crds=crds.load())
-    async with real_server(tmp_path, options) as server, server.client("guest") as client:
-        plan = Plan(namespace=NAMESPACE, from_volcano=True)
+    options = RealKubeOptions(users={**USERS, "guest": (), "owner": ()}, crds=crds.load())
+    plan = Plan(namespace=NAMESPACE, from_volcano=True)
+    async with (
+        real_server(tmp_path, options) as server,
+        server.client("guest") as client,
+        server.client("owner") as owner,
+    ):
         results = {each.name: each async for each in _check(client, plan, IMAGE)}
+        await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
+        role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
+        binding = {
+            "metadata": {"name": "owner"},
+            "roleRef": role,
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "owner"}],
+        }
+        await server.create(f"/apis/{RBAC}/v1/namespaces/{NAMESPACE}/rolebindings", binding)
+
+        async def owned() -> bool:
+            found = {each.name: each async for each in _check(owner, plan, None)}
+            text = found["permissions"].message
+            assert "create clusterroles" in text
+            return "create deployments" not in text
+
+        await wait_until_true(owned)  # the authorizer reads a cache
     assert failed(results) == {
         "permissions", "crds", "other systems", "scheduler configuration", "image",
     }  # fmt: skip
