@@ -33,9 +33,9 @@ from batholith.cli.preflight_checks import (
 from batholith.cli.preflight_image import ImageOptions, _compare_version, check_image
 from batholith.kube.client.client import Client
 from batholith.kube.client.lease import format_micro_time
-from batholith.kube.errors import ConnectionLostError
+from batholith.kube.errors import ConnectionLostError, ForbiddenError
 from batholith.model import crds
-from batholith.model.names import CONFIGMAPS, CRDS, LEASES, NAMESPACES, PODS
+from batholith.model.names import CONFIGMAPS, CRDS, LEASES, NAMESPACES, PODS, Resource
 
 Json = dict[str, Any]
 
@@ -200,7 +200,7 @@ async def play_kubelet(server: Server, status: Json) -> None:
         return bool((await server.get(PODS_OF_NAMESPACE))["items"])
 
     await wait_until_true(created)
-    ((pod),) = (await server.get(PODS_OF_NAMESPACE))["items"]
+    (pod,) = (await server.get(PODS_OF_NAMESPACE))["items"]
     async with server.client() as client:
         await client.patch(
             PODS, pod["metadata"]["name"], {"status": status},
@@ -245,6 +245,44 @@ async def test_an_unscheduled_pod_is_reported_with_its_reason_and_deleted(
         await kubelet
         assert (result.outcome, "no nodes available" in result.message) == ("failed", True)
         assert (await server.get(PODS_OF_NAMESPACE))["items"] == []
+
+
+class PodClient:
+    """Creates one pod, whose image cannot be pulled; *created* and *deleted* may be errors."""
+
+    def __init__(
+        self, *, created: Exception | None = None, deleted: Exception | None = None
+    ) -> None:
+        self._created, self._deleted = created, deleted
+        self.deletions = 0
+
+    async def create(self, resource: Resource, body: Json, *, namespace: str) -> None:
+        if self._created:
+            raise self._created
+
+    async def get(self, resource: Resource, name: str, *, view: type[Any], **_: str) -> Any:
+        return msgspec.convert({"status": _container(waiting={"reason": "ErrImagePull"})}, view)
+
+    async def delete(self, resource: Resource, name: str, **_: Any) -> None:
+        self.deletions += 1
+        if self._deleted:
+            raise self._deleted
+
+
+async def test_a_pod_that_cannot_be_deleted_is_named() -> None:
+    client = PodClient(deleted=ForbiddenError("no", status=403))
+    result = await check_image(cast(Client, client), IMAGE)
+    assert result.outcome == "failed"
+    assert "could not be deleted: 403" in result.message
+    assert "build and push the image" in result.action
+    assert f"kubectl -n {NAMESPACE} delete pod batholith-preflight-" in result.action
+
+
+async def test_a_pod_whose_creation_has_no_response_is_deleted() -> None:
+    client = PodClient(created=ConnectionLostError("reset"))
+    with pytest.raises(ConnectionLostError):
+        await check_image(cast(Client, client), IMAGE)
+    assert client.deletions == 1
 
 
 class LogClient:
