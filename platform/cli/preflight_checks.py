@@ -56,6 +56,18 @@ INSTALLED = (
     ("apiextensions.k8s.io", "customresourcedefinitions"),
 )
 """Group and plural of what the manifests create."""
+CLUSTER_SCOPED = frozenset(
+    {
+        "namespaces",
+        "clusterroles",
+        "clusterrolebindings",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+        "customresourcedefinitions",
+    }
+)
 INSTALL_VERBS = ("get", "create", "patch")
 VOLCANO = (CONTROLLERS, SCHEDULER, VOLCANO_ADMISSION)
 VOLCANO_SERVICE = "volcano-admission-service"
@@ -97,15 +109,18 @@ class _Review(ApiStruct, frozen=True):
 class _Definition(ApiStruct, frozen=True):
     class Spec(ApiStruct, frozen=True):
         class Names(ApiStruct, frozen=True):
-            plural: str = ""
             kind: str = ""
 
         class Conversion(ApiStruct, frozen=True):
             strategy: str = "None"
 
-        group: str = ""
+        class Version(ApiStruct, frozen=True):
+            name: str = ""
+            schema: dict[str, Any] = {}
+
         names: Names = Names()
         scope: str = ""
+        versions: tuple[Version, ...] = ()
         conversion: Conversion = Conversion()
 
     class Status(ApiStruct, frozen=True):
@@ -158,7 +173,7 @@ def check_version(version: str) -> CheckResult:
 
 
 async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]:
-    """Check the permissions of the user who applies the manifests, with SelfSubjectAccessReviews."""
+    """Check the permissions for applying the manifests, with SelfSubjectAccessReviews."""
     required = [(group, plural, verb) for group, plural in INSTALLED for verb in INSTALL_VERBS]
     if plan.from_volcano:
         required.append(("apps", "deployments/scale", "patch"))
@@ -180,7 +195,7 @@ async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]
         name="permissions", outcome="ok", message="you may create all objects of the manifests"
     )
     group = "rbac.authorization.k8s.io"
-    escalates = await _is_allowed(client, "", group, "clusterroles", "escalate")
+    escalates = await _is_allowed(client, plan.namespace, group, "clusterroles", "escalate")
     if not escalates:
         yield CheckResult(
             name="permissions",
@@ -194,7 +209,8 @@ async def check_rights(client: Client, plan: Plan) -> AsyncIterator[CheckResult]
 async def _is_allowed(client: Client, namespace: str, group: str, plural: str, verb: str) -> bool:
     resource, _, subresource = plural.partition("/")
     attributes = {
-        "namespace": namespace,
+        # With a namespace, a permission in that namespace alone would suffice.
+        "namespace": "" if resource in CLUSTER_SCOPED else namespace,
         "group": group,
         "resource": resource,
         "subresource": subresource,
@@ -252,10 +268,10 @@ def _compare(found: _Definition, ours: dict[str, Any]) -> CheckResult:
             action=f"store its objects as {versions} first, and remove other versions from "
             "status.storedVersions",
         )
-    stored = ", ".join(found.status.stored_versions)
-    return CheckResult(
-        name=f"crd {name}", outcome="ok", message=f"exists; its objects, stored as {stored}, stay"
-    )
+    schemas = {each.name: each.schema for each in found.spec.versions}
+    same = schemas == {each["name"]: each["schema"] for each in spec["versions"]}
+    text = "is that of this version" if same else "is replaced, and its objects stay"
+    return CheckResult(name=f"crd {name}", outcome="ok", message=text)
 
 
 async def check_other_systems(client: Client, plan: Plan) -> AsyncIterator[CheckResult]:

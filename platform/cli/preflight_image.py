@@ -93,12 +93,26 @@ async def check_image(client: Client, options: ImageOptions) -> CheckResult:
         await client.create(PODS, _pod(name, options), namespace=namespace)
     except ApiError as error:
         return _failed(
-            f"cannot create a pod in {namespace}: {error}", "or skip this check with --skip-image"
+            f"cannot create a pod in {namespace}: {error}",
+            "correct the cause, or skip this check with --skip-image",
         )
+    except ConnectionLostError:  # it may have been created
+        await _delete(client, name, namespace)
+        raise
     try:
-        return await _outcome(client, name, namespace, options)
+        result = await _outcome(client, name, namespace, options)
     finally:
-        await asyncio.shield(_delete(client, name, namespace))
+        error_text = await asyncio.shield(_delete(client, name, namespace))
+    if not error_text:
+        return result
+    return CheckResult(
+        name=NAME,
+        outcome="failed",
+        message=f"{result.message}; the pod could not be deleted: {error_text}",
+        action="; ".join(
+            filter(None, (result.action, f"kubectl -n {namespace} delete pod {name}"))
+        ),
+    )
 
 
 async def _existing_namespace(client: Client, wanted: str) -> str:
@@ -109,11 +123,15 @@ async def _existing_namespace(client: Client, wanted: str) -> str:
     return wanted
 
 
-async def _delete(client: Client, name: str, namespace: str) -> None:
+async def _delete(client: Client, name: str, namespace: str) -> str:
+    """Delete the pod; return why it was not possible, or ``""``."""
     try:
         await client.delete(PODS, name, namespace=namespace, grace_period=0)
     except NotFoundError:
-        return
+        return ""
+    except (ApiError, ConnectionLostError) as error:
+        return str(error)
+    return ""
 
 
 def _pod(name: str, options: ImageOptions) -> dict[str, Any]:

@@ -33,13 +33,14 @@ from batholith.cli.preflight_checks import (
 from batholith.cli.preflight_image import ImageOptions, _compare_version, check_image
 from batholith.kube.client.client import Client
 from batholith.kube.client.lease import format_micro_time
-from batholith.kube.errors import ConnectionLostError
+from batholith.kube.errors import ConnectionLostError, ForbiddenError
 from batholith.model import crds
-from batholith.model.names import CONFIGMAPS, CRDS, LEASES, PODS
+from batholith.model.names import CONFIGMAPS, CRDS, LEASES, NAMESPACES, PODS, Resource
 
 Json = dict[str, Any]
 
 NAMESPACE = "volcano-system"
+RBAC = "rbac.authorization.k8s.io"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 IMAGE = ImageOptions(
     image="registry.test/batholith:1", namespace=NAMESPACE, pull_secret="", timeout=30
@@ -71,10 +72,14 @@ async def install_volcano(server: Server, **changes: Any) -> None:
         await server.create(f"{CONFIGURATIONS}/{plural}", webhook(kind, path))
 
 
-async def test_an_empty_cluster_is_ready(servers: ServerFactory, tmp_path: Path) -> None:
-    async with servers.start(tmp_path) as server:
+async def test_a_cluster_without_other_systems_is_ready(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path, crds=crds.load()) as server:
         results = await check(server)
     assert {each.outcome for each in results.values()} <= {"ok", "skipped"}, results
+    installed = [each for name, each in results.items() if name.startswith("crd ")]
+    assert {each.message for each in installed} <= {"is that of this version"}
     assert results["image"].outcome == "skipped"
 
 
@@ -171,6 +176,7 @@ def _definition(**changes: Any) -> _Definition:
     ("changes", "problem"),
     [
         ({}, ""),
+        ({"versions": [{"name": "v1alpha1", "schema": {}}]}, ""),
         ({"status": {"storedVersions": ["v1alpha1", "v2"]}}, "may be stored as v2"),
         ({"conversion": {"strategy": "Webhook"}}, "converted by a Webhook"),
         ({"scope": "Cluster"}, "it is Cluster and has the kind Job"),
@@ -181,6 +187,7 @@ def test_crds_that_cannot_be_replaced_are_found(changes: Json, problem: str) -> 
     result = _compare(_definition(**changes), crds.load()[0])
     assert result.outcome == ("failed" if problem else "ok")
     assert problem in result.message
+    assert ("is replaced" in result.message) == ("versions" in changes)
 
 
 PODS_OF_NAMESPACE = PODS.path(NAMESPACE)
@@ -193,7 +200,7 @@ async def play_kubelet(server: Server, status: Json) -> None:
         return bool((await server.get(PODS_OF_NAMESPACE))["items"])
 
     await wait_until_true(created)
-    ((pod),) = (await server.get(PODS_OF_NAMESPACE))["items"]
+    (pod,) = (await server.get(PODS_OF_NAMESPACE))["items"]
     async with server.client() as client:
         await client.patch(
             PODS, pod["metadata"]["name"], {"status": status},
@@ -238,6 +245,44 @@ async def test_an_unscheduled_pod_is_reported_with_its_reason_and_deleted(
         await kubelet
         assert (result.outcome, "no nodes available" in result.message) == ("failed", True)
         assert (await server.get(PODS_OF_NAMESPACE))["items"] == []
+
+
+class PodClient:
+    """Creates one pod, whose image cannot be pulled; *created* and *deleted* may be errors."""
+
+    def __init__(
+        self, *, created: Exception | None = None, deleted: Exception | None = None
+    ) -> None:
+        self._created, self._deleted = created, deleted
+        self.deletions = 0
+
+    async def create(self, resource: Resource, body: Json, *, namespace: str) -> None:
+        if self._created:
+            raise self._created
+
+    async def get(self, resource: Resource, name: str, *, view: type[Any], **_: str) -> Any:
+        return msgspec.convert({"status": _container(waiting={"reason": "ErrImagePull"})}, view)
+
+    async def delete(self, resource: Resource, name: str, **_: Any) -> None:
+        self.deletions += 1
+        if self._deleted:
+            raise self._deleted
+
+
+async def test_a_pod_that_cannot_be_deleted_is_named() -> None:
+    client = PodClient(deleted=ForbiddenError("no", status=403))
+    result = await check_image(cast(Client, client), IMAGE)
+    assert result.outcome == "failed"
+    assert "could not be deleted: 403" in result.message
+    assert "build and push the image" in result.action
+    assert f"kubectl -n {NAMESPACE} delete pod batholith-preflight-" in result.action
+
+
+async def test_a_pod_whose_creation_has_no_response_is_deleted() -> None:
+    client = PodClient(created=ConnectionLostError("reset"))
+    with pytest.raises(ConnectionLostError):
+        await check_image(cast(Client, client), IMAGE)
+    assert client.deletions == 1
 
 
 class LogClient:
@@ -301,10 +346,30 @@ async def test_the_command_exits_with_one_and_lists_what_to_do(
 
 @pytest.mark.process
 async def test_missing_permissions_are_named(tmp_path: Path) -> None:
-    options = RealKubeOptions(users={**USERS, "guest": ()}, crds=crds.load())
-    async with real_server(tmp_path, options) as server, server.client("guest") as client:
-        plan = Plan(namespace=NAMESPACE, from_volcano=True)
+    options = RealKubeOptions(users={**USERS, "guest": (), "owner": ()}, crds=crds.load())
+    plan = Plan(namespace=NAMESPACE, from_volcano=True)
+    async with (
+        real_server(tmp_path, options) as server,
+        server.client("guest") as client,
+        server.client("owner") as owner,
+    ):
         results = {each.name: each async for each in _check(client, plan, IMAGE)}
+        await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
+        role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
+        binding = {
+            "metadata": {"name": "owner"},
+            "roleRef": role,
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "owner"}],
+        }
+        await server.create(f"/apis/{RBAC}/v1/namespaces/{NAMESPACE}/rolebindings", binding)
+
+        async def owned() -> bool:
+            found = {each.name: each async for each in _check(owner, plan, None)}
+            text = found["permissions"].message
+            assert "create clusterroles" in text
+            return "create deployments" not in text
+
+        await wait_until_true(owned)  # the authorizer reads a cache
     assert failed(results) == {
         "permissions", "crds", "other systems", "scheduler configuration", "image",
     }  # fmt: skip

@@ -58,7 +58,6 @@ SCHEDULER_METRICS = {
     "volcano_queue_request_milli_cpu",
     "volcano_queue_capacity_milli_cpu",
     "volcano_queue_weight",
-    "batholith_scheduler_config_last_reload_successful",
 }
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from support.manifests import MANIFESTS, Json, Objects, helm, kustomized, of_kind, pod_spec
 
-from batholith.cli.preflight_checks import INSTALLED
+from batholith.cli.preflight_checks import CLUSTER_SCOPED, INSTALLED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()
@@ -79,4 +79,5 @@ def test_preflight_asks_for_the_permission_to_create_each_installed_kind() -> No
             kind = found["kind"].lower()
             plural = kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
             assert plural in plurals
+            assert (plural in CLUSTER_SCOPED) == ("namespace" not in found["metadata"])
             assert found["apiVersion"].rpartition("/")[0] in groups

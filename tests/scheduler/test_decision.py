@@ -2,8 +2,10 @@
 
 from copy import deepcopy
 
-from support.scheduler import SchedulerWorld, node, pod, podgroup
+from prometheus_client import CollectorRegistry
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
+from batholith.machinery.testing import FakeClock
 from batholith.scheduler.framework.decision import (
     GangRef,
     GangStats,
@@ -11,6 +13,7 @@ from batholith.scheduler.framework.decision import (
     QueueAllocation,
     QueueStats,
 )
+from batholith.scheduler.metrics import SchedulerMetrics
 from batholith.scheduler.state.node_matrix import NodeInfo
 
 
@@ -71,3 +74,20 @@ def test_decision_has_the_allocation_of_a_queue_whose_pod_is_being_deleted() -> 
     world.upsert(pod("g-0", "g", node_name="a", terminating=True))
     (change,) = world.decision().queue_allocations
     assert (change.queue.metadata.name, change.allocated) == ("default", {})
+
+
+def test_the_capability_of_a_queue_is_a_metric_where_it_limits_something() -> None:
+    registry, metrics_of = CollectorRegistry(), "volcano_queue_capacity_"
+    metrics = SchedulerMetrics(registry, clock=FakeClock())
+    world = SchedulerWorld()
+    world.upsert(queue("limited", capability={"cpu": "8", "memory": "0", "example.com/gpu": "0"}))
+    metrics.record_decision(world.decision())
+
+    def value(measure: str, queue_name: str, **labels: str) -> float | None:
+        given = {"queue_name": queue_name, **labels}
+        return registry.get_sample_value(metrics_of + measure, given)
+
+    assert value("milli_cpu", "limited") == 8000
+    assert value("memory_bytes", "limited") is None
+    assert value("scalar_resources", "limited", resource="example.com/gpu") == 0
+    assert value("milli_cpu", "default") is None
