@@ -90,6 +90,45 @@ def test_no_more_victims_than_necessary(
             assert sum(len(option.slots) for option in options) == expected
 
 
+LEVELS = st.lists(
+    st.tuples(st.integers(0, 2), st.lists(st.integers(0, 3), max_size=3)), min_size=1, max_size=3
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LEVELS, st.integers(1, 3), st.integers(1, 3))
+def test_no_victims_of_lower_levels_suffice(
+    nodes: list[tuple[int, list[int]]], request: int, count: int
+) -> None:
+    """Each node has something idle, and victims of some levels; all combinations are tried."""
+    idle = [free % request for free, _ in nodes]
+    victims = [(index, level) for index, (_, found) in enumerate(nodes) for level in found]
+    if not victims:
+        return
+    built = candidates([(index, 1) for index, _ in victims])
+    levels = np.array([level for _, level in victims])
+    columns = Candidates(
+        built.slots, built.nodes, built.requests, levels, built.ranks, built.required
+    )
+    limits = np.full(len(nodes), 100)
+    options = choose_victims(columns, np.array([request]), np.array([idle]), limits, count)
+    costs = [
+        sorted((level for _, level in chosen), reverse=True)
+        for number in range(len(victims) + 1)
+        for chosen in itertools.combinations(victims, number)
+        if sum(
+            (free + sum(at == index for at, _ in chosen)) // request
+            for index, free in enumerate(idle)
+        )
+        >= count
+    ]
+    slots = [slot for option in options for slot in option.slots.tolist()]
+    if costs:
+        assert sorted((int(levels[slot]) for slot in slots), reverse=True) == min(costs)
+    else:
+        assert total_pods(options) < count
+
+
 def test_preferred_victim_is_chosen_among_equals() -> None:
     given_victims = candidates([(0, 2), (0, 2), (1, 2)])
     ranks = np.array([2, 1, 0])

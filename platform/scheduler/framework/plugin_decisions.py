@@ -1,6 +1,7 @@
 """What the plugins of a session decide together: orders, and limits of gangs and queues."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from ..plugins.extension_points import (
@@ -9,8 +10,9 @@ from ..plugins.extension_points import (
     AllocationListener,
     Rejection,
 )
+from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
-from ..state.gangs import Gang, QueueInfo, Task, sorted_tasks
+from ..state.gangs import Gang, QueueInfo, Task, add_amounts, sorted_tasks
 from ..state.resources import MAX_AMOUNT
 from .framework import Framework
 from .plugin_calls import PluginCalls, PluginError, order_key, order_number
@@ -20,6 +22,8 @@ SortKey = tuple[float | str | tuple[float, ...], ...]
 
 class PluginDecisions:
     """The results of the plugins that a session was opened for, combined."""
+
+    cache: SchedulerCache
 
     def __init__(self, framework: Framework, calls: PluginCalls) -> None:
         """Use the plugins of *framework*, which *calls* has opened."""
@@ -128,9 +132,11 @@ class PluginDecisions:
         Raises:
             PluginError: a plugin raised.
         """
-        counts = (
-            self._allocatable_count(each, queue, eq_class) for each in self._framework.allocatable
-        )
+        with self._with_freed(queue):
+            counts = [
+                self._allocatable_count(each, queue, eq_class)
+                for each in self._framework.allocatable
+            ]
         return min(counts, default=MAX_AMOUNT)
 
     def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
@@ -139,11 +145,24 @@ class PluginDecisions:
         Raises:
             PluginError: a plugin raised.
         """
-        for plugin in self._framework.allocatable:
-            if self._allocatable_count(plugin, queue, eq_class) < 1:
-                function = partial(_limit, plugin.queue_rejection, queue, eq_class)
-                return self.calls.call(plugin, "queue_rejection", function)
+        with self._with_freed(queue):
+            for plugin in self._framework.allocatable:
+                if self._allocatable_count(plugin, queue, eq_class) < 1:
+                    function = partial(_limit, plugin.queue_rejection, queue, eq_class)
+                    return self.calls.call(plugin, "queue_rejection", function)
         return None
+
+    @contextmanager
+    def _with_freed(self, queue: QueueInfo) -> Iterator[None]:
+        """Count what was freed for gangs of *queue* by evictions as allocated in the block: else
+        others in the queue would use up its limit before."""
+        reservations = self.cache.reservations
+        freed = reservations.freed_in(self.cache.queue_of, queue) if reservations else {}
+        add_amounts(queue.allocated, freed)
+        try:
+            yield
+        finally:
+            add_amounts(queue.allocated, freed, -1)
 
     def _allocatable_count(
         self, plugin: AllocatablePlugin, queue: QueueInfo, eq_class: EquivalenceClass

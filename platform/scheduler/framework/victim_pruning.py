@@ -54,6 +54,8 @@ class VictimPruning:
         order = np.lexsort((ranks, levels))[::-1]
         for position in order.tolist():
             victim = victims[position]
+            if self._needs_amounts_of(victim):
+                continue  # as most victims
             self._statement.try_without_eviction(victim, partial(self._fits_with, victim))
 
     # -- private -------------------------------------------------------------------------------
@@ -98,8 +100,6 @@ class VictimPruning:
     def _fits_nodes(self, victim: Task) -> bool:
         """Return whether the tasks that *victim* may concern fit their nodes, one by one."""
         positions = set(self._by_node.get(victim.node_index, ()))
-        if not all(self._has_enough(self._groups[position]) for position in positions):
-            return False
         if victim.eq_class.sees_pods:
             positions.update(self._seeing)
         groups = [self._groups[position] for position in sorted(positions)]
@@ -112,11 +112,14 @@ class VictimPruning:
                 self._count(group, 1)
         return fits
 
-    def _has_enough(self, group: _Group) -> bool:
-        """Return whether the node of waiting tasks has what is promised."""
-        eq_class, node_index, _ = group
-        _, rows = self._fit.request(eq_class)
-        return bool((self._cache.node_matrix.future_idle(np.array([node_index]))[rows] >= 0).all())
+    def _needs_amounts_of(self, victim: Task) -> bool:
+        """Return whether the tasks that wait for the node of *victim* have too little if it
+        stays."""
+        matrix = self._cache.node_matrix
+        left = matrix.future_idle(np.array([victim.node_index]))[:, 0]
+        left -= victim.eq_class.request_vector(matrix.resource_index)
+        groups = (self._groups[position] for position in self._by_node.get(victim.node_index, ()))
+        return any((left[self._fit.request(eq_class)[1]] < 0).any() for eq_class, _, _ in groups)
 
     def _fits_again(self, group: _Group) -> bool:
         """Count waiting tasks again if they fit; returns whether they do."""

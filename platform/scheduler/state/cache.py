@@ -68,6 +68,7 @@ class SchedulerCache(MemberTasks):
         """
         super().__init__(default_queue=default_queue)
         self.reservations = Reservations(self.node_matrix, self._waiting_task)
+        self.reservations.on_end = self._on_reservation_end
         self.refused_evictions: dict[str, float] = {}
         """Until when pods are not evicted again whose eviction was refused, by uid."""
         self.pod_classes = PodClasses(
@@ -524,6 +525,9 @@ class SchedulerCache(MemberTasks):
         if pod.gang is not None and pod.status is TaskStatus.PENDING:
             pod.gang.version += 1
             self._dirty_gangs[pod.gang.key] = pod.gang
+
+    def _on_reservation_end(self, gang: Gang) -> None:
+        self.waiting.publish(queue_gained(self.queue_of(gang).name))
 
     def _remove_pod(self, uid: str) -> None:
         self.pod_classes.unregister(uid)

@@ -18,8 +18,9 @@ from enum import Enum
 import numpy as np
 
 from .equivalence import EquivalenceClass
-from .gangs import Gang, Task, TaskStatus
+from .gangs import Gang, QueueInfo, Task, TaskStatus, sum_amounts
 from .node_matrix import NodeMatrix
+from .resources import Amounts
 
 EXPIRY_MARGIN = 30.0
 """Seconds after the grace period of victims for which their resources are held."""
@@ -70,6 +71,10 @@ class Reservation:
     chosen_at: float = 0.0
     """When its nodes were chosen, as Unix time, if these may change."""
 
+    def requested(self) -> Amounts:
+        """Return what is held in total."""
+        return sum_amounts(hold.eq_class.request for hold in self.holds.values())
+
 
 class Reservations:
     """All reservations, one for each gang at most."""
@@ -86,6 +91,8 @@ class Reservations:
         self._position = node_matrix.usage_changes.position
         self._nominated: dict[str, str] = {}
         """Nodes of pending tasks by uid, as found after a restart."""
+        self.on_end: Callable[[Gang], object] | None = None
+        """Called with the gang for which a reservation, or a part of it, has ended."""
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -129,7 +136,16 @@ class Reservations:
         for uid, hold in reservation.holds.items():
             del self._gang_by_uid[uid]
             self._gangs_by_node.get(hold.node_index, set()).discard(gang_key)
+        self._report_end(reservation)
         return reservation
+
+    def freed_in(self, queue_of: Callable[[Gang], QueueInfo], queue: QueueInfo) -> Amounts:
+        """Return what is held for gangs of *queue* for which pods were evicted, and not lent."""
+        return sum_amounts(
+            each.requested()
+            for each in self._by_gang.values()
+            if each.counted and each.purpose is Purpose.PREEMPTION and queue_of(each.gang) is queue
+        )
 
     def expire(self, now: float) -> list[Reservation]:
         """End and return the reservations whose time is over at *now*."""
@@ -219,6 +235,7 @@ class Reservations:
         del self._gang_by_uid[uid]
         if not reservation.holds:
             del self._by_gang[reservation.gang.key]
+        self._report_end(reservation)
 
     def reclassify(self, task: Task) -> None:
         """Count what is held for *task* by its class, which has changed; its request has not."""
@@ -278,6 +295,10 @@ class Reservations:
     def _pending_task(self, uid: str) -> Task | None:
         task = self._find_task(uid)
         return task if task is not None and task.status in _WAITING_STATUSES else None
+
+    def _report_end(self, reservation: Reservation) -> None:
+        if self.on_end is not None:
+            self.on_end(reservation.gang)
 
     def _is_held_for(self, uid: str) -> bool:
         return self._pending_task(uid) is not None
