@@ -20,12 +20,14 @@ from ..state.reservations import EXPIRY_MARGIN, Purpose, Reservation
 from ..state.resources import CPU, MEMORY, Amounts, BoolVector, IntVector, amounts
 from ..state.task_table import TaskTable
 from ..state.victim_columns import PREEMPTABLE, PROTECTED_UNTIL, STARTED
+from ..state.waiting import Waits
 from .decision import Eviction, GangRef
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
-from .session import OWN_CHANGES, Session
+from .session import Session
 from .statement import MissingMembers, OperationKind, Statement, grouped
 from .victim_plan import Candidates, NodeOption, choose_victims, pods_fitting
 from .victims import Reach
+from .waits import ANY_NODE_CHANGE
 
 _MAX_ROUNDS = 64
 """Plans that are tried for the pods of one class: each pipelines a pod or excludes a victim."""
@@ -480,8 +482,9 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         SearchInterruptedError: the search is to be continued in the next cycle.
     """
     reservations = session.cache.reservations
-    if _is_waiting(session, gang):
-        session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES)
+    held = reservations.get(gang.key)
+    if held is not None and _is_waiting(session, held):
+        _reject_waiting(session, gang, until=held.until)
         return False
     outranked = [each.gang.key for each in reservations if _outranks(session, gang, each)]
     retry_at: list[float] = []
@@ -505,12 +508,11 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
     return False
 
 
-def _is_waiting(session: Session, gang: Gang) -> bool:
-    """Return whether enough is held for *gang*, which only waits until it is free."""
-    reservation = session.cache.reservations.get(gang.key)
+def _is_waiting(session: Session, reservation: Reservation) -> bool:
+    """Return whether enough is held for a gang, which only waits until it is free."""
+    gang = reservation.gang
     return (
-        reservation is not None
-        and reservation.purpose is Purpose.PREEMPTION
+        reservation.purpose is Purpose.PREEMPTION
         and len(reservation.holds) >= gang.min_member - gang.counts.ready
         and session.cache.reservations.is_backed(reservation)
     )
@@ -563,16 +565,18 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
     session.reserve(gang, nodes, until=until)
     for task in waiting:
         session.nominate(task, cache.node_matrix.names[nodes[task.uid]])
-    session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES, retry_at=until)
+    _reject_waiting(session, gang, until=until)
 
 
 def _evicts(statement: Statement) -> bool:
     return any(each.kind is OperationKind.EVICT for each in statement.operations)
 
 
-def _waiting_diagnosis(gang: Gang) -> Diagnosis:
+def _reject_waiting(session: Session, gang: Gang, *, until: float) -> None:
+    """Let *gang* wait until the evicted pods have terminated, or until it fits elsewhere."""
     message = "waits until the pods that are evicted for it have terminated"
-    return Diagnosis(NOT_ENOUGH_RESOURCES, message)
+    diagnosis = Diagnosis(NOT_ENOUGH_RESOURCES, message)
+    session.reject(gang, diagnosis, Waits(ANY_NODE_CHANGE), retry_at=until)
 
 
 def _described(gang: Gang) -> str:
