@@ -14,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from batholith.model import names
-from batholith.model.meta import ObjectMeta
+from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.model.pod_resources import Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
@@ -31,18 +33,38 @@ from batholith.scheduler.state.core_types import (
     Pod,
     PodSpec,
     PodStatus,
+    PriorityClass,
 )
+from batholith.scheduler.state.disruption_budgets import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+)
+from batholith.scheduler.state.events import PodDisruptionBudgetEvent
 
 NODES = 5_000
 PODS_PER_GANG = 100
 _REPEATS = 20
+_EVICTING = """
+actions: "enqueue, allocate, backfill, preempt"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+  - name: pdb
+- plugins:
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+"""
 
 
 class Cluster:
     """A scheduler cache with nodes of 32 CPU and 256Gi, and its cycles."""
 
-    def __init__(self, *, queues: int = 1) -> None:
-        loaded = conf.load(conf.DEFAULT)
+    def __init__(self, *, queues: int = 1, text: str = conf.DEFAULT) -> None:
+        loaded = conf.load(text)
         self.cache = SchedulerCache()
         self.framework = Framework(loaded.tiers)
         self.runner = CycleRunner(self.cache, self.framework, loaded.actions)
@@ -228,6 +250,67 @@ def queues(count: int) -> list[str]:
     return _row(f"one new pod, {count:,} queues", statistics.median(times), "")
 
 
+def changed_queues(count: int) -> list[str]:
+    """A cycle in which the allocation of each of *count* queues has changed."""
+    cluster = Cluster(queues=count)
+    for number in range(count):
+        name = f"running-{number}"
+        members = [pod(f"{name}-0", name, "1", node_name=f"node-{number:05d}")]
+        cluster.gang(name, members, 1, queue_number=number, phase="Running")
+    cluster.cycle()
+    return _row(f"a change of each of {count:,} queues", cluster.cycle_seconds, "")
+
+
+def sizes(count: int) -> list[str]:
+    """A pod ends for which *count* gangs of as many sizes wait, of which few fit its node."""
+    cluster = Cluster()
+    running = cluster.fill(NODES)
+    for number in range(count):
+        name = f"waiting-{number}"
+        cluster.gang(name, [pod(f"{name}-0", name, f"{1000 + number}m")], 1)
+    _until_settled(cluster)
+    gc.collect()
+    gc.freeze()
+    times, allocated, rejected = [], 0, 0
+    for number in range(_REPEATS):
+        cluster.cache.update_pod(running[number], None)
+        seconds = 0.0
+        while cluster.cache.has_changes():
+            decision = cluster.cycle()
+            seconds += cluster.cycle_seconds
+            allocated += len(decision.placements)
+            rejected += decision.rejected
+        times.append(seconds)
+    counts = f"{allocated} in {_REPEATS} events, {rejected} gangs rejected"
+    return _row(f"one finished pod, {count:,} sizes waiting", statistics.median(times), counts)
+
+
+def evictions() -> list[str]:
+    """Gangs of high priority, while a disruption budget permits no eviction of 50,000 pods."""
+    cluster = Cluster(text=_EVICTING)
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=100)
+    cluster.cache.update_priority_class(None, high)
+    cluster.fill(50_000)
+    budget = PodDisruptionBudget(
+        metadata=ObjectMeta(name="all", namespace="bench"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector()),
+    )
+    cluster.cache.apply(PodDisruptionBudgetEvent(None, budget))
+    cluster.cycle()
+    gc.collect()
+    gc.freeze()
+    times = []
+    for number in range(5):
+        name = f"high-{number}"
+        group = podgroup(name, 1, 0, "Inqueue")
+        spec = msgspec.structs.replace(group.spec, priority_class_name="high")
+        cluster.cache.update_podgroup(None, msgspec.structs.replace(group, spec=spec))
+        cluster.cache.update_pod(None, pod(f"{name}-0", name, f"{3200 + number}m"))
+        cluster.cycle()
+        times.append(cluster.cycle_seconds)
+    return _row("preempt, exhausted budget of 50,000 pods", statistics.median(times), "")
+
+
 def _row(label: str, seconds: float, counts: str) -> list[str]:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     values = (
@@ -245,6 +328,9 @@ CASES: Mapping[str, Callable[[], list[str]]] = {
     "new-pod": lambda: waiting("new"),
     "finished-pod": lambda: waiting("finished"),
     "1000-queues": lambda: queues(1_000),
+    "2000-changed-queues": lambda: changed_queues(2_000),
+    "3000-sizes": lambda: sizes(3_000),
+    "exhausted-budget": evictions,
 }
 
 

@@ -189,6 +189,8 @@ class CycleRunner:
         self._overcommitted.run(session, now=now)
         allocate_leaving(session)
         self._stranded.run(session, now=now)
+        self._derived.wake(own_usage=False)  # what was held may be free
+        self._cache.waiting.wake_published()
         for name, action in self._actions:
             session.start_action()
             with self.action_timer(name):

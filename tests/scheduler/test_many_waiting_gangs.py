@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
+import msgspec
 import pytest
 from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
@@ -11,6 +12,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.scheduler import conf
 from batholith.scheduler.cycle_time_limit import CycleTimeLimit
 from batholith.scheduler.framework.session import Session
+from batholith.scheduler.state.core_types import PodStatus
 from batholith.scheduler.state.gangs import Gang
 from batholith.scheduler.state.waiting import RESYNC_SECONDS
 
@@ -195,3 +197,33 @@ def test_gangs_that_take_longer_to_order_than_a_cycle_lasts_need_few_cycles(
         cycles += 1
     assert len(world.cluster.waiting) == GANGS
     assert cycles <= 5
+
+
+def test_gangs_of_other_sizes_are_not_tried_once_others_have_what_was_freed() -> None:
+    """All of them fit what a pod leaves, but only the first few get it."""
+    world = SchedulerWorld()
+    world.upsert(*(node(f"n{number}", cpu=8) for number in range(3)))
+    for number in range(3):
+        world.upsert(podgroup(f"old{number}", 1, phase="Running"))
+        old = pod(f"old{number}-t-0", f"old{number}", node_name=f"n{number}", cpu="7500m")
+        world.upsert(msgspec.structs.replace(old, status=PodStatus(phase="Running")))
+    for number in range(GANGS):
+        world.upsert(podgroup(f"w{number:03}", 1))
+        world.upsert(pod(f"w{number:03}-t-0", f"w{number:03}", cpu=f"{1000 + number}m"))
+    assert world.decision().rejected == GANGS
+    placed: list[str] = []
+    for number in range(3):
+        world.remove(world.pod_objects[f"uid-old{number}-t-0"])
+        decision = world.decision()
+        assert decision.rejected <= 1
+        assert len(decision.placements) >= 5
+        placed += [each.name for each in decision.placements]
+        for each in decision.placements:
+            found = world.pod_objects[each.uid]
+            spec = msgspec.structs.replace(found.spec, node_name=each.node)
+            world.upsert(
+                msgspec.structs.replace(found, spec=spec, status=PodStatus(phase="Running"))
+            )
+        assert world.decision().rejected == 0
+    assert placed == sorted(placed)
+    assert len(world.cluster.waiting) == GANGS - len(placed)

@@ -37,8 +37,8 @@ class PendingGang:
     """A gang in the heap of its queue, and what is to be tried in this cycle."""
 
     candidate: Candidate
-    tasks: list[Task]
-    """In task order; best-effort tasks are last."""
+    tasks: list[Task] = field(default_factory=list)
+    """In task order; best-effort tasks are last. Empty before the gang is tried."""
 
     reason: str = NOT_ENOUGH_RESOURCES
     """Reason of the last rejection of further pods."""
@@ -80,6 +80,7 @@ def allocate(session: Session) -> None:
         if overused:
             _reject_overused(session, queue, [waiting.gang for _, _, waiting in heap])
             continue
+        _pop_hopeless(session, heap)
         if not heap:
             continue
         pending_gang = heapq.heappop(heap)[2]
@@ -100,8 +101,14 @@ def _pending_by_queue(session: Session) -> dict[str, list[tuple[SortKey, str, Pe
             session.reject_for(gang, rejection)
         else:
             heap = pending.setdefault(session.cache.queue_of(gang).name, [])
-            _push(session, heap, PendingGang(candidate, _tasks_to_try(session, gang)))
+            _push(session, heap, PendingGang(candidate))
     return pending
+
+
+def _pop_hopeless(session: Session, heap: list[tuple[SortKey, str, PendingGang]]) -> None:
+    """Remove the first gangs of *heap* for which others have left no capacity in this cycle."""
+    while heap and heap[0][2].is_new and session.skip_hopeless(heap[0][2].candidate):
+        heapq.heappop(heap)
 
 
 def _is_wanted(gang: Gang) -> bool:
@@ -124,7 +131,7 @@ def _push_next(
     while following is not None:
         rejection = session.job_valid(following.gang)
         if rejection is None:
-            _push(session, heap, PendingGang(following, _tasks_to_try(session, following.gang)))
+            _push(session, heap, PendingGang(following))
             return
         session.reject_for(following.gang, rejection)
         following = session.next_candidate(following)
@@ -162,6 +169,8 @@ def _push(
 
 def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
     """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
+    if pending_gang.is_new:
+        pending_gang.tasks = _tasks_to_try(session, pending_gang.gang)
     try:
         with session.lend(pending_gang.gang):
             if MissingMembers(pending_gang.gang).satisfied:

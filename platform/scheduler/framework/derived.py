@@ -4,7 +4,7 @@ from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.needed_capacity import NeededCapacity
 from ..state.resources import BoolVector, IntVector
-from ..state.waiting import ANY, FREED, TOTAL, USAGE
+from ..state.waiting import ANY, FREED, TOTAL, USAGE, Waits
 from .feasibility import FeasibilityCache
 from .framework import Framework
 from .placer_cache import PlacerCache
@@ -19,6 +19,11 @@ class Derived:
         self.feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
         self.placers = PlacerCache(cache.node_matrix)
         self.capacity = NeededCapacity(cache.node_matrix)
+        self._grown: dict[EquivalenceClass, int] = {}
+        """Capacities that have grown in this session, for the next :meth:`wake`."""
+        self._is_freed = False
+        self._scheduled = 0
+        """How many statements of this session :attr:`capacity` includes."""
         self._cache = cache
         self._plugins = framework.plugins
         self._generations = self._current_generations()
@@ -51,15 +56,36 @@ class Derived:
         if self._total_version != self._cache.node_matrix.total_version:
             self._total_version = self._cache.node_matrix.total_version
             waiting.publish(TOTAL)
+        self.update_capacity()
+        self._scheduled = 0
+        grown, self._grown = self._grown, {}
+        if self._is_freed:
+            self._is_freed = False
+            waiting.publish(FREED)
+        for eq_class, capacity in grown.items():
+            waiting.wake_class(eq_class, capacity)
+
+    def lacks_capacity(self, waits: Waits, scheduled: int) -> bool:
+        """Return whether the nodes take too few pods for a gang that waits for nothing else.
+
+        *scheduled* is how many statements the session has committed.
+        """
+        if not waits.needs:
+            return False
+        if self._scheduled != scheduled:
+            self._scheduled = scheduled
+            self.update_capacity()
+        return all(self.capacity.get(need.eq_class) < need.count for need in waits.needs)
+
+    def update_capacity(self) -> None:
+        """Update :attr:`capacity` for what has been allocated; wakes no gang yet."""
         try:
             grown, freed = self.capacity.update(self._feasible)
         except PluginError:  # the gangs are tried, and rejected for that
-            waiting.publish(ANY)
+            self._cache.waiting.publish(ANY)
             return
-        if freed:
-            waiting.publish(FREED)
-        for eq_class, capacity in grown:
-            waiting.wake_class(eq_class, capacity)
+        self._grown.update(grown)
+        self._is_freed |= freed
 
     def _feasible(self, eq_class: EquivalenceClass, columns: IntVector) -> BoolVector:
         return self.feasibility.get(eq_class).feasible[columns]

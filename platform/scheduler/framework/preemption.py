@@ -8,12 +8,14 @@ from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
 from ..state.diagnosis import Diagnosis
 from ..state.gangs import Gang, Task
 from ..state.reservations import EXPIRY_MARGIN, Purpose, Reservation
+from ..state.waiting import Waits
 from .decision import Eviction, GangRef
 from .preemption_attempt import PreemptionAttempt
 from .reservation_upkeep import clear_nominations_of, forget_reservation, longest_grace
-from .session import OWN_CHANGES, Session
+from .session import Session
 from .statement import OperationKind, Statement
 from .victims import Reach
+from .waits import ANY_NODE_CHANGE
 
 
 def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
@@ -26,8 +28,9 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
         SearchInterruptedError: the search is to be continued in the next cycle.
     """
     reservations = session.cache.reservations
-    if _is_waiting(session, gang):
-        session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES)
+    held = reservations.get(gang.key)
+    if held is not None and _is_waiting(session, held):
+        _reject_waiting(session, gang, until=held.until)
         return False
     outranked = [each.gang.key for each in reservations if _outranks(session, gang, each)]
     retry_at: list[float] = []
@@ -52,12 +55,11 @@ def evict_for(session: Session, gang: Gang, reach: Reach) -> bool:
     return False
 
 
-def _is_waiting(session: Session, gang: Gang) -> bool:
-    """Return whether enough is held for *gang*, which only waits until it is free."""
-    reservation = session.cache.reservations.get(gang.key)
+def _is_waiting(session: Session, reservation: Reservation) -> bool:
+    """Return whether enough is held for a gang, which only waits until it is free."""
+    gang = reservation.gang
     return (
-        reservation is not None
-        and reservation.purpose is Purpose.PREEMPTION
+        reservation.purpose is Purpose.PREEMPTION
         and len(reservation.holds) >= gang.min_member - gang.counts.ready
         and session.cache.reservations.is_backed(reservation)
     )
@@ -110,16 +112,18 @@ def _commit(session: Session, gang: Gang, statement: Statement, reach: Reach) ->
     session.reserve(gang, nodes, until=until)
     for task in waiting:
         session.nominate(task, cache.node_matrix.names[nodes[task.uid]])
-    session.reject(gang, _waiting_diagnosis(gang), OWN_CHANGES, retry_at=until)
+    _reject_waiting(session, gang, until=until)
 
 
 def _evicts(statement: Statement) -> bool:
     return any(each.kind is OperationKind.EVICT for each in statement.operations)
 
 
-def _waiting_diagnosis(gang: Gang) -> Diagnosis:
+def _reject_waiting(session: Session, gang: Gang, *, until: float) -> None:
+    """Let *gang* wait until the evicted pods have terminated, or until it fits elsewhere."""
     message = "waits until the pods that are evicted for it have terminated"
-    return Diagnosis(NOT_ENOUGH_RESOURCES, message)
+    diagnosis = Diagnosis(NOT_ENOUGH_RESOURCES, message)
+    session.reject(gang, diagnosis, Waits(ANY_NODE_CHANGE), retry_at=until)
 
 
 def _described(gang: Gang) -> str:

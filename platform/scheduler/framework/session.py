@@ -10,10 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import (
-    RejectedNodes,
-    Rejection,
-)
+from ..plugins.extension_points import RejectedNodes, Rejection
 from ..state.admission_rounds import AdmissionRounds
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
@@ -56,10 +53,6 @@ ANY_EVENT = Waits(frozenset({ANY}))
 OWN_CHANGES = Waits(OWN)
 
 
-def _never() -> bool:
-    return False
-
-
 class Session(PluginDecisions):
     """The scheduler cache and the plugins, for the actions of one cycle."""
 
@@ -70,7 +63,7 @@ class Session(PluginDecisions):
         derived: Derived,
         *,
         has_enqueue_action: bool,
-        interrupted: Callable[[], bool] = _never,
+        interrupted: Callable[[], bool],
     ) -> None:
         """Open the session: each plugin computes what it needs from *cache*.
 
@@ -318,6 +311,17 @@ class Session(PluginDecisions):
     def sort(self, group: WaitGroup) -> None:
         """Put the gangs of *group* in order."""
         group.sort(self.order_of, self._derived.order_version)
+
+    def skip_hopeless(self, candidate: Candidate) -> bool:
+        """Return whether *candidate* would be rejected again, since others have taken what it was
+        woken for; then it stays parked."""
+        group = candidate.group
+        if group is None or not group.is_woken_by_nodes:
+            return False
+        if not self._derived.lacks_capacity(group.waits, self.scheduled):
+            return False
+        self.cache.waiting.woken.pop(group.demand, None)
+        return True
 
     def is_rejected(self, gang: Gang) -> bool:
         """Return whether *gang* was rejected in this session."""

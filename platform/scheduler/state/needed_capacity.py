@@ -5,6 +5,7 @@ once. They may be too large (then a gang is tried in vain), never too small.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +25,30 @@ _MAX_MASKS = 200
 _UNKNOWN = MAX_AMOUNT
 
 
+@dataclass(frozen=True, slots=True)
+class _Constraints:
+    """The distinct constraints of the classes."""
+
+    first: list[EquivalenceClass]
+    """A class with each of them."""
+
+    rows: IntVector
+    """The constraints of each class, as a position in :attr:`first`."""
+
+
+def _number(classes: Iterable[EquivalenceClass]) -> _Constraints:
+    numbers: dict[bytes, int] = {}
+    first: list[EquivalenceClass] = []
+    rows = []
+    for eq_class in classes:
+        number = numbers.get(eq_class.constraints_key)
+        if number is None:
+            number = numbers[eq_class.constraints_key] = len(first)
+            first.append(eq_class)
+        rows.append(number)
+    return _Constraints(first, np.array(rows, np.int64))
+
+
 class NeededCapacity:
     """The capacity of all nodes, in pods of each class that gangs wait for."""
 
@@ -39,6 +64,7 @@ class NeededCapacity:
         self._rows: dict[EquivalenceClass, int] = {}
         self._requests: Matrix = np.zeros((0, 0), np.int64)
         self._capacity: IntVector = np.zeros(0, np.int64)
+        self._numbered: _Constraints | None = None
 
     @property
     def is_outdated(self) -> bool:
@@ -61,13 +87,18 @@ class NeededCapacity:
             self._requests[:, row] = eq_class.request_vector(self._matrix.resource_index)
         self._capacity[row] = capacity
 
+    def get(self, eq_class: EquivalenceClass) -> int:
+        """Return the capacity for *eq_class* as of the last :meth:`update`, or more."""
+        row = self._rows.get(eq_class)
+        return _UNKNOWN if row is None else int(self._capacity[row])
+
     def keep(self, classes: Iterable[EquivalenceClass]) -> None:
         """Forget all classes but *classes*, if they are much fewer."""
         wanted = set(classes)
         if len(self._classes) <= 2 * len(wanted) + 64:
             return
         known = [(each, int(self._capacity[self._rows[each]])) for each in self._classes]
-        self._classes, self._rows = [], {}
+        self._classes, self._rows, self._numbered = [], {}, None
         for eq_class, capacity in known:
             if eq_class in wanted:
                 self.set_capacity(eq_class, capacity)
@@ -142,19 +173,13 @@ class NeededCapacity:
 
     def _feasible(self, columns: IntVector, feasible: FeasibleColumns) -> BoolVector | None:
         """Return a row per class: which of *columns* are feasible for it, if that is known."""
-        numbers: dict[bytes, int] = {}
-        first: list[EquivalenceClass] = []
-        rows = []
-        for eq_class in self._classes:
-            number = numbers.get(eq_class.constraints_key)
-            if number is None:
-                number = numbers[eq_class.constraints_key] = len(first)
-                first.append(eq_class)
-            rows.append(number)
-        if len(first) > _MAX_MASKS:
+        numbered = self._numbered
+        if numbered is None or len(numbered.rows) != len(self._classes):
+            numbered = self._numbered = _number(self._classes)
+        if len(numbered.first) > _MAX_MASKS:
             return None
-        masks = np.array([feasible(each, columns) for each in first])
-        result: BoolVector = masks[rows]
+        masks = np.array([feasible(each, columns) for each in numbered.first])
+        result: BoolVector = masks[numbered.rows]
         return result
 
     def _add_missing_rows(self) -> None:

@@ -132,6 +132,8 @@ class WaitGroup:
         self.demand = demand
         self.waits = Waits()
         self.order_version: object = None
+        self.is_woken_by_nodes = False
+        """Whether it was woken for no other reason than that its needs are met."""
         self._members: list[tuple[OrderKey, Gang]] = []
 
     def __len__(self) -> int:
@@ -386,7 +388,9 @@ class WaitingGangs:
     # -- private -------------------------------------------------------------------------------
 
     def _wake(self, group: WaitGroup, reason: str) -> None:
-        if group.demand not in self.woken:
+        is_new = group.demand not in self.woken
+        group.is_woken_by_nodes = reason == NODES and (is_new or group.is_woken_by_nodes)
+        if is_new:
             self.woken[group.demand] = group
             self.retries[reason] += 1
 
