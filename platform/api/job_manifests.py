@@ -185,7 +185,8 @@ def _metadata_errors(metadata: Json, *, namespace: str, user: str) -> Iterable[t
 
 
 def _quantity_errors(spec: object) -> Iterator[tuple[str, str]]:
-    """Yield the malformed amounts of resources: the API server answers with a regular expression.
+    """Yield the malformed amounts of resources: the response of the API server has a
+    regular expression.
 
     Of equal requests and limits of a container only the limit is reported.
     """

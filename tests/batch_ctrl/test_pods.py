@@ -85,7 +85,7 @@ def test_pod_with_a_limit_per_index_gets_its_failures(
 def test_prefix_is_that_of_kube_controller_manager(
     name: str, index: int | None, prefix: str
 ) -> None:
-    """Only one with an index is cut so that the random suffix fits; the name is in either case."""
+    """Only one with an index is cut so that the random suffix fits; the name always is."""
     assert pods.name_prefix(name, index) == prefix
     assert len(prefix) <= 58 or index is None
     assert len(NameGenerator().generate(prefix)) <= 63
