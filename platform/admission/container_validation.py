@@ -13,6 +13,7 @@ from ..model.pod import (
 )
 from ..model.pod_resources import Resources
 from ..model.quantity import Quantity, QuantityError
+from ..model.quantity_advice import quantity_advice
 from ..model.resource_names import COMPUTE, may_overcommit
 from .pod_types import Amounts, Container, EnvVar, Probe
 
@@ -87,7 +88,7 @@ def validate_quantity(value: object, path: str, errors: ErrorList) -> Quantity |
     try:
         amount = quantity.parse(value)  # type: ignore[arg-type]  # It rejects other types.
     except QuantityError as error:
-        errors.invalid(path, value, str(error))
+        errors.invalid(path, value, f"{error}: {quantity_advice(value)}")
         return None
     if amount < quantity.ZERO:
         errors.invalid(path, str(amount), "must be greater than or equal to 0")

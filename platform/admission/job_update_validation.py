@@ -8,9 +8,7 @@ from ..model.admission import DeniedError, Json
 from ..model.job import Job
 from ..model.quantity import QuantityError
 from .decoding import nested_list, nested_object
-from .job_validation import size_error
-from .settings import AdmissionSettings
-from .task_validation import negative_errors, partition_errors, topology_error
+from .task_validation import negative_errors, partition_errors, size_error, topology_error
 
 _MUTABLE = frozenset(("minAvailable", "priorityClassName", "suspend", "tasks"))
 _MUTABLE_IN_TASK = frozenset(("replicas", "minAvailable"))
@@ -25,7 +23,7 @@ _MAPS = frozenset(("plugins", "labels", "annotations", "nodeSelector", "matchLab
 """Maps with user-defined keys: a key is significant even if its value is empty."""
 
 
-def validate_job_update(job: Job, new: Json, old: Json, settings: AdmissionSettings) -> None:
+def validate_job_update(job: Job, new: Json, old: Json, *, max_pods: int) -> None:
     """Validate the update of *old* to *new*; *job* is *new* decoded.
 
     An update that leaves the spec unchanged is always valid: a job stored without validation must
@@ -36,7 +34,7 @@ def validate_job_update(job: Job, new: Json, old: Json, settings: AdmissionSetti
     """
     if nested_object(new, "spec") == nested_object(old, "spec"):
         return
-    if error := size_error(job, settings):
+    if error := size_error(job, max_pods):
         raise DeniedError(error)
     for error in _update_errors(job, nested_object(new, "spec"), nested_object(old, "spec")):
         raise DeniedError(error)

@@ -10,7 +10,6 @@ from ..model import durations, quantity, validation
 from ..model.admission import DeniedError, Json, ObjectReader
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
-from ..model.job_size import too_many_pods_error, volcano_pods
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
@@ -23,6 +22,7 @@ from .task_validation import (
     dependency_error,
     negative_errors,
     partition_errors,
+    size_error,
     topology_error,
 )
 
@@ -38,7 +38,7 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
     """
     if not job.spec.tasks:  # C1
         raise DeniedError("No task specified in job spec")
-    if error := size_error(job, settings):
+    if error := size_error(job, settings.max_pods_per_job):
         raise DeniedError(error)
     if error := _mpi_error(job):  # C2
         raise DeniedError(error)
@@ -57,12 +57,6 @@ def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSetti
     ]
     if message := join_errors(errors):
         raise DeniedError(message)
-
-
-def size_error(job: Job, settings: AdmissionSettings) -> str:
-    """Return why *job* has too many pods, or ``""``."""
-    error = too_many_pods_error(volcano_pods(job.spec), settings.max_pods_per_job)
-    return f"spec.tasks[*].replicas: {error}" if error else ""
 
 
 def _mpi_error(job: Job) -> str:

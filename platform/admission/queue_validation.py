@@ -11,6 +11,7 @@ from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
 from ..model.field_errors import ErrorList, aggregate_errors, quote
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
+from ..model.quantity_advice import quantity_advice
 from ..model.queue import Quantities, Queue, QueueState
 from ..model.resource_names import is_extended
 from .decoding import decode, nested_object
@@ -133,7 +134,7 @@ def _parse_amounts(amounts: Quantities, path: str, errors: ErrorList) -> dict[st
         try:
             amount = quantity.parse(value)
         except QuantityError as error:
-            errors.invalid(where, value, str(error))
+            errors.invalid(where, value, f"{error}: {quantity_advice(value)}")
             continue
         parsed[name] = amount
         if amount < quantity.ZERO:

@@ -4,8 +4,15 @@ from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from ..model.job import Job, NetworkTopology, TaskSpec
+from ..model.job_size import too_many_pods_error, volcano_pods
 
 NO_DAG = "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
+
+
+def size_error(job: Job, max_pods: int) -> str:
+    """Return why *job* has too many pods, or ``""``."""
+    error = too_many_pods_error(volcano_pods(job.spec), max_pods)
+    return f"spec.tasks[*].replicas: {error}" if error else ""
 
 
 def dependency_error(tasks: Sequence[TaskSpec]) -> str:

@@ -71,7 +71,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             old = job_defaults.set_defaults(
                 request.old_object, scheduler_name=names[0], keep_zero=True
             )
-            validate_job_update(job, obj, old, settings)
+            validate_job_update(job, obj, old, max_pods=settings.max_pods_per_job)
 
     def validate_queue(request: AdmissionRequest, reader: ObjectReader) -> None:
         queue_validation.validate(request, reader, settings)

@@ -97,9 +97,9 @@ class _Subjects:
 
     def _is_indexed(self, name: str) -> bool:
         prefix, _, index = name.rpartition("-")
-        if prefix not in self.replicas or not index.isdecimal() or not index.isascii():
+        if prefix not in self.replicas or not (index.isascii() and index.isdecimal()):
             return False
-        return int(index) < self.replicas[prefix]
+        return int(index) < self.replicas[prefix] and str(int(index)) == index
 
     @property
     def selectors(self) -> list[str]:

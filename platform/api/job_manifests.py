@@ -9,13 +9,14 @@ import math
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 
 from ..model.names import OPERATION, SCHEDULER_NAME, SUBMITTED_BY
+from ..model.quantity_advice import quantity_advice
 from .job_kinds import JobKind
 from .problems import ProblemError, invalid_fields
 from .schemas.jobs import JobManifest, ShortJob
@@ -82,6 +83,7 @@ def build_job(
     is_short = kind.is_volcano and not {"apiVersion", "kind", "metadata", "spec"} & body.keys()
     found = from_short(_validated(body, ShortJob)) if is_short else _from_manifest(body, kind)
     errors = list(_metadata_errors(found["metadata"], namespace=namespace, user=user))
+    errors += _quantity_errors(found.get("spec"))
     if errors:
         raise invalid_fields(*errors)
     return _marked(found, operation=operation, user=user)
@@ -180,6 +182,35 @@ def _metadata_errors(metadata: Json, *, namespace: str, user: str) -> Iterable[t
     for key, own in ((OPERATION, None), (SUBMITTED_BY, user)):
         if annotations and key in annotations and annotations[key] != own:
             yield f"metadata.annotations[{key}]", "is set by this API"
+
+
+def _quantity_errors(spec: object) -> Iterator[tuple[str, str]]:
+    """Yield the malformed amounts of resources: the response of the API server has a
+    regular expression.
+
+    Of equal requests and limits of a container only the limit is reported.
+    """
+    nested: list[tuple[str, object]] = [("spec", spec)]
+    while nested:
+        path, value = nested.pop()
+        if isinstance(value, list):
+            nested += [(f"{path}[{index}]", each) for index, each in enumerate(value)]
+        elif isinstance(value, dict):
+            nested += [(f"{path}.{key}", each) for key, each in value.items()]
+            yield from _amount_errors(value.get("resources"), f"{path}.resources")
+
+
+def _amount_errors(resources: object, path: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(resources, dict):
+        return
+    seen = set()
+    for kind in ("limits", "requests"):
+        amounts = resources.get(kind)
+        for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+            advice = "" if amount is None else quantity_advice(amount)
+            if advice and (name, advice) not in seen:
+                seen.add((name, advice))
+                yield f"{path}.{kind}.{name}", advice
 
 
 def _marked(job: Json, *, operation: uuid.UUID, user: str) -> Json:

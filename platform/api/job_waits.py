@@ -77,7 +77,7 @@ class WaitView:
 
     now: datetime
     failure: str = ""
-    """Which pod failed and why, if the message of the failed job does not say it."""
+    """Which pod failed and why, if the message of the failed job does not name it."""
 
 
 _BLOCKING = frozenset(

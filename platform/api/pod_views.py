@@ -100,7 +100,7 @@ class JobPod(ApiStruct, frozen=True):
 
     @property
     def failure(self) -> str:
-        """Why the failed pod failed, in words; empty if its status does not say."""
+        """Why the failed pod failed, as a text; empty if its status has no reason."""
         ended = [(each.name, each.state.terminated) for each in self.all_statuses()]
         return pod_failure(self.status.reason, self.status.message, ended)
 

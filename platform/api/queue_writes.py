@@ -13,7 +13,7 @@ from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import OPERATION, QUEUES
-from ..model.quantity import QuantityError, parse
+from ..model.quantity_advice import quantity_advice
 from ..model.queue import Queue
 from .preconditions import Preconditions
 from .problems import ProblemError, invalid_fields
@@ -121,10 +121,8 @@ def _spec(given: Mapping[str, Any]) -> Json:
     errors = []
     for field in ("capability", "guarantee", "deserved"):
         for resource, value in (given.get(field) or {}).items():
-            try:
-                parse(str(value))
-            except QuantityError as error:
-                errors.append((f"{field}.{resource}", str(error)))
+            if advice := quantity_advice(str(value)):
+                errors.append((f"{field}.{resource}", advice))
     if errors:
         raise invalid_fields(*errors)
     spec = {name: _quantities(given[field]) for field, name in _FIELDS.items() if field in given}

@@ -17,9 +17,12 @@ Json = dict[str, Any]
 
 
 def name_prefix(job: str, index: int | None) -> str:
-    """Return the prefix of a pod's name, cut so that the random suffix fits."""
+    """Return the prefix of a pod's name; that with an index is cut so that the random suffix fits.
+
+    kube-controller-manager leaves the other one to the API server, which cuts it for the name only.
+    """
     if index is None:
-        return f"{job}-"[:MAX_PREFIX_LENGTH]
+        return f"{job}-"
     tail = f"-{index}-"
     return job[: MAX_PREFIX_LENGTH - len(tail)] + tail
 

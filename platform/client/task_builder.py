@@ -6,6 +6,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from ..model import quantity, validation
 from ..model.field_errors import ErrorList
+from ..model.quantity_advice import quantity_advice
 from .errors import ManifestError
 
 Quantity: TypeAlias = str | int | float
@@ -116,13 +117,15 @@ def _resources(at: str, options: TaskOptions, errors: ErrorList) -> Json:
         requests[GPU] = limits[GPU] = gpus
     requests |= options.get("requests") or {}
     limits |= options.get("limits") or {}
-    for name, value in (*requests.items(), *limits.items()):
-        errors.add(f"{at}[{name}]", quantity_error(value))
+    pairs = (*requests.items(), *limits.items())
+    problems = [(name, quantity_error(value)) for name, value in pairs]
+    for name, text in dict.fromkeys(problems):  # memory is a request and a limit
+        errors.add(f"{at}[{name}]", text)
     found = {"requests": requests, "limits": limits}
     return {
-        field: {name: amount(value) for name, value in amounts.items()}
-        for field, amounts in found.items()
-        if amounts
+        field: {name: amount(value) for name, value in given.items()}
+        for field, given in found.items()
+        if given
     }
 
 
@@ -138,10 +141,10 @@ def amount(value: Quantity) -> str:
 
 def quantity_error(value: Quantity) -> str:
     """Return why *value* is no amount of a resource, or ``""``."""
-    try:
-        return "must not be negative" if quantity.parse(str(value)).nanos < 0 else ""
-    except quantity.QuantityError as error:
-        return str(error)
+    text = str(value)
+    if advice := quantity_advice(text):
+        return advice
+    return "must not be negative" if quantity.parse(text).nanos < 0 else ""
 
 
 def check_number(path: str, value: int | None, errors: ErrorList) -> None:

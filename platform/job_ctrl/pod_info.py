@@ -35,7 +35,7 @@ class PodInfo:
     exit_code: int = 0
     """Exit code of the first failed container; 0 if none has failed."""
     failure: str = ""
-    """Why the pod has failed, in words; empty if it has not, or its status does not say."""
+    """Why the pod has failed, as a text; empty if it has not, or its status has no reason."""
     restarts: int = 0
     """Sum of the restart counts of all containers."""
     rejection: str = ""
@@ -75,7 +75,7 @@ class LifecycleEvent:
     """Version of the job that the event concerns; ``None`` for the current one."""
     exit_code: int = 0
     failure: str = ""
-    """Why the pod has failed, in words."""
+    """Why the pod has failed, as a text."""
     occurred_at: float = 0.0
     """Time of the event on the monotonic clock."""
 

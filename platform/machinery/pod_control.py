@@ -116,12 +116,12 @@ def from_template(
     """Return a child of *owner* with a deep copy of the template's content.
 
     The copy has labels, annotations, finalizers and spec; all else of the template is dropped.
-    *name* is the whole name; *generate_name* is the prefix of a generated one.
+    *name* is the whole name; *generate_name* is the prefix of a generated one, however long.
     """
     given = template.get("metadata") or {}
     metadata: Json = {"name": name, "namespace": owner.metadata.namespace}
     if generate_name:
-        metadata["generateName"] = generate_name[:MAX_PREFIX_LENGTH]
+        metadata["generateName"] = generate_name
     metadata["labels"] = dict(given.get("labels") or {})
     metadata["annotations"] = dict(given.get("annotations") or {})
     metadata["finalizers"] = list(given.get("finalizers") or ())

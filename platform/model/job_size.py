@@ -1,7 +1,7 @@
 """How many pods a job may have.
 
-Controllers and plugins list all pods of a job in memory. A single manifest must not make them list
-more than they have memory for.
+Controllers and plugins list all pods of a job in memory. They must not exhaust it because of a
+single manifest.
 """
 
 from collections.abc import Iterable
@@ -33,5 +33,5 @@ def too_many_pods_error(pods: int, limit: int) -> str:
 
 
 def _total(replicas: Iterable[int]) -> int:
-    """Sum *replicas*; a negative number, which is an error of its own, must not hide others."""
+    """Sum *replicas*; a negative number, which is rejected elsewhere, must not hide others."""
     return sum(max(number, 0) for number in replicas)

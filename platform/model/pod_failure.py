@@ -1,4 +1,4 @@
-"""Why a pod failed, in words for people: from its status, as kubelets write it. Pure."""
+"""Why a pod failed, as a text for people: from its status, as kubelets write it. Pure."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,11 +7,11 @@ _MAX_MESSAGE = 300
 """Maximum length of a text that a program or a kubelet wrote, in a message about a job."""
 
 _PLAIN_REASONS = frozenset({"", "Error", "Completed"})
-"""Reasons that say no more than the exit code."""
+"""Reasons that add nothing to the exit code."""
 
 _DEADLINE_EXCEEDED = "DeadlineExceeded"
 _SHORT_REASONS = frozenset({"OOMKilled"})
-"""Reasons that say all: the message is what the program wrote before."""
+"""Reasons that suffice: the message is what the program wrote before."""
 
 
 class Ended(Protocol):
@@ -34,7 +34,7 @@ class Ended(Protocol):
 
 
 def pod_failure(reason: str, message: str, containers: Iterable[tuple[str, Ended | None]]) -> str:
-    """Return why a failed pod failed, such as ``exit code 3``; ``""`` if its status does not say.
+    """Return why a failed pod failed, such as ``exit code 3``; ``""`` if its status has no reason.
 
     *reason* and *message* are those of its status, *containers* its containers in the order in
     which they run: names, and states of those that have terminated. Only the reason of the pod is

@@ -77,7 +77,7 @@ class Pod(ApiStruct, frozen=True):
 
     @property
     def failure(self) -> str:
-        """Why the failed pod failed, in words; empty if its status does not say."""
+        """Why the failed pod failed, as a text; empty if its status has no reason."""
         status = self.status
         containers = (*status.init_container_statuses, *status.container_statuses)
         ended = [(each.name, each.state.terminated) for each in containers]

@@ -148,6 +148,7 @@ async def test_a_start_is_reported_when_the_program_runs(
     assert run_dir.read_claim() is not None
     process = ContainerProcess(run_dir, starting.pid, clock=CLOCK)
     await starting.wait_started()
+    starting.close()
     assert run_dir.exit_record() is None
     await process.kill()
 
@@ -160,6 +161,7 @@ async def test_a_program_that_cannot_be_started_has_ended_when_its_start_is_over
     await starting.wait_claimed()
     process = ContainerProcess(run_dir, starting.pid, clock=CLOCK)
     await starting.wait_started()
+    starting.close()
     record = run_dir.exit_record()
     assert record is not None
     assert record.reason == "StartError"

@@ -371,3 +371,18 @@ def test_places_of_pods() -> None:
         "training.kubeflow.org/replica-index": "x",
     }
     assert PYTORCH.pod_place(ObjectMeta(labels=labels)) == PodPlace(task="Worker")
+
+
+def test_a_malformed_amount_is_explained_once() -> None:
+    """In the short form, and in a manifest with equal requests and limits."""
+    amounts = {"memory": "4GB"}
+    body = volcano_job()
+    pod = body["spec"]["tasks"][0]["template"]["spec"]
+    pod["containers"][0]["resources"] = {"requests": {"cpu": 1} | amounts, "limits": amounts}
+    path = "spec.tasks[0].template.spec.containers[0].resources.limits.memory"
+    for body_of, field in (({"image": "a", **amounts}, "memory"), (body, path)):
+        with pytest.raises(ProblemError) as caught:
+            build(body_of)
+        (error,) = caught.value.errors
+        assert error["field"] == field
+        assert '"4GB" is not a quantity: write 4Gi (powers of 1024) or 4G' in error["message"]

@@ -400,7 +400,7 @@ async def test_details_of_a_job_of_batch_v1(rest: RestSession) -> None:
 
 
 async def test_why_a_failed_job_of_batch_v1_failed(rest: RestSession) -> None:
-    """The condition has the text of kube-controller-manager; the pods say more."""
+    """The condition has the text of kube-controller-manager; the reason is in the pods."""
     template = {"spec": {"containers": [container("true")], "restartPolicy": "Never"}}
     spec = {"template": template, "managedBy": "example.com/none"}
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bad"}, "spec": spec}

@@ -11,7 +11,7 @@ from batholith.batch_ctrl.core_types import Job, Pod, PolicyAction
 from batholith.batch_ctrl.decide import Creation
 from batholith.batch_ctrl.known_jobs import RecentUids
 from batholith.batch_ctrl.pod_info import JobTraits, PodInfo, finish_time, parse_pod
-from batholith.machinery.pod_control import Owner
+from batholith.machinery.pod_control import NameGenerator, Owner
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import BATCH_JOBS
 from batholith.model.pod import PodPhase
@@ -78,12 +78,17 @@ def test_pod_with_a_limit_per_index_gets_its_failures(
     [
         ("j", None, "j-"),
         ("j", 12, "j-12-"),
-        ("x" * 63, None, "x" * 58),
+        ("x" * 63, None, "x" * 63 + "-"),
         ("x" * 63, 12, "x" * 54 + "-12-"),
     ],
 )
-def test_prefix_leaves_space_for_the_suffix(name: str, index: int | None, prefix: str) -> None:
-    assert pods.name_prefix(name, index) == prefix and len(prefix) <= 58
+def test_prefix_is_that_of_kube_controller_manager(
+    name: str, index: int | None, prefix: str
+) -> None:
+    """Only one with an index is cut so that the random suffix fits; the name always is."""
+    assert pods.name_prefix(name, index) == prefix
+    assert len(prefix) <= 58 or index is None
+    assert len(NameGenerator().generate(prefix)) <= 63
 
 
 # Reading.

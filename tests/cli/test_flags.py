@@ -18,12 +18,14 @@ from batholith.cli.controller_selection import (
     select,
     unsupported,
 )
+from batholith.cli.embedded import EmbeddedCluster, Options
 from batholith.cli.featuregate import QUEUE_GATES, FeatureGateError, ineffective_gates, is_enabled
 from batholith.cli.flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags
 from batholith.cli.go_flags import GoFlagCommand, IgnoredFlag, command_from_groups
 from batholith.cli.leader_election import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
 from batholith.cli.scheduler import SchedulingFlags
+from batholith.local.datadir import DataDir
 
 COMPONENTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
 CHART_CONTROLLERS = (
@@ -470,3 +472,15 @@ def test_unsupported_scheduling_flags_are_rejected(argument: str) -> None:
     outcome = CliRunner().invoke(app, ["scheduler", argument])
     assert outcome.exit_code == 1
     assert argument.partition("=")[0] in outcome.output
+
+
+def test_the_limit_of_pods_per_job_is_given_to_admission_and_controllers(tmp_path: Path) -> None:
+    assert ParsedCommand().controllers()[1].max_pods_per_job == 100_000
+    assert ParsedCommand().controllers("--max-pods-per-job=7")[1].max_pods_per_job == 7
+    assert CliRunner().invoke(app, ["controllers", "--max-pods-per-job=0"]).exit_code == 2
+    data = DataDir(tmp_path / "data")
+    data.lock()
+    with EmbeddedCluster(data, Options(port=0, api_port=0, max_pods_per_job=7)) as up:
+        parts = {each.name: each.arguments for each in up._components()}
+    given = {name for name, arguments in parts.items() if "--max-pods-per-job=7" in arguments}
+    assert given == {"apiserver", "controllers"}

@@ -152,7 +152,7 @@ def task(**options: Any) -> Callable[[], object]:
         (task(image=""), r"containers\[0\].image: Required value"),
         (task(command="sleep 5"), "command: Invalid value: .*list of texts"),
         (task(args=[5]), "args: Invalid value"),
-        (task(cpu="many"), r"resources\[cpu\]: quantities must match"),
+        (task(cpu="many"), r'resources\[cpu\]: "many" is not a quantity: write a number'),
         (task(memory="-1Gi"), r"resources\[memory\]: must not be negative"),
         (task(gpus=0.5), "gpu.: Invalid value: 0.5"),
         (task(replicas=-1), "replicas: Invalid value: -1"),
@@ -172,7 +172,7 @@ def task(**options: Any) -> Callable[[], object]:
         (lambda: Job("j").plugin("svc", 5), r"spec.plugins\[svc\]"),  # type: ignore[arg-type]
         (lambda: Job("j").volume("data", claim="c"), "mountPath"),
         (lambda: Job("j").volume("/data"), "either an existing claim or the size"),
-        (lambda: Job("j").volume("/data", size="x"), "storage: quantities must match"),
+        (lambda: Job("j").volume("/data", size="x"), 'storage: "x" is not a quantity'),
     ],
 )
 def test_mistakes_are_reported_with_their_field(build: Callable[[], object], message: str) -> None:
@@ -193,3 +193,11 @@ def test_notebooks_show_escaped_text() -> None:
     shown = Job("j").task("t", image="<script>alert(1)</script>")._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
+
+
+def test_a_malformed_amount_of_memory_is_explained_once() -> None:
+    with pytest.raises(ValueError, match="4GB") as caught:
+        task(memory="4GB")()
+    text = str(caught.value)
+    assert text.count('"4GB" is not a quantity: write 4Gi (powers of 1024) or 4G') == 1
+    assert "regular expression" not in text

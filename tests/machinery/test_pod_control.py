@@ -103,7 +103,7 @@ def test_generated_name_is_a_prefix_and_five_characters(prefix: str) -> None:
     assert re.fullmatch(f"{prefix[:58]}[{SUFFIX_ALPHABET}]{{5}}", name)
     built = from_template(TEMPLATE, OWNER, name=name, generate_name=prefix)
     assert built["metadata"]["name"] == name
-    assert built["metadata"]["generateName"] == prefix[:58]
+    assert built["metadata"]["generateName"] == prefix
 
 
 def test_generated_name_is_not_taken() -> None:

@@ -1,4 +1,4 @@
-"""Why a pod failed, in words."""
+"""Why a pod failed, as a text."""
 
 import msgspec
 import pytest

@@ -38,7 +38,9 @@ MANAGED_BY = "batholith.io/job-controller"
 STEP_TIMEOUT = 90.0
 SETTLE_TIMEOUT, SETTLE_INTERVAL = 60.0, 1.5
 """Seconds until what differs counts as different, and between two comparisons."""
-_POD_NAME = re.compile(r"\b(job(?:\.with\.dots)?(?:-\d+)?-)[a-z0-9]{5}\b")
+_POD_NAME = re.compile(
+    r"\b(job(?:\.with\.dots)?(?:-\d+)?-|n{58}|n{55}-\d-)[a-z0-9]{5}\b"  # long names are of n
+)
 
 
 class RawJob(ApiStruct, frozen=True):

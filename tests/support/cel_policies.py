@@ -63,7 +63,8 @@ def _probes() -> Iterator[tuple[Resource, Json]]:
     annotations = {"volcano.sh/jdb-min-available": "0"}
     container = {"name": "main", "image": "busybox"}
     yield CRONJOBS, _object(CRONJOBS, {"schedule": "x", "jobTemplate": {}})
-    yield JOBFLOWS, _object(JOBFLOWS, {"flows": [{"name": "a"}, {"name": "a"}]})
+    undefined = {"name": "a", "dependsOn": {"targets": ["b"]}}
+    yield JOBFLOWS, _object(JOBFLOWS, {"flows": [undefined]})
     yield JOBS, _object(JOBS, {})
     yield QUEUES, _object(QUEUES, {"parent": "probe"})
     yield PODGROUPS, _object(PODGROUPS, {"networkTopology": both})

@@ -571,8 +571,8 @@ def test_the_message_of_a_failed_job_says_why_its_pod_failed() -> None:
 
 def test_the_message_of_a_job_that_used_up_its_retries_says_why_its_pod_failed() -> None:
     job = pytorch(1, "OnFailure", backoffLimit=0)
-    gone = failed_pod(job, 0, 143, "Error", reason="DeadlineExceeded")
-    result = planned(job, gone)
+    late = failed_pod(job, 0, 143, "Error", reason="DeadlineExceeded")
+    result = planned(job, late)
     assert result.status.conditions[-1].message == (
         "Job j has failed because it has reached the specified backoff limit: j-worker-0:"
         " DeadlineExceeded: it ran longer than its activeDeadlineSeconds"

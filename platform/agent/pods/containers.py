@@ -69,14 +69,21 @@ class PodContainers:
                 return
             await asyncio.to_thread(run.prepare, launch)
             starting = StartingRun(run)
-            await starting.wait_claimed()
-            worker = self._add_worker(ContainerProcess(run, starting.pid, clock=context.node.clock))
+            try:
+                await starting.wait_claimed()
+                process = ContainerProcess(run, starting.pid, clock=context.node.clock)
+            except BaseException:
+                starting.close()
+                raise
+            worker = self._add_worker(process)
         started = context.started_event(run, context.node.clock.now())
         self._on_started(started)
         if started.placeholder:
             image = context.pod().containers[name].image
             context.record_event("Placeholder", _PLACEHOLDER_MESSAGE.format(name, image))
-        context.spawn(self._record_start(run, starting, is_reported=bool(error_message)))
+        recording = self._record_start(run, starting, is_reported=bool(error_message))
+        # It may be cancelled before it runs.
+        context.spawn(recording).add_done_callback(lambda _: starting.close())
         worker.start_probes(has_started=started.started)
 
     async def _record_start(self, run: RunDir, starting: StartingRun, *, is_reported: bool) -> None:

@@ -279,7 +279,7 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
 
 
 class StartingRun:
-    """A run from the start of its shim until its program runs."""
+    """A run from the start of its shim until its program runs; to be closed."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._read, write = os.pipe()
@@ -293,21 +293,14 @@ class StartingRun:
 
     async def wait_claimed(self) -> None:
         """Wait until the shim has claimed the run or exited."""
-        try:
-            await _wait_readable(self._read)
-        except BaseException:
-            self.close()
-            raise
+        await _wait_readable(self._read)
         if not os.read(self._read, 1):
             self.close()
 
     async def wait_started(self) -> None:
         """Wait until the program runs, or the shim has exited."""
-        try:
-            if self._read >= 0:
-                await _wait_readable(self._read)
-        finally:
-            self.close()
+        if self._read >= 0:
+            await _wait_readable(self._read)
 
     def close(self) -> None:
         """Wait for nothing more."""

@@ -35,7 +35,7 @@ async def get_job_why(
     """Return whether the job waits, and for what, with the scheduler's explanation.
 
     Job and PodGroup, or the pod of a job without one, are read with the caller's rights, and so are
-    pods of a failed job whose status does not say which of them failed and why.
+    pods of a failed job whose status does not name the pod that failed.
     """
     job = await read_job(caller.client, kind, namespace, name)
     summary = kind.summarize(job)
@@ -64,8 +64,8 @@ async def get_job_why(
 
 
 async def _first_failure(pods: JobPods) -> str:
-    """Return which pod of a failed job failed last, and why; empty if no pod is left that says so,
-    or if the caller may not read pods."""
+    """Return which pod of a failed job failed last, and why; empty if no pod that failed is
+    left, or if the caller may not read pods."""
     try:
         found = await pods.read(limit=_MAX_FAILED_PODS)
     except ForbiddenError:

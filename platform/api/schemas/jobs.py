@@ -13,6 +13,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from ...model.quantity import parse
+from ...model.quantity_advice import quantity_advice
 from ...model.validation import DNS1123_SUBDOMAIN
 from ..job_summaries import JobKindName, JobSummary, Phase
 from .strict import StrictBody
@@ -26,6 +27,8 @@ def _check_quantity(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("must be a quantity, such as '500m', '2Gi' or 1.5")
     text = str(value)
+    if advice := quantity_advice(text):
+        raise ValueError(advice)
     if parse(text).nanos < 0:
         raise ValueError("must not be negative")
     return text

@@ -8,6 +8,7 @@ from .. import quantity, validation
 from ..field_errors import ErrorList
 from ..names import MULTIKUEUE, TRAINING_OPERATOR
 from ..quantity import QuantityError
+from ..quantity_advice import quantity_advice
 from .kinds import TrainingKind
 from .templates import containers
 from .types import CleanPodPolicy, ReplicaSpec, RestartPolicy, RunPolicy, SchedulingPolicy
@@ -71,7 +72,7 @@ def _validate_scheduling_policy(policy: SchedulingPolicy, errors: ErrorList) -> 
         try:
             negative = quantity.parse(amount) < quantity.ZERO
         except QuantityError as error:
-            errors.invalid(where, amount, str(error))
+            errors.invalid(where, amount, f"{error}: {quantity_advice(amount)}")
         else:
             errors.invalid(where, amount, "must not be negative" if negative else "")
 

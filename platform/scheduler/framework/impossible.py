@@ -13,7 +13,7 @@ class Impossible:
 
     message: str
     is_missing: bool = False
-    """No node has the resource at all: nothing else that the gang waits for matters."""
+    """No node has the resource at all, so that this is the only reason to report."""
 
 
 def why_impossible(

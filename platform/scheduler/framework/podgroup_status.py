@@ -125,19 +125,30 @@ def build_report(
         requeue_after = 0.0
     why = None
     if diagnosis and gang.podgroup is not None:
-        rank, waiting = position(gang) if position else (None, None)
-        why = Explanation(
-            diagnosis,
-            None if diagnosis.message else _first_fit_error(gang, diagnosis),
-            message,
-            queue.name if queue is not None else "",
-            needed=gang.min_member,
-            existing=gang.counts.valid,
-            ready=gang.counts.ready,
-            position=rank,
-            waiting=waiting,
-        )
+        why = _explanation(gang, diagnosis, message, queue=queue, position=position)
     return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, requeue_after, why, plan)
+
+
+def _explanation(
+    gang: Gang,
+    diagnosis: Diagnosis,
+    message: str,
+    *,
+    queue: QueueInfo | None,
+    position: Callable[[Gang], tuple[int, int]] | None,
+) -> Explanation:
+    rank, waiting = position(gang) if position else (None, None)
+    return Explanation(
+        diagnosis,
+        None if diagnosis.message else _first_fit_error(gang, diagnosis),
+        message,
+        queue.name if queue is not None else "",
+        needed=gang.min_member,
+        existing=gang.counts.valid,
+        ready=gang.counts.ready,
+        position=rank,
+        waiting=waiting,
+    )
 
 
 def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> float:
