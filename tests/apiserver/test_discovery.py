@@ -87,7 +87,6 @@ def accepting(*versions: str) -> str:
         (accepting("v2").replace("Discovery", "") + "," + accepting(""), ""),
         ("*/*", ""),
         (accepting("v2").replace("application/json", "*/*"), "apidiscovery.k8s.io/v2"),
-        (accepting("v2").replace("json", "*"), None),
     ],
 )
 async def test_discovery_is_aggregated_in_a_version_that_the_client_accepts(
