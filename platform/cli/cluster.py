@@ -24,7 +24,7 @@ from ..local.supervisor import (
     kill_leftovers,
     read_state,
 )
-from . import logs
+from . import controller_selection, logs
 from .flag_groups import HttpLimits
 from .manager import exit_on_error, parse_http_limits
 
@@ -111,6 +111,13 @@ def up(
         Literal["all", "gangs"],
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
+    controllers: Annotated[
+        str,
+        typer.Option(
+            help="Controllers to run: '*' for all, 'name' for one, '-name' for all but one; for "
+            "example '*,-training-controller' if another operator runs the training jobs."
+        ),
+    ] = "*",
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -118,6 +125,7 @@ def up(
 
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
+        enabled = controller_selection.select_embedded(controllers)
     options = Options(
         simulate=simulate,
         port=port,
@@ -125,6 +133,7 @@ def up(
         cpus=cpus,
         http_limits=http_limits,
         podgroups=podgroups,
+        controllers=enabled,
     )
     data = resolve_data_dir(data_dir)
     try:

@@ -5,6 +5,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,6 +22,7 @@ from ..local.child_process import Entry
 from ..local.datadir import DataDir
 from ..local.files import write_private
 from ..local.supervisor import ComponentSpec, Supervisor
+from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
 
@@ -36,14 +38,14 @@ AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
 """One supervised replica of each component; Deployments in the cluster have no controller."""
-CONTROLLERS_FLAGS = (
-    "--controllers=*,batch-job-controller,batch-cronjob-controller,training-controller",
-    "--manage-all-jobs",
-    "--gang-scheduler-name=volcano",
-    "--mpi-kubectl-delivery-image=busybox",
-    "--ttl-waits-for-history",
-)
-"""No other controller reconciles the Jobs, CronJobs and training jobs of this cluster. The init
+CONTROLLERS_FLAGS = {
+    controller_selection.BATCH_JOB: ("--manage-all-jobs",),
+    controller_selection.TRAINING: (
+        "--gang-scheduler-name=volcano",
+        "--mpi-kubectl-delivery-image=busybox",
+    ),
+}
+"""By controller that needs them. No other controller reconciles the Jobs of this cluster. The init
 container with kubectl exits at once: pods cannot reach the API server."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
@@ -68,6 +70,8 @@ class Options:
     cpus: int | None = None
     http_limits: str = ""
     podgroups: Literal["all", "gangs"] = "all"
+    controllers: Collection[str] = controller_selection.CONTROLLERS
+    """Names of the controllers that run."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -222,6 +226,8 @@ class EmbeddedCluster:
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
+        if controller_selection.TRAINING not in options.controllers:
+            server.append("--other-training-operator")
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -244,7 +250,7 @@ class EmbeddedCluster:
                 arguments=self._client_arguments(
                     "controllers",
                     *COMMON_FLAGS,
-                    *CONTROLLERS_FLAGS,
+                    *self._controllers_arguments(),
                     f"--podgroups={self._options.podgroups}",
                 ),
                 environment=environment,
@@ -263,6 +269,13 @@ class EmbeddedCluster:
                 environment=environment,
             ),
         ]
+
+    def _controllers_arguments(self) -> list[str]:
+        enabled = self._options.controllers
+        needed = [
+            flag for name, flags in CONTROLLERS_FLAGS.items() if name in enabled for flag in flags
+        ]
+        return [f"--controllers={','.join(enabled)}", "--ttl-waits-for-history", *needed]
 
     def _tls_environment(self) -> dict[str, str]:
         """Return variables that restrict TLS to the cluster's CA.
