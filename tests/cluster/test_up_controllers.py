@@ -51,7 +51,7 @@ async def test_the_definitions_of_another_operator_stay_and_those_of_batholith_a
         assert await add_short_name(cluster, TRAINING) == []
         (warning,) = await add_short_name(cluster, JOBS)
         assert f"'{JOBS}' belongs to Batholith" in warning
-    assert ran(tmp_path) & {"job-controller", "pytorchjob-controller"} == {"job-controller"}
+    assert ran(tmp_path) & {"job", "pytorchjob-controller"} == {"job"}
     async with embedded_cluster.embedded_cluster(tmp_path, *SIMULATED, *selection) as cluster:
         assert await short_names(cluster, TRAINING) == ["changed"]
         assert await short_names(cluster, JOBS) == ["vcjob", "vj"]
