@@ -191,9 +191,6 @@ class Scheduler:
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
-        self.disabled_plugins = ""
-        """Which configured plugins are disabled and why; empty if none is."""
-        self._unreported_plugins = ""
         self._set_disabled_plugins(loaded)
         self._retry_timer: Timer | None = None
         self._new_conf: conf.Conf | None = None
@@ -343,7 +340,9 @@ class Scheduler:
         self._wake.set()
 
     def _set_disabled_plugins(self, loaded: conf.Conf) -> None:
-        self.disabled_plugins = self._unreported_plugins = loaded.disabled_text
+        self.disabled_plugins = loaded.disabled_text
+        """Which configured plugins are disabled and why; empty if none is."""
+        self._unreported_plugins = loaded.disabled_text
         self._metrics.set_disabled_plugins(loaded.disabled)
         for name, path in loaded.disabled.items():
             log.warning(
