@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi
+.PHONY: venv demo test test-fast soak lint bench bench-realkube chart crds api-types invariants openapi requirements
 
 # The tests compile as much as they run without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -77,3 +77,11 @@ openapi: venv
 invariants: venv
 	@echo "==> updating docs/invariants.md from the tests"
 	@$(PY) tests/tools/invariants.py
+
+# The packages of the image with the hashes of their files, in the versions of constraints.txt.
+COMPILE = uv pip compile --quiet --constraint constraints.txt --generate-hashes --python-version 3.11 \
+	--python-platform linux --no-annotate --no-header --no-emit-index-url
+requirements:
+	@command -v uv >/dev/null || { echo "needs uv: pip install uv"; exit 1; }
+	@$(COMPILE) pyproject.toml --extra postgres -o requirements.txt
+	@echo hatchling | $(COMPILE) - -o requirements-build.txt

@@ -12,7 +12,7 @@ from itertools import accumulate
 import msgspec
 
 from .discovery.catalog import Catalog
-from .discovery.documents import AGGREGATED_TYPE
+from .discovery.documents import aggregated_type
 from .errors.status import (
     StatusError,
     internal,
@@ -24,7 +24,7 @@ from .errors.status import (
 from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous
 from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
 from .http.impersonation import acting_user, impersonates
-from .http.negotiation import wants_aggregated, wants_pretty
+from .http.negotiation import DISCOVERY_VERSIONS, aggregated_version, wants_pretty
 from .http.requests import Request, Response, parse_query
 from .http.routes import RequestInfo, parse_path
 from .media_types import JSON, TEXT
@@ -35,7 +35,7 @@ from .verbs.handlers import Handlers
 log = logging.getLogger(__name__)
 
 NOT_MODIFIED = 304
-_JSON_TYPES = (JSON, AGGREGATED_TYPE)
+_JSON_TYPES = (JSON, *map(aggregated_type, DISCOVERY_VERSIONS))
 
 _MAX_WARNINGS_LENGTH = 4096
 """Total characters of the warnings of one response; beyond it, each is truncated."""
@@ -140,7 +140,7 @@ class App:
             if request_info.group
             else f"/api/{request_info.version}"
         )
-        return self.catalog.document(path, aggregated=False, address="") is not None
+        return self.catalog.document(path, aggregated="", address="") is not None
 
     def _authenticate(self, authorization: str, path: str) -> User:
         if authorization:
@@ -177,9 +177,9 @@ class App:
         return Response(status=200 if healthy else 500, body=text.encode(), content_type=TEXT)
 
     def _document(self, request: Request, path: str) -> Response:
-        aggregated = path in ("/api", "/apis") and wants_aggregated(
-            request.headers.get("accept", "")
-        )
+        aggregated = ""
+        if path in ("/api", "/apis"):
+            aggregated = aggregated_version(request.headers.get("accept", ""))
         found = self.catalog.document(path, aggregated=aggregated, address=self.address)
         if found is None:
             return _NOT_FOUND
@@ -187,7 +187,7 @@ class App:
         headers = ((b"etag", tag.encode()), (b"vary", b"Accept"))
         if request.headers.get("if-none-match") == tag:
             return Response(status=NOT_MODIFIED, headers=headers)
-        content_type = AGGREGATED_TYPE if aggregated else JSON
+        content_type = aggregated_type(aggregated) if aggregated else JSON
         return Response(body=body, headers=headers, content_type=content_type)
 
 

@@ -30,8 +30,16 @@ PRIORITY_CLASSES = {
 }
 
 
-async def ensure_defaults(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) -> None:
+async def ensure_defaults(
+    writer: Writer,
+    catalog: Catalog,
+    definitions: Iterable[Json],
+    *,
+    optional_definitions: Iterable[Json] = (),
+) -> None:
     """Create missing default objects, and update *definitions* to the given content.
+
+    Existing *optional_definitions* are not updated.
 
     Raises:
         StatusError: a definition is rejected.
@@ -45,6 +53,10 @@ async def ensure_defaults(writer: Writer, catalog: Catalog, definitions: Iterabl
         writes.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
     writes.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
     writes += [_apply_crd(writer, catalog, definition) for definition in definitions]
+    writes += [
+        _create(writer, catalog, names.CRDS, {**each, "metadata": dict(each["metadata"])})
+        for each in optional_definitions
+    ]
     for written in writes:
         if written is not None:
             await written.committed()
@@ -76,4 +88,8 @@ def _apply_crd(writer: Writer, catalog: Catalog, definition: Json) -> WriteResul
     if entry is None:
         return _create(writer, catalog, names.CRDS, obj)
     call = WriteRequest(kind=kind, object_path=ObjectPath(name=name))
-    return writer.patch(call, lambda current: {**current, "spec": obj["spec"]})
+    written = writer.patch(call, lambda current: {**current, "spec": obj["spec"]})
+    if written.data != entry.data:
+        # It was changed by a client, or belongs to another version of Batholith.
+        log.warning("replaced custom resource definition", extra={"crd": name})
+    return written

@@ -92,7 +92,10 @@ class Config:
     """Admission webhooks, called in this process."""
 
     crds: Sequence[Json] = ()
-    """Custom resource definitions to install at start."""
+    """Custom resource definitions to install at start, and to restore if they were changed."""
+
+    optional_crds: Sequence[Json] = ()
+    """Custom resource definitions to install at start if they are missing."""
 
     limits: Limits = field(default_factory=Limits)
     """Limits per client of the listener."""
@@ -124,6 +127,7 @@ class _ServerCore:
 
     def __init__(self, config: Config) -> None:
         self._crds = config.crds
+        self._optional_crds = config.optional_crds
         self._store = ObjectStore(SqliteStore(config.database))
         self._catalog = Catalog()
         lookup = LatestReader(self._store, self._catalog)
@@ -210,7 +214,12 @@ class _ServerCore:
             await self._log_proxy.close()
 
     async def _bootstrap(self) -> None:
-        await bootstrap.ensure_defaults(self._writer, self._catalog, self._crds)
+        await bootstrap.ensure_defaults(
+            self._writer,
+            self._catalog,
+            self._crds,
+            optional_definitions=self._optional_crds,
+        )
         await self._wait_bootstrapped()
         self.app.ready = True
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,9 +25,12 @@ from ..local.supervisor import (
     read_state,
 )
 from ..model.job_size import MAX_PODS
-from . import logs
+from . import controller_selection, logs
 from .flag_groups import HttpLimits, MaxPodsPerJob
 from .manager import exit_on_error, parse_http_limits
+
+if TYPE_CHECKING:
+    from .embedded import Options
 
 DataDirOption = Annotated[
     Path | None,
@@ -113,13 +116,21 @@ def up(
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
+    controllers: Annotated[
+        str,
+        typer.Option(
+            help="Controllers to run: '*' for all, 'name' for one, '-name' for all but one; for "
+            "example '*,-training-controller' if another operator runs the training jobs."
+        ),
+    ] = "*",
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
-    from .embedded import EmbeddedCluster, Options
+    from .embedded import Options
 
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
+        enabled = controller_selection.select_embedded(controllers)
     options = Options(
         simulate=simulate,
         port=port,
@@ -128,8 +139,15 @@ def up(
         http_limits=http_limits,
         max_pods_per_job=max_pods_per_job,
         podgroups=podgroups,
+        controllers=enabled,
     )
-    data = resolve_data_dir(data_dir)
+    _up(context, resolve_data_dir(data_dir), options, detach=detach)
+
+
+def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bool) -> None:
+    """Run a cluster in *data* until a signal stops it, or start one that runs detached."""
+    from .embedded import EmbeddedCluster
+
     try:
         # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
@@ -157,6 +175,7 @@ async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _stop_once, work)
+    await asyncio.sleep(0)  # A task that is cancelled before it starts stops nothing.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     with contextlib.suppress(asyncio.CancelledError):
         await work

@@ -98,14 +98,23 @@ def apiserver(
         typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
     ] = None,
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
+    other_training_operator: Annotated[
+        bool,
+        typer.Option(
+            "--other-training-operator",
+            help="Another operator runs the training jobs: do not validate them, and keep its "
+            "custom resource definitions.",
+        ),
+    ] = False,
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
     """Run the embedded Kubernetes API server."""
+    from ..admission import installed_crds
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
-    from ..admission.webhooks import all_webhooks
+    from ..admission.webhooks import all_webhooks, webhooks
     from ..job_ctrl.plugins import entry_points
     from ..local.apiserver import Settings, serve
     from ..model import crds
@@ -124,13 +133,21 @@ def apiserver(
             job_plugins=JOB_PLUGINS | entry_points.names(),
             queue_gates=True,
         )
+        own, training = crds.load(), crds.load_training()
+        if not other_training_operator:
+            own, training = (*own, *training), ()
+        rule_webhooks = (webhooks if other_training_operator else all_webhooks)(rules)
         settings = Settings(
             data_dir=data_dir,
             host=host,
             listener=listener,
             local_listener=local_listener,
-            webhooks=all_webhooks(rules),
-            crds=(*crds.load(), *crds.load_training()),
+            webhooks=(
+                *rule_webhooks,
+                installed_crds.webhook({each["metadata"]["name"] for each in own}),
+            ),
+            crds=own,
+            optional_crds=training,
             limits=limits,
         )
         await serve(settings, ready=ready)

@@ -60,6 +60,19 @@ def select(text: str) -> Collection[str]:
     return enabled
 
 
+def select_embedded(text: str) -> Collection[str]:
+    """Return the controllers that *text* enables in an embedded cluster, where ``*`` means all.
+
+    Raises:
+        SelectionError: as `select`.
+    """
+    terms = [term.strip() for term in text.split(",")]
+    if "*" not in terms:
+        return select(text)
+    named = {term.lstrip("+-") for term in terms}
+    return select(",".join((*terms, *(name for name in OFF_BY_DEFAULT if name not in named))))
+
+
 def unsupported(text: str) -> Collection[str]:
     """Return the controllers that *text* enables by name and that are not supported."""
     terms = [term.strip().removeprefix("+") for term in text.split(",")]

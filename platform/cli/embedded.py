@@ -5,6 +5,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +23,7 @@ from ..local.datadir import DataDir
 from ..local.files import write_private
 from ..local.supervisor import ComponentSpec, Supervisor
 from ..model.job_size import MAX_PODS
+from . import controller_selection
 from .featuregate import QUEUE_GATES
 from .flag_groups import LOOPBACK
 
@@ -37,14 +39,14 @@ AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
 """One supervised replica of each component; Deployments in the cluster have no controller."""
-CONTROLLERS_FLAGS = (
-    "--controllers=*,batch-job-controller,batch-cronjob-controller,training-controller",
-    "--manage-all-jobs",
-    "--gang-scheduler-name=volcano",
-    "--mpi-kubectl-delivery-image=busybox",
-    "--ttl-waits-for-history",
-)
-"""No other controller reconciles the Jobs, CronJobs and training jobs of this cluster. The init
+CONTROLLERS_FLAGS = {
+    controller_selection.BATCH_JOB: ("--manage-all-jobs",),
+    controller_selection.TRAINING: (
+        "--gang-scheduler-name=volcano",
+        "--mpi-kubectl-delivery-image=busybox",
+    ),
+}
+"""By controller that needs them. No other controller reconciles the Jobs of this cluster. The init
 container with kubectl exits at once: pods cannot reach the API server."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods request the queue gate by an annotation; others are not gated."""
@@ -70,6 +72,8 @@ class Options:
     http_limits: str = ""
     podgroups: Literal["all", "gangs"] = "all"
     max_pods_per_job: int = MAX_PODS
+    controllers: Collection[str] = controller_selection.CONTROLLERS
+    """Names of the controllers that run."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -225,6 +229,8 @@ class EmbeddedCluster:
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), size, *limits]
+        if controller_selection.TRAINING not in options.controllers:
+            server.append("--other-training-operator")
         listeners = [api]
         if self._local_socket is not None:
             listeners.append(self._local_socket.fileno())
@@ -247,7 +253,7 @@ class EmbeddedCluster:
                 arguments=self._client_arguments(
                     "controllers",
                     *COMMON_FLAGS,
-                    *CONTROLLERS_FLAGS,
+                    *self._controllers_arguments(),
                     f"--podgroups={options.podgroups}",
                     size,
                 ),
@@ -267,6 +273,13 @@ class EmbeddedCluster:
                 environment=environment,
             ),
         ]
+
+    def _controllers_arguments(self) -> list[str]:
+        enabled = self._options.controllers
+        needed = [
+            flag for name, flags in CONTROLLERS_FLAGS.items() if name in enabled for flag in flags
+        ]
+        return [f"--controllers={','.join(enabled)}", "--ttl-waits-for-history", *needed]
 
     def _tls_environment(self) -> dict[str, str]:
         """Return variables that restrict TLS to the cluster's CA.

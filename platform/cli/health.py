@@ -88,6 +88,9 @@ class Health:
 
     livez: dict[str, Check] = field(default_factory=dict)
     readyz: dict[str, Check] = field(default_factory=dict)
+    conditions: dict[str, Check] = field(default_factory=dict)
+    """Checks that readyz lists with ``?verbose``, and that fail only where requested by name."""
+
     details: dict[str, Callable[[], str]] = field(default_factory=dict)
     """Details shown with the name of a passed check."""
 
@@ -146,16 +149,19 @@ class Health:
             return None
         if rest:
             name = "/".join(rest)
+            checks |= self.conditions if endpoint == "readyz" else {}
             if name not in checks:
                 return None
             checks = {name: checks[name]}
         results = {name: check() for name, check in checks.items()}
-        return self._render(endpoint, results, verbose=verbose)
+        failed = any(results.values())
+        if verbose and endpoint == "readyz" and not rest:
+            results |= {name: check() for name, check in self.conditions.items()}
+        return self._render(endpoint, results, failed=failed, verbose=verbose)
 
     def _render(
-        self, endpoint: str, results: Mapping[str, str | None], *, verbose: bool
+        self, endpoint: str, results: Mapping[str, str | None], *, failed: bool, verbose: bool
     ) -> web.Response:
-        failed = any(results.values())
         lines = [
             f"[-]{name}: {error}" if error else self._passed_line(name)
             for name, error in results.items()

@@ -61,6 +61,14 @@ class SchedulingFlags:
             "changes of the file take effect within two seconds."
         ),
     ] = None
+    strict_conf: Annotated[
+        bool,
+        typer.Option(
+            "--strict-conf",
+            help="Reject a configuration with a plugin of Volcano that is not implemented; "
+            "else it is disabled and reported.",
+        ),
+    ] = False
     scheduler_name: Annotated[
         list[str], typer.Option(help="Schedule pods with this scheduler name; may be repeated.")
     ] = ("volcano",)  # type: ignore[assignment]  # typer converts it to a list
@@ -120,10 +128,11 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
     from ..scheduler.scheduler import SchedulerSettings
 
     text = conf.DEFAULT if flags.scheduler_conf is None else conf_reload.read(flags.scheduler_conf)
-    conf.load(text)  # Report errors at start-up, not when elected.
+    conf.load(text, strict=flags.strict_conf)  # Report errors at start-up, not when elected.
     return SchedulerSettings(
         conf=text,
         conf_file=flags.scheduler_conf,
+        strict_conf=flags.strict_conf,
         gang_scheduler_names=tuple(flags.scheduler_name),
         pod_scheduler_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
@@ -188,6 +197,7 @@ def _scheduler(
                 gang_scheduler = Scheduler(
                     client, settings=settings, clock=SystemClock(), recorder=recorder
                 )
+                telemetry.health.conditions["plugins"] = lambda: gang_scheduler.disabled_plugins
                 component = ElectedRunnable(gang_scheduler, elector)
                 await run_components(recorder, component, ready=ready)
 

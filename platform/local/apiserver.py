@@ -51,7 +51,10 @@ class Settings:
     """Admission webhooks, called in this process."""
 
     crds: Sequence[dict[str, Any]] = ()
-    """Custom resource definitions to install at start."""
+    """Custom resource definitions to install at start, and to restore if they were changed."""
+
+    optional_crds: Sequence[dict[str, Any]] = ()
+    """Custom resource definitions to install at start if they are missing."""
 
     extra_cert_names: Sequence[str] = ()
     """Additional host names and addresses for the serving certificates."""
@@ -147,6 +150,7 @@ def _server_config(
         },
         webhooks=settings.webhooks,
         crds=settings.crds,
+        optional_crds=settings.optional_crds,
         limits=settings.limits,
         collect_garbage=settings.collect_garbage,
         node_lifecycle=settings.node_lifecycle,

@@ -2,12 +2,13 @@
 
 Nothing in it is ignored: names without an implementation, unknown keys, and arguments that are
 unknown, of the wrong type or without effect are errors that name their path. The exceptions are
-:data:`.plugins.registry.WITHOUT_EFFECT`, which are warnings.
+:data:`.plugins.registry.WITHOUT_EFFECT`, which are warnings, and plugins of Volcano that are not
+implemented, which are reported as disabled unless the configuration is strict.
 """
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import cast
@@ -106,6 +107,14 @@ class Conf:
     actions: tuple[NamedAction, ...]
     tiers: Tiers
     metrics: MetricsSource = MetricsSource()
+    disabled: Mapping[str, str] = field(default_factory=dict)
+    """Plugins of Volcano that are configured and not implemented, with their paths."""
+
+    @property
+    def disabled_text(self) -> str:
+        """Which plugins are disabled and why; empty if none is."""
+        found = ", ".join(f"{name!r} ({path})" for name, path in self.disabled.items())
+        return f"disabled plugins, which are not implemented: {found}" if found else ""
 
     @property
     def plugin_names(self) -> frozenset[str]:
@@ -113,8 +122,13 @@ class Conf:
         return frozenset(option.name for tier in self.tiers for option in tier)
 
 
-def load(text: str = DEFAULT) -> Conf:
+def load(text: str = DEFAULT, *, strict: bool = True) -> Conf:
     """Parse a configuration.
+
+    Args:
+        text: YAML.
+        strict: whether a plugin of Volcano that is not implemented is an error; else it is left
+            out and reported in :attr:`Conf.disabled`.
 
     Raises:
         ConfError: it is not YAML of the right structure, or has an unknown name or argument.
@@ -128,12 +142,15 @@ def load(text: str = DEFAULT) -> Conf:
     try:
         plugins = EntryPoints(PLUGINS_GROUP, _implemented(PLUGINS))
         actions = EntryPoints(ACTIONS_GROUP, _implemented(ACTIONS))
-        tiers = tuple(_tiers(_list(document.get("tiers"), "tiers"), plugins))
+        disabled: dict[str, str] = {}
+        tolerated = None if strict else disabled
+        tiers = tuple(_tiers(_list(document.get("tiers"), "tiers"), plugins, tolerated))
         _require_compatible(tiers)
         return Conf(
             tuple(_actions(document.get("actions"), _configurations(document), actions)),
             tiers,
             _metrics(document.get("metrics")),
+            disabled,
         )
     except EntryPointError as error:
         raise ConfError(str(error)) from error
@@ -205,7 +222,10 @@ def _configurations(document: Mapping[str, object]) -> dict[str, Mapping[str, ob
 # -- plugins ---------------------------------------------------------------------------------------
 
 
-def _tiers(tiers: Iterable[object], third_party: EntryPoints) -> Iterator[tuple[PluginOption, ...]]:
+def _tiers(
+    tiers: Iterable[object], third_party: EntryPoints, disabled: dict[str, str] | None
+) -> Iterator[tuple[PluginOption, ...]]:
+    """Yield the plugins of each tier; unimplemented ones are errors if *disabled* is ``None``."""
     paths: dict[str, str] = {}
     for number, raw in enumerate(tiers):
         path = f"tiers[{number}]"
@@ -214,13 +234,26 @@ def _tiers(tiers: Iterable[object], third_party: EntryPoints) -> Iterator[tuple[
         options = []
         for position, entry in enumerate(_list(tier.get("plugins"), f"{path}.plugins")):
             entry_path = f"{path}.plugins[{position}]"
-            option = _plugin(_mapping(entry, entry_path), entry_path, third_party)
-            if option.name in paths:
-                known = paths[option.name]
-                raise ConfError(f"{entry_path}: plugin {option.name!r} is already at {known}")
-            paths[option.name] = entry_path
-            options.append(option)
+            settings = _mapping(entry, entry_path)
+            option = None
+            if disabled is None or not _is_unimplemented(settings.get("name"), third_party):
+                option = _plugin(settings, entry_path, third_party)
+                options.append(option)
+            name = str(settings["name"])
+            if name in paths:
+                raise ConfError(f"{entry_path}: plugin {name!r} is already at {paths[name]}")
+            paths[name] = entry_path
+            if disabled is not None and option is None:
+                list(_disabled(settings, name, entry_path))  # checks the keys
+                disabled[name] = entry_path
         yield tuple(options)
+
+
+def _is_unimplemented(name: object, third_party: EntryPoints) -> bool:
+    """Whether Volcano has the plugin, and neither Batholith nor another package."""
+    if not isinstance(name, str) or name not in PLUGINS or PLUGINS[name] is not None:
+        return False
+    return name not in third_party.names
 
 
 def _plugin(entry: Mapping[str, object], path: str, third_party: EntryPoints) -> PluginOption:

@@ -33,9 +33,10 @@ class ConfReloader:
         report: Callable[[str], object],
         clock: Clock,
         metrics: ReloadMetrics,
+        strict: bool = False,
     ) -> None:
         """Start with the text *loaded* before; *use* gets each new configuration, *report* the
-        reason why one cannot be used."""
+        reason why one cannot be used. *strict*: see :func:`.conf.load`."""
         self._path = path
         self._last: str | None = loaded
         self._last_error = ""
@@ -43,6 +44,7 @@ class ConfReloader:
         self._report = report
         self._clock = clock
         self._metrics = metrics
+        self._strict = strict
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -62,7 +64,7 @@ class ConfReloader:
             return
         self._last = text
         try:
-            loaded = conf.load(text)
+            loaded = conf.load(text, strict=self._strict)
         except conf.ConfError as error:
             self._fail(str(error))
             return

@@ -4,7 +4,7 @@ A cycle may run in a thread during a scrape, so the scrape reads the stats of th
 never the scheduler cache.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -45,6 +45,12 @@ class SchedulerMetrics:
             "volcano_schedule_attempts",
             "Attempts to schedule a gang, by result.",
             ("result",),
+            registry=registry,
+        )
+        self._disabled_plugins = Gauge(
+            "batholith_scheduler_disabled_plugins",
+            "Configured plugins of Volcano that are not implemented: 1 for each.",
+            ("plugin",),
             registry=registry,
         )
         self._stale_placements = Counter(
@@ -89,6 +95,12 @@ class SchedulerMetrics:
         started = self._clock.monotonic()
         yield
         histogram.observe((self._clock.monotonic() - started) * 1000)
+
+    def set_disabled_plugins(self, names: Iterable[str]) -> None:
+        """Replace the set of configured plugins that are not implemented."""
+        self._disabled_plugins.clear()
+        for name in names:
+            self._disabled_plugins.labels(name).set(1)
 
     def count_stale_placements(self, reason: str, count: int) -> None:
         """Count placements that were forgotten for *reason* before they were bound."""

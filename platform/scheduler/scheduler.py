@@ -107,6 +107,10 @@ class SchedulerSettings:
     conf: str = conf.DEFAULT
     """Text of the scheduler configuration."""
 
+    strict_conf: bool = False
+    """Whether a plugin of Volcano that is not implemented makes a configuration invalid; else it is
+    disabled and reported."""
+
     conf_file: Path | None = None
     """File that *conf* was read from, to be read again when it changes."""
 
@@ -170,7 +174,7 @@ class Scheduler:
             ConfError: the configuration is invalid.
         """
         self._settings = settings or SchedulerSettings()
-        loaded = conf.load(self._settings.conf)
+        loaded = conf.load(self._settings.conf, strict=self._settings.strict_conf)
         self._client = client
         self._clock = clock or SystemClock()
         self._recorder = recorder
@@ -187,6 +191,7 @@ class Scheduler:
         self._events: list[CacheEvent] = []
         self._wake = asyncio.Event()
         self._node_metrics = self._node_metrics_reader(loaded)
+        self._set_disabled_plugins(loaded)
         self._retry_timer: Timer | None = None
         self._new_conf: conf.Conf | None = None
         self._reloader = self._conf_reloader()
@@ -326,6 +331,7 @@ class Scheduler:
             report=self._report_invalid_conf,
             clock=self._clock,
             metrics=ReloadMetrics(self._settings.registry, clock=self._clock),
+            strict=self._settings.strict_conf,
         )
 
     def _use_conf(self, loaded: conf.Conf) -> None:
@@ -333,15 +339,39 @@ class Scheduler:
         self._new_conf = loaded
         self._wake.set()
 
-    def _report_invalid_conf(self, problem: str) -> None:
-        root = self._scheduler_cache.queues.get(names.ROOT_QUEUE)
-        if self._recorder is not None and root is not None and root.object is not None:
-            self._recorder.record(
-                object_reference(names.QUEUES, root.object.metadata),
-                type="Warning",
-                reason="InvalidSchedulerConfiguration",
-                message=f"the previous scheduler configuration stays in use: {problem}",
+    def _set_disabled_plugins(self, loaded: conf.Conf) -> None:
+        self.disabled_plugins = loaded.disabled_text
+        """Which configured plugins are disabled and why; empty if none is."""
+        self._unreported_plugins = loaded.disabled_text
+        self._metrics.set_disabled_plugins(loaded.disabled)
+        for name, path in loaded.disabled.items():
+            log.warning(
+                "scheduler plugin is not implemented, disabled",
+                extra={"plugin": name, "path": path},
             )
+
+    def _report_disabled_plugins(self) -> None:
+        """Record an event, as soon as the root queue is known."""
+        if self._unreported_plugins and self._warn_on_root_queue(
+            "DisabledSchedulerPlugins", self._unreported_plugins
+        ):
+            self._unreported_plugins = ""
+
+    def _report_invalid_conf(self, problem: str) -> None:
+        self._warn_on_root_queue(
+            "InvalidSchedulerConfiguration",
+            f"the previous scheduler configuration stays in use: {problem}",
+        )
+
+    def _warn_on_root_queue(self, reason: str, message: str) -> bool:
+        """Record a Warning event on the root queue; return whether the queue exists."""
+        root = self._scheduler_cache.queues.get(names.ROOT_QUEUE)
+        if root is None or root.object is None:
+            return False
+        if self._recorder is not None:
+            reference = object_reference(names.QUEUES, root.object.metadata)
+            self._recorder.record(reference, type="Warning", reason=reason, message=message)
+        return True
 
     def _switch_conf(self) -> None:
         """Switch to a new configuration, if there is one; rejected gangs are tried again."""
@@ -349,6 +379,7 @@ class Scheduler:
             loaded, self._new_conf = self._new_conf, None
             self._cycle_runner.configure(Framework(loaded.tiers), loaded.actions)
             self._node_metrics.set_source(_metrics_source(loaded))
+            self._set_disabled_plugins(loaded)
             self._scheduler_cache.capacity_generation += 1
 
     # -- events --------------------------------------------------------------------------------
@@ -427,6 +458,7 @@ class Scheduler:
         self._wake.clear()
         self._switch_conf()
         await self._apply_events()
+        self._report_disabled_plugins()
         if not cache.has_changes() and not self._has_due_retries():
             self._schedule_retries()
             return

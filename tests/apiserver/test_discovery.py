@@ -1,5 +1,11 @@
 """Discovery documents of the served kinds."""
 
+from pathlib import Path
+
+import pytest
+from support.api_servers import EmbeddedServerFactory, ServerFactory
+from support.embedded_apiserver import Server
+
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.discovery import documents
 
@@ -56,3 +62,58 @@ def test_a_group_has_its_preferred_version() -> None:
     assert batch is not None
     assert batch["preferredVersion"] == {"groupVersion": "batch/v1", "version": "v1"}
     assert batch["apiVersion"] == "v1"
+
+
+def accepting(*versions: str) -> str:
+    """Accept header of aggregated discovery in *versions*; ``""``: of the older documents."""
+    return ",".join(
+        f"application/json;g=apidiscovery.k8s.io;v={each};as=APIGroupDiscoveryList"
+        if each
+        else "application/json"
+        for each in versions
+    )
+
+
+@pytest.mark.parametrize(
+    ("accept", "served"),
+    [
+        (accepting("v2"), "apidiscovery.k8s.io/v2"),
+        (accepting("v2", "v2beta1", ""), "apidiscovery.k8s.io/v2"),
+        (accepting("", "v2"), "apidiscovery.k8s.io/v2"),
+        (accepting("v3", ""), ""),
+        (accepting("v3"), None),
+        (accepting("").replace("json", "x"), None),
+        (accepting("v2").replace("apidiscovery", "meta") + "," + accepting(""), ""),
+        (accepting("v2").replace("Discovery", "") + "," + accepting(""), ""),
+        ("*/*", ""),
+        (accepting("v2").replace("application/json", "*/*"), "apidiscovery.k8s.io/v2"),
+    ],
+)
+async def test_discovery_is_aggregated_in_a_version_that_the_client_accepts(
+    servers: ServerFactory, tmp_path: Path, accept: str, served: str | None
+) -> None:
+    async with servers.start(tmp_path) as server:
+        await expect_discovery(server, accept, served)
+
+
+async def expect_discovery(server: Server, accept: str, served: str | None) -> None:
+    for path, older in (("/api", "APIVersions"), ("/apis", "APIGroupList")):
+        response = await server.request("GET", path, headers={"Accept": accept})
+        if served is None:
+            assert (response.status, response.body["reason"]) == (406, "NotAcceptable")
+        elif served:
+            assert (response.body["apiVersion"], response.body["kind"]) == (
+                served,
+                "APIGroupDiscoveryList",
+            )
+            version = served.split("/")[1]
+            assert response.headers["Content-Type"] == accepting(version)
+            assert response.body["items"]
+        else:
+            assert response.body["kind"] == older
+
+
+@pytest.mark.parametrize("accept", [accepting("v2beta1"), accepting("v2beta1", "")])
+async def test_clients_that_know_only_the_beta_get_it(tmp_path: Path, accept: str) -> None:
+    async with EmbeddedServerFactory().start(tmp_path) as server:
+        await expect_discovery(server, accept, "apidiscovery.k8s.io/v2beta1")

@@ -132,6 +132,23 @@ async def test_a_leader_with_an_expired_lease_fails_livez(world: HealthWorld) ->
     assert await world.get("/healthz/ping") == (200, "ok")
 
 
+async def test_a_condition_is_listed_and_fails_only_by_name(world: HealthWorld) -> None:
+    problem = ""
+    world.informers.append(FakeInformer("pods", synced=True))
+    world.candidate.elected.set()
+    world.health.conditions["plugins"] = lambda: problem
+    assert await world.get("/readyz/plugins") == (200, "ok")
+    problem = "one is disabled"
+    status, text = await world.get("/readyz?verbose")
+    assert status == 200
+    assert "[-]plugins: one is disabled\n" in text
+    assert text.endswith("readyz check passed\n")
+    assert (await world.get("/readyz"))[0] == 200
+    assert (await world.get("/readyz/plugins"))[0] == 503
+    assert "plugins" not in (await world.get("/livez?verbose"))[1]
+    assert (await world.get("/livez/plugins"))[0] == 404
+
+
 async def test_verbose_lists_every_check(world: HealthWorld) -> None:
     world.informers.append(FakeInformer("pods", synced=True))
     status, text = await world.get("/readyz?verbose")

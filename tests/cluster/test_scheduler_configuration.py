@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.api_servers import add_node, merge_patch
 from support.components import ComponentProcess, component
 from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.embedded_cluster import batholith
 from support.mounted_configmap import MountedConfigMap
 from support.polling import wait_until_true
 
@@ -101,3 +102,52 @@ async def test_a_swapped_configmap_wakes_rejected_gangs_and_an_invalid_one_chang
             scheduler_log = [each["message"] for each in scheduler.log]
             assert "scheduler configuration reloaded" in scheduler_log
             assert await reloads(scheduler, "success") == 1
+
+
+async def test_a_plugin_that_is_not_implemented_is_disabled_and_reported_unless_strict(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "conf"
+    file.write_text(DEFAULT + "- plugins: [{name: network-topology-aware}]\n")
+    problem = "disabled plugins, which are not implemented: 'network-topology-aware' "
+    async with embedded_server(tmp_path / "server", crds=crds.load()) as server:
+        await submit(server)
+        flags = (
+            "scheduler",
+            f"--scheduler-conf={file}",
+            *("--kubeconfig", str(server.kubeconfig)),
+            *("--leader-elect=false", "--listen-address=127.0.0.1:0"),
+            "--healthz-address=127.0.0.1:0",
+        )
+
+        async def reported() -> bool:
+            found = await server.get(EVENTS.path("default"))
+            return any(
+                each["reason"] == "DisabledSchedulerPlugins"
+                and each["involvedObject"]["name"] == ROOT_QUEUE
+                and problem in each["message"]
+                for each in found["items"]
+            )
+
+        async with component(*flags) as scheduler:
+            await scheduler.wait_ready()
+            await wait_until_true(reported)
+            status, text = await scheduler.get("health", "/readyz?verbose")
+            assert status == 200
+            assert f"[-]plugins: {problem}(tiers[2].plugins[0])\n" in text
+            _, text = await scheduler.get("metrics", "/metrics")
+            assert (
+                'batholith_scheduler_disabled_plugins{plugin="network-topology-aware"} 1.0' in text
+            )
+            file.write_text(DEFAULT)
+
+            async def is_passed() -> bool:
+                return (await scheduler.get("health", "/readyz/plugins"))[0] == 200
+
+            await wait_until_true(is_passed)
+            _, text = await scheduler.get("metrics", "/metrics")
+            assert "batholith_scheduler_disabled_plugins{" not in text
+    file.write_text(DEFAULT + "- plugins: [{name: network-topology-aware}]\n")
+    outcome = await batholith(*flags, "--strict-conf")
+    assert outcome.code == 1
+    assert "unimplemented plugin 'network-topology-aware'" in outcome.err

@@ -24,6 +24,18 @@ def _instructions() -> Iterator[tuple[str, str]]:
             yield instruction, rest
 
 
+def _bases() -> list[str]:
+    """The images of the stages, with the default of the argument."""
+    (argument,) = _of("ARG")
+    name, _, value = argument.partition("=")
+    return [rest.split()[0].replace(f"${{{name}}}", value) for rest in _of("FROM")]
+
+
+def _pinned(file: str) -> dict[str, str]:
+    """The versions in a file of requirements, by name."""
+    return dict(re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)", (ROOT / file).read_text(), re.M))
+
+
 def _of(instruction: str) -> list[str]:
     return [rest for name, rest in _instructions() if name == instruction]
 
@@ -59,20 +71,36 @@ def test_environment_is_copied_from_its_stage_to_the_same_path() -> None:
     # A virtual environment works neither at another path nor with another Python.
     assert source == target
     assert any(source in command for command in _of("RUN"))
-    assert len({stage.partition(" AS ")[0] for stage in _of("FROM")}) == 1
+    assert len(set(_bases())) == 1
 
 
 def test_python_version_is_supported_by_the_project() -> None:
     lowest = tuple(map(int, re.findall(r"\d+", PROJECT["requires-python"])))
-    for base in _of("FROM"):
+    for base in _bases():
         found = re.search(r"python:(\d+)\.(\d+)-", base)
         assert found is not None
         assert tuple(map(int, found.groups())) >= lowest
 
 
-def test_installed_extras_exist() -> None:
-    for extra in re.findall(r"whl\)\[(\w+)\]", " ".join(_of("RUN"))):
-        assert extra in PROJECT["optional-dependencies"]
+def test_all_packages_of_the_image_are_installed_by_hash_in_tested_versions() -> None:
+    """`make requirements` writes the files."""
+    installs = [
+        each.strip() for rest in _of("RUN") for each in rest.split("&&") if " install " in each
+    ]
+    files = [re.findall(r"-r (\S+)", each) for each in installs]
+    assert files == [["requirements-build.txt"], ["requirements.txt"], []]
+    assert all("--require-hashes" in each for each in installs[:2])
+    assert "--no-deps --no-index /wheels" in installs[2]
+    tested = _pinned("constraints.txt")
+    for file in ("requirements.txt", "requirements-build.txt"):
+        text, pinned = (ROOT / file).read_text(), _pinned(file)
+        blocks = re.split(r"\n(?=\S)", text.strip())
+        assert len(blocks) == len(pinned)
+        assert all("--hash=sha256:" in block for block in blocks)
+        assert {name: tested.get(name, version) for name, version in pinned.items()} == pinned
+    wanted = (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["postgres"])
+    for requirement in wanted:
+        assert re.split(r"[\[>=]", requirement)[0] in _pinned("requirements.txt")
 
 
 def test_entry_point_and_user_match_the_deployments() -> None:

@@ -285,6 +285,36 @@ def test_a_name_that_is_taken_is_an_error(installed: Path, group: str, name: str
         conf.load()
 
 
+# -- plugins that are not implemented -------------------------------------------------------------
+
+
+def test_unimplemented_plugins_are_disabled_unless_the_configuration_is_strict() -> None:
+    text = HELM + "- plugins: [{name: network-topology-aware, arguments: {weight: 10}}]"
+    loaded = conf.load(text, strict=False)
+    assert loaded.tiers[:2] == conf.load(HELM).tiers
+    assert loaded.tiers[2:] == ((),)
+    assert loaded.disabled == {"network-topology-aware": "tiers[2].plugins[0]"}
+    assert loaded.disabled_text.endswith("'network-topology-aware' (tiers[2].plugins[0])")
+    assert conf.load(HELM, strict=False).disabled_text == ""
+    with pytest.raises(conf.ConfError, match="unimplemented plugin 'network-topology-aware'"):
+        conf.load(text)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("name: voodoo", "unknown plugin 'voodoo'"),
+        ("name: extender}, {name: extender", r"plugins\[1\]: plugin 'extender' is already at"),
+        ("name: extender, enable: true", r"plugins\[0\].enable: unknown key"),
+        ("name: extender, enablePredicate: 1", "enablePredicate: must be true or false"),
+        ("nam: extender", r"plugins\[0\].name: unknown plugin None"),
+    ],
+)
+def test_all_else_is_an_error_also_if_it_is_not_strict(entry: str, problem: str) -> None:
+    with pytest.raises(conf.ConfError, match=problem):
+        conf.load(plugin(entry), strict=False)
+
+
 # -- configurations that Volcano has shipped -----------------------------------------------------
 
 _BASE = "{name: priority}, {name: gang, enablePreemptable: false}, {name: conformance}"

@@ -78,8 +78,11 @@ class Catalog:
                 self._by_path.setdefault(_path(kind), kind)
         self._documents.clear()
 
-    def document(self, path: str, *, aggregated: bool, address: str) -> tuple[bytes, str] | None:
-        """Return a discovery document as JSON with its entity tag; ``None`` if not found."""
+    def document(self, path: str, *, aggregated: str, address: str) -> tuple[bytes, str] | None:
+        """Return a discovery document as JSON with its entity tag; ``None`` if not found.
+
+        *aggregated*: the version of aggregated discovery, or empty.
+        """
         key = f"{path}?{aggregated}"
         found = self._documents.get(key)
         if found is None:
@@ -91,12 +94,12 @@ class Catalog:
             self._documents[key] = found
         return found
 
-    def _build_document(self, path: str, aggregated: bool, address: str) -> Json | None:
+    def _build_document(self, path: str, aggregated: str, address: str) -> Json | None:
         kinds = self.kinds()
         segments = path.strip("/").split("/")
         match segments:
             case ["api" | "apis" as root] if aggregated:
-                return documents.aggregated(kinds, core=root == "api")
+                return documents.aggregated(kinds, core=root == "api", version=aggregated)
             case ["api"]:
                 return documents.api_versions(address)
             case ["apis"]:

@@ -8,22 +8,24 @@ from ..kinds.info import KindInfo, Subresource
 
 Json = dict[str, Any]
 
-AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""Content type of :func:`aggregated`."""
+
+def aggregated_type(version: str) -> str:
+    """Return the content type of :func:`aggregated` in a *version* of its API."""
+    return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
 
 
-def aggregated(kinds: Sequence[KindInfo], *, core: bool) -> Json:
+def aggregated(kinds: Sequence[KindInfo], *, core: bool, version: str = "v2") -> Json:
     """Return the aggregated discovery of ``/api`` (*core*) or ``/apis``."""
     items = [
         {
             "metadata": {"name": group} if group else {},
             "versions": [
                 {
-                    "version": version,
+                    "version": served,
                     "freshness": "Current",
                     "resources": [_aggregated_resource(kind) for kind in members],
                 }
-                for version, members in versions.items()
+                for served, members in versions.items()
             ],
         }
         for group, versions in _by_group_version(kinds).items()
@@ -31,7 +33,7 @@ def aggregated(kinds: Sequence[KindInfo], *, core: bool) -> Json:
     ]
     return {
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
         "metadata": {},
         "items": items,
     }

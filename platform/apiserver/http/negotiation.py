@@ -27,6 +27,11 @@ class OutputFormat:
 
 
 PLAIN_JSON = OutputFormat()
+_JSON_MEDIA = (JSON, "*/*", "application/*")
+DISCOVERY_GROUP = "apidiscovery.k8s.io"
+DISCOVERY_VERSIONS = ("v2", "v2beta1")
+"""Versions of aggregated discovery; their documents have the same fields. Clients of client-go 0.26
+to 0.29 know the older one alone."""
 _AS_KINDS = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
 
 
@@ -75,11 +80,28 @@ def _output_format(media: str, parameters: dict[str, str]) -> OutputFormat | Non
         or parameters.get("v") not in ("v1", "v1beta1")
     ):
         return None
-    if media in (JSON, "*/*", "application/*"):
+    if media in _JSON_MEDIA:
         return OutputFormat(shape)
     return OutputFormat(shape, yaml=True) if media == YAML else None
 
 
-def wants_aggregated(accept: str) -> bool:
-    """Return whether the client accepts aggregated discovery."""
-    return "as=APIGroupDiscoveryList" in accept and "g=apidiscovery.k8s.io" in accept
+@lru_cache(maxsize=512)
+def aggregated_version(accept: str) -> str:
+    """Return the version of aggregated discovery to serve; ``""`` for the older documents.
+
+    As in kube-apiserver, aggregated discovery is served whenever it is accepted, whatever is first.
+
+    Raises:
+        StatusError: 406, no format is supported.
+    """
+    for _, _, media, parameters in sorted(_clauses(accept)):
+        version = parameters.get("v", "")
+        if (
+            parameters.get("as") == "APIGroupDiscoveryList"
+            and parameters.get("g") == DISCOVERY_GROUP
+            and version in DISCOVERY_VERSIONS
+            and media in (JSON, "*/*")
+        ):
+            return version
+    negotiate(accept)
+    return ""
