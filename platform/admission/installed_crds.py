@@ -2,14 +2,14 @@
 
 from collections.abc import Collection
 
-from ..model.admission import AdmissionRequest, Webhook
+from ..model.admission import AdmissionRequest, ObjectReader, Webhook
 from ..model.names import CRDS
 
 
 def webhook(restored: Collection[str]) -> Webhook:
     """Return a webhook that warns of changes of the definitions *restored* at the next start."""
 
-    def warn(request: AdmissionRequest) -> list[str]:
+    def warn(request: AdmissionRequest, reader: ObjectReader) -> list[str]:
         obj, old = request.object or {}, request.old_object
         name = obj.get("metadata", {}).get("name", "")
         if name not in restored or old is None or obj.get("spec") == old.get("spec"):
