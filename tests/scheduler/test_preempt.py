@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.preemption import EvictingWorld, conf, member, node, podgroup, share
+from support.scheduler import pod
 from support.scheduler_queues import queue as limited_queue
 
 from batholith.model.meta import LabelSelector
@@ -245,3 +246,21 @@ def test_best_effort_gang_preempts_best_effort_pods_alone() -> None:
     assert {world.node_of(f"high-t-{index}") for index in range(2)} == {"a"}
     assert world.node_of("later-t-0") == ""
     world.validate()
+
+
+def test_the_limit_that_evictions_free_is_for_the_gang_while_it_waits() -> None:
+    """Another gang of the queue fits a node, and within what is left of the limit meanwhile."""
+    world = EvictingWorld(conf(gang=False))
+    world.upsert(limited_queue("q1", capability={"cpu": 4}), node("n1", cpu=4), node("n2", cpu=4))
+    world.upsert(pod("other", scheduler="other", node_name="n2", phase="Running", cpu=3))
+    world.gang("low", 2, minimum=1, nodes=("n1",), queue_name="q1", cpu=2, grace=10)
+    world.gang("high", 1, priority="high", queue_name="q1", cpu=2)
+    world.run(time=1.0)
+    assert len(world.evicted) == 1
+    world.gang("small", 1, priority="high", queue_name="q1", cpu=1, policy="Never")
+    world.run(time=2.0)
+    assert world.node_of("small-t-0") == ""
+    assert "queue resource quota insufficient" in world.fit_message("small")
+    world.remove(world.pod_objects["uid-high-t-0"])
+    world.run(time=3.0)
+    assert world.node_of("small-t-0") != ""

@@ -92,7 +92,8 @@ class Reservations:
         self._nominated: dict[str, str] = {}
         """Nodes of pending tasks by uid, as found after a restart."""
         self.on_end: Callable[[Gang], object] | None = None
-        """Called with the gang for which a reservation, or a part of it, has ended."""
+        """Called with a gang if what was freed for it by evictions is not held any more, or not
+        all of it."""
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
@@ -255,6 +256,7 @@ class Reservations:
                 if hold.node_index == node_index:
                     self._count((reservation.holds.pop(uid),), -1)
                     del self._gang_by_uid[uid]
+                    self._report_end(reservation)
             if not reservation.holds:
                 del self._by_gang[reservation.gang.key]
 
@@ -297,7 +299,7 @@ class Reservations:
         return task if task is not None and task.status in _WAITING_STATUSES else None
 
     def _report_end(self, reservation: Reservation) -> None:
-        if self.on_end is not None:
+        if self.on_end is not None and reservation.purpose is Purpose.PREEMPTION:
             self.on_end(reservation.gang)
 
     def _is_held_for(self, uid: str) -> bool:
