@@ -30,7 +30,7 @@ def usage(processes: Iterable[int]) -> TmpfsUsage:
     """Return the usage of the tmpfs of a container, of which *processes* are parents first.
 
     Only in the mount namespace of the sandbox's init can the pod mount nothing, for example no
-    file system that blocks whoever opens its files.
+    file system that blocks its readers.
     """
     init = next(filter(_is_init, islice(processes, _INIT_DEPTH)), None)
     if init is None:
