@@ -235,12 +235,12 @@ def replaced(request: pytest.FixtureRequest, attack: ContainerAttack) -> Replace
     if request.param is replaced_programs.preloaded_library and shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     volume = replaced_programs.volume_for(attack.data)
-    made: Replaced = request.param(volume, attack.program)
-    return made
+    created: Replaced = request.param(volume, attack.program)
+    return created
 
 
 def assert_rights_of_the_pod(attack: ContainerAttack, output: str, argv: Sequence[str]) -> None:
-    """Assert that whatever executed a replacement had the pod's rights, and that *argv* did."""
+    """Assert that replacements ran with the pod's rights only, and that *argv* executed one."""
     found = replaced_programs.reports(output)
     assert found or argv == ["/bin/true"], output
     for each in found:

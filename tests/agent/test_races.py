@@ -1,6 +1,7 @@
 """Concurrent events and unexpected errors neither lose a pod nor leak a process."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from support.polling import wait_for
 from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime import shim
 from batholith.agent.runtime.logs import punch_log_head
-from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
+from batholith.agent.runtime.runs import IsolationLevel, RunDir, kill_tagged
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings
 from batholith.kube.client.events import EventType
@@ -194,6 +195,7 @@ async def test_invalid_probe_request_counts_as_failed(node: AgentNode, probe: Js
         ("mkdir $R/termination-log", 3),
         ("mkfifo $R/termination-log", 3),
         ("mkdir $R/exit.json", 137),
+        ("ln -s exit.json $R/exit.json", 3),
     ],
 )
 async def test_exit_is_detected_whatever_a_container_leaves_in_its_run_directory(
@@ -203,6 +205,17 @@ async def test_exit_is_detected_whatever_a_container_leaves_in_its_run_directory
     async with node.agent():
         await wait_for(lambda: node.phase("p") == "Failed")
     assert node.container("p")["state"]["terminated"]["exitCode"] == code
+
+
+@pytest.mark.parametrize("name", [shim.EXIT, shim.CLAIM, shim.LAUNCH])
+def test_pipe_in_the_place_of_a_record_does_not_block_the_agent(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    run = RunDir(tmp_path)
+    if name == shim.EXIT:
+        assert run.exit_record() is None
+        return
+    with pytest.raises(OSError, match="not a regular file"):
+        run.read_claim() if name == shim.CLAIM else run.argv()
 
 
 def test_directory_at_the_path_of_a_log_is_not_truncated(tmp_path: Path) -> None:

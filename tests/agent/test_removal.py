@@ -27,7 +27,7 @@ def test_directories_of_any_depth_are_removed(fast_path: Path) -> None:
     top.mkdir()
     current = os.open(top, os.O_RDONLY)
     for _ in range(DEPTH):
-        for name in ("deeper", "beside"):
+        for name in ("deeper", "empty"):
             os.mkdir(name, dir_fd=current)
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=current))
         below = os.open("deeper", os.O_RDONLY, dir_fd=current)

@@ -242,9 +242,9 @@ FORBIDDEN = [
 ]
 
 
-async def assert_start_error(cluster: AgentCluster, mount: Json, message: str) -> None:
+async def assert_start_error(cluster: AgentCluster, mount: Json, message: str, **more: Any) -> None:
     """Assert that a container with *mount* does not start, as with a container runtime."""
-    one = container("true", volumeMounts=[{"name": "v", **mount}])
+    one = container("true", volumeMounts=[{"name": "v", **mount}], **more)
     volumes = [{"name": "v", "emptyDir": {}}]
     await cluster.run(manifest("p", one, volumes=volumes, restartPolicy="Never"))
     done = await cluster.phase("p", "Succeeded", "Failed")
@@ -267,6 +267,14 @@ async def test_forbidden_mount_path_is_a_start_error_without_a_sandbox(tmp_path:
         cluster.agent(sandbox=IsolationLevel.PLAIN),
     ):
         await assert_start_error(cluster, *FORBIDDEN[0])
+
+
+@pytest.mark.parametrize("path", ["/", "/proc/self/attr/exec"])
+async def test_container_with_such_a_termination_message_path_does_not_start(
+    cluster: AgentCluster, path: str
+) -> None:
+    message = f"terminationMessagePath: {path!r}: "
+    await assert_start_error(cluster, {"mountPath": "/v"}, message, terminationMessagePath=path)
 
 
 @pytest.mark.usefixtures("sandboxed")

@@ -1,6 +1,6 @@
 """Volumes that replace programs, libraries and modules of the machine inside a sandbox.
 
-Whatever executes or loads one of the replacements reports its user ids and capabilities.
+Each process that executes or loads one of them reports its user ids and capabilities.
 """
 
 import os

@@ -68,12 +68,9 @@ class LaunchSpecBuilder:
         env = build_environment(
             self.pod, container, sources=self.volumes.sources, info=info, base=base
         )
-        mount_error = _forbidden_mount(container)
-        mounts = (
-            []
-            if mount_error
-            else container_mounts(container, self.volumes.volumes, env, owner=ids.base)
-        )
+        mount_error, mounts = _forbidden_mount(container), []
+        if not mount_error:
+            mounts = container_mounts(container, self.volumes.volumes, env, owner=ids.base)
         argv, error_message = self._argv(container, env, mounts)
         directory = container.working_dir or "/"
         steps: list[rootfs.Step] = []
@@ -198,7 +195,7 @@ def _forbidden_mount(container: Container) -> str:
         f"volumeMounts[{number}].mountPath": mount.mount_path
         for number, mount in enumerate(container.volume_mounts)
     }
-    fields["terminationMessagePath"] = container.termination_message_path or "/dev"
+    fields["terminationMessagePath"] = _message_path(container)
     for name, value in fields.items():
         path = os.path.normpath("/" + value.lstrip("/"))
         if path == "/":

@@ -79,7 +79,7 @@ class HostsFileManager:
                 for peer, file in self._namespace_peers(namespace):
                     try:
                         _write(peer, file, text)
-                    except OSError as error:  # the pod itself may have made it read-only
+                    except OSError as error:  # the pod may have changed its mode
                         log.warning(
                             "cannot write hosts file of pod",
                             extra={

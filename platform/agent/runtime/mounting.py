@@ -257,7 +257,7 @@ def enter_id_range(base: int) -> None:
     write_maps_outside()
 
 
-def give_up_privileges(ids: Mapping[str, Any], bounding: Iterable[int]) -> None:
+def drop_privileges(ids: Mapping[str, Any], bounding: Iterable[int]) -> None:
     """Switch to the container's user with the bounding set *bounding*, without other privileges.
 
     *ids* are those of `launch.json`. Only system calls: nothing is imported or opened, because the
@@ -435,7 +435,7 @@ def _mount_devices(root: str, tmpfs_size: int) -> None:
     for name in sorted(os.listdir("/dev")):
         if name in _DEVICES or name.startswith(_SPECIAL_DEVICES):
             path = f"/dev/{name}"
-            # Devices in a read-only directory can be written, but no mount point can be made there.
+            # Devices in a read-only directory can be written, but no mount point created there.
             bind_mount(top, path, path, read_only=os.path.isdir(path))
     os.close(top)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):

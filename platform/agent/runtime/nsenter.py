@@ -55,7 +55,7 @@ class _Container:
     """The namespaces of a container.
 
     The pod may have replaced any program, library and module in its file system. So a process of
-    root that enters it does nothing there but give up its privileges, and the parent stays outside.
+    root that enters it only drops its privileges there, and the parent stays outside.
     """
 
     def __init__(self, pid: int, ids: dict) -> None:  # type: ignore[type-arg]
@@ -77,7 +77,7 @@ class _Container:
     def enter(self) -> None:
         """Enter the other namespaces, and switch to the container's user."""
         self._enter(self._remaining)
-        mounting.give_up_privileges(self._ids, self._bounding)
+        mounting.drop_privileges(self._ids, self._bounding)
 
     def _enter(self, namespaces: int) -> None:
         if namespaces and _LIBC.setns(self._process, namespaces) != 0:

@@ -15,7 +15,7 @@ def remove_tree(path: Path) -> None:
 
     Unlike shutil.rmtree, it removes trees of any depth (a pod can create more levels than Python
     permits recursive calls, and than a process may open), and directories without permissions.
-    Nothing may write to the directory meanwhile.
+    Nothing may write to the directory at the same time.
     """
     try:
         top = os.open(path, _DIRECTORY)

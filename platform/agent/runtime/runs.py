@@ -14,6 +14,7 @@ Core dumps are disabled.
 """
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -224,9 +225,14 @@ class RunDir:
 
     def exit_record(self) -> ExitRecord | None:
         """Return the exit record, if the shim has written it."""
-        with suppress(IsADirectoryError, msgspec.DecodeError):  # a plain container can write here
+        try:
             return _read(self.path / shim.EXIT, ExitRecord)
-        return None
+        except msgspec.DecodeError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ELOOP):
+                return None  # not a file: a plain container can write here
+            raise
 
     @property
     def is_finished(self) -> bool:
@@ -251,8 +257,12 @@ class RunDir:
 
 
 def _read(path: Path, kind: type[_R]) -> _R | None:
-    with suppress(FileNotFoundError):
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+    # A plain container can replace it by a pipe, which would block the event loop.
+    with (
+        suppress(FileNotFoundError),
+        os.fdopen(mounting.open_regular(str(path)), "rb") as file,
+    ):
+        return msgspec.json.decode(file.read(), type=kind)
     return None
 
 

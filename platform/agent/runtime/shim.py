@@ -342,7 +342,7 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     mounting.build_root(root, launch["steps"], owner=ids["base"], tmpfs_size=launch["tmpfs_size"])
     if ids["base"] is None:
         mounting.pivot_root(root)
-        mounting.give_up_privileges(ids, ids["capabilities"])
+        mounting.drop_privileges(ids, ids["capabilities"])
     else:
         os.chdir("/")  # moves to the new root together with this process's root
         enter_root = mounting.fork_helper(
@@ -350,7 +350,7 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         )
         if ids["namespace"]:
             mounting.enter_id_range(ids["base"])
-        mounting.give_up_privileges(ids, ids["capabilities"])
+        mounting.drop_privileges(ids, ids["capabilities"])
         enter_root()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
     run_init(launch["argv"], launch["env"], launch["cwd"], failed)

@@ -4,8 +4,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from . import mounting
+
+_INIT_DEPTH = 2
+"""Processes down to the sandbox's init: bubblewrap itself is its parent."""
 
 _BYTES_PER_INODE = 1024
 """Kernel memory of a file or directory without content, approximately."""
@@ -26,9 +30,9 @@ def usage(processes: Iterable[int]) -> TmpfsUsage:
     """Return the usage of the tmpfs of a container, of which *processes* are parents first.
 
     Only in the mount namespace of the sandbox's init can the pod mount nothing, for example no
-    file system that never answers.
+    file system that blocks its readers.
     """
-    init = next(filter(_is_init, processes), None)
+    init = next(filter(_is_init, islice(processes, _INIT_DEPTH)), None)
     if init is None:
         return TmpfsUsage()
     paths = dict(_mounts(str(init)))
