@@ -13,6 +13,7 @@ from batholith.api.recorded_stream import BUSY_BATCH, RecordedStream
 from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.store.recording import Batch, Position, Recording
+from batholith.store.records import to_micros
 
 pytestmark = mark.asyncio
 
@@ -55,7 +56,7 @@ class _Transactions:
         self.written: list[tuple[float, int]] = []
 
     async def position(self, resource: str) -> Position:
-        return Position("1", 0)
+        return Position("1", to_micros(self._clock.now()))
 
     async def write(self, batch: Batch) -> None:
         self.written.append((round(self._clock.monotonic(), 1), len(batch.records)))

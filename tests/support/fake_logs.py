@@ -54,7 +54,7 @@ def make_pod(
             "uid": f"uid-{name}",
             "resourceVersion": "1",
             "annotations": {TASK_SPEC: task, TASK_INDEX: name.rpartition("-")[2]},
-            "ownerReferences": [{"uid": "job", "controller": True}],
+            "ownerReferences": [{"name": "train", "uid": "job", "controller": True}],
         },
         "spec": {"containers": [{"name": each} for each in containers]},
         "status": {"phase": phase, "containerStatuses": statuses},
