@@ -49,6 +49,13 @@ _GO_ERRORS = {
 class PatternStepsError(Exception):
     """Patterns and texts of one request are too large; the text is the reason."""
 
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "the patterns of the schema, and the texts to match, are too large together"
+        )
+        self.path = path
+        """Where the limit was exceeded."""
+
 
 _request = threading.local()
 
@@ -63,16 +70,18 @@ def limited_steps() -> Iterator[None]:
         del _request.left
 
 
-def spend(steps: int) -> None:
-    """Count *steps* within :func:`limited_steps`.
+def spend(steps: int, path: str = "") -> None:
+    """Count *steps* for what is at *path*, within :func:`limited_steps`.
 
     Raises:
         PatternStepsError: there were more than ``MAX_STEPS``.
     """
-    left = getattr(_request, "left", steps) - steps
-    if left < 0:
-        raise PatternStepsError("the patterns of the schema, and the texts to match, are too large together")
-    _request.left = left
+    left = getattr(_request, "left", None)
+    if left is None:
+        return
+    if steps > left:
+        raise PatternStepsError(path)
+    _request.left = left - steps
 
 
 def check_pattern(pattern: str) -> None:

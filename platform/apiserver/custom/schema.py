@@ -62,7 +62,7 @@ class StructuralSchema:
             with limited_steps():
                 self._check(obj, "", errors, MISSING if old is None else old)
         except PatternStepsError as error:
-            errors.append(forbidden("", str(error)))
+            errors.append(forbidden(error.path, str(error)))
         return errors
 
 

@@ -193,7 +193,7 @@ def _pattern(schema: Mapping[str, Any]) -> Check | None:
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if type(value) is not str:
             return
-        spend(size * len(value))
+        spend(size * len(value), path)
         if not search(value):
             errors.append(invalid(path, value, f"{_where(path)} should match '{pattern}'"))
 
