@@ -7,6 +7,7 @@ import pytest
 
 from batholith.apiserver.custom import jsonpath
 from batholith.apiserver.custom.go_regex import compile_go
+from batholith.apiserver.custom.schema import compile_schema, schema_errors
 
 OBJ = {
     "spec": {"a.b": 1, "list": [{"n": "x", "v": 1}, {"n": "y", "v": True}]},
@@ -105,6 +106,45 @@ def test_invalid_patterns_are_rejected_with_gos_message(pattern: str, why: str) 
 def test_a_backtracking_pattern_is_matched_in_linear_time() -> None:
     # A backtracking engine takes longer with each further "a".
     assert not compile_go("^(a+)+$")("a" * 100_000 + "b")
+
+
+LARGE_PATTERN = "(.?a.?){900}z"
+TOO_LARGE = "Forbidden: the patterns of the schema, and the texts to match, are too large together"
+
+
+def text_schema(**keywords: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"text": {"type": "string", **keywords}}}
+
+
+def test_texts_and_patterns_of_one_object_are_limited_together() -> None:
+    schema = compile_schema(text_schema(pattern=LARGE_PATTERN))
+    assert "should match" in schema.validate({"text": "b" * 1000})[0].message
+    (error,) = schema.validate({"text": "b" * 100_000})
+    assert error.message == f"text: {TOO_LARGE}"
+    # The limit is for each object.
+    assert "should match" in schema.validate({"text": "b" * 1000})[0].message
+    branches = compile_schema(text_schema(**{"not": {"pattern": LARGE_PATTERN}}))
+    assert branches.validate({"text": "b" * 1000}) == []
+    assert branches.validate({"text": "b" * 100_000})[0].message == f"text: {TOO_LARGE}"
+    texts = {"type": "array", "items": {"type": "string", "pattern": LARGE_PATTERN}}
+    listed = compile_schema({"type": "object", "properties": {"texts": texts}})
+    # Strings that are no longer than a name count, too.
+    found = listed.validate({"texts": [f"{number:064}" for number in range(400)]})
+    assert found[-1].message.endswith(TOO_LARGE)
+    assert found[-1].field.startswith("texts[")
+    usual = compile_schema(text_schema(pattern="^[A-Za-z0-9+/]*=*$"))
+    assert usual.validate({"text": "a" * 3_000_000}) == []
+
+
+@pytest.mark.parametrize("pattern", [LARGE_PATTERN, r"\p{L}{1000}"])
+def test_the_patterns_of_one_schema_are_limited_together(pattern: str) -> None:
+    def errors(count: int) -> list[str]:
+        nodes = {f"p{n}": {"type": "string", "pattern": f"{pattern}{n}"} for n in range(count)}
+        schema = {"type": "object", "properties": nodes}
+        return [each.message for each in schema_errors(schema, "openAPIV3Schema")]
+
+    assert f"openAPIV3Schema: {TOO_LARGE}" not in errors(3)
+    assert errors(1000) == [f"openAPIV3Schema: {TOO_LARGE}"]
 
 
 @pytest.mark.parametrize(

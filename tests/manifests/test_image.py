@@ -33,7 +33,9 @@ def _bases() -> list[str]:
 
 def _pinned(file: str) -> dict[str, str]:
     """The versions in a file of requirements, by name."""
-    return dict(re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)", (ROOT / file).read_text(), re.M))
+    return dict(
+        re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)", (ROOT / file).read_text(), re.MULTILINE)
+    )
 
 
 def _of(instruction: str) -> list[str]:

@@ -9,11 +9,11 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..errors.fields import FieldError, required
+from ..errors.fields import FieldError, forbidden, required
 from ..kinds import go_types
 from ..kinds.info import OFFLOAD_THRESHOLD
 from ..kinds.metadata import TYPE_META
-from .go_regex import program_size
+from .go_regex import PatternStepsError, limited_steps, program_size
 from .sharing import SHARED
 from .structural import structural_errors
 from .value_validation import MISSING, Check, value_checks
@@ -58,7 +58,11 @@ class StructuralSchema:
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
         """Validate *obj*; errors of unchanged values in *old* are tolerated."""
         errors: list[FieldError] = []
-        self._check(obj, "", errors, MISSING if old is None else old)
+        try:
+            with limited_steps():
+                self._check(obj, "", errors, MISSING if old is None else old)
+        except PatternStepsError as error:
+            errors.append(forbidden(error.path, str(error)))
         return errors
 
 
@@ -75,7 +79,11 @@ def compile_schema(openapi: Schema) -> StructuralSchema:
 
 def schema_errors(openapi: Schema, path: str) -> list[FieldError]:
     """Return the errors of a schema: not structural, or with invalid defaults."""
-    return structural_errors(openapi, path) or _default_errors(openapi, path)
+    try:
+        with limited_steps():
+            return structural_errors(openapi, path) or _default_errors(openapi, path)
+    except PatternStepsError as error:
+        return [forbidden(path, str(error))]
 
 
 def _default_errors(schema: Schema, path: str) -> list[FieldError]:

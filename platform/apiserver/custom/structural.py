@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors.fields import FieldError, forbidden, invalid, not_supported, required
-from .go_regex import compile_go
+from .go_regex import check_pattern
 
 Schema = Mapping[str, Any]
 
@@ -123,7 +123,7 @@ def _validate_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
 def _validate_pattern(schema: Schema, path: str, errors: list[FieldError]) -> None:
     if pattern := schema.get("pattern"):
         try:
-            compile_go(pattern)
+            check_pattern(pattern)
         except ValueError as error:
             text = f"must be a valid regular expression, but isn't: {error}"
             errors.append(invalid(f"{path}.pattern", pattern, text))

@@ -19,7 +19,7 @@ from ..errors.fields import (
     wrong_type,
 )
 from .formats import FORMATS
-from .go_regex import compile_go
+from .go_regex import compile_go, program_size, spend
 
 MISSING: Any = object()
 """Used instead of an old value if there was none."""
@@ -188,10 +188,13 @@ def _pattern(schema: Mapping[str, Any]) -> Check | None:
     pattern = schema.get("pattern")
     if not pattern:
         return None
-    search = compile_go(pattern)
+    search, size = compile_go(pattern), program_size(pattern)
 
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
-        if type(value) is str and not search(value):
+        if type(value) is not str:
+            return
+        spend(size * len(value), path)
+        if not search(value):
             errors.append(invalid(path, value, f"{_where(path)} should match '{pattern}'"))
 
     return check
