@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.preemption import EvictingWorld, conf, member, node, share
-from support.scheduler import pod, podgroup
+from support.scheduler import podgroup
 
 from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.model.queue import Guarantee, Queue
@@ -99,14 +99,7 @@ def _reload(world: World, text: str) -> None:
     world.core.configure(Framework(loaded.tiers), loaded.actions)
 
 
-def _free_other_queue(world: World) -> None:
-    """The gang that another queue asks for goes, so that the first one deserves more."""
-    world.remove(podgroup("three", 1, queue="q3"))
-    for index in range(4):
-        world.remove(pod(f"three-t-{index}", "three"))
-
-
-_CASES: dict[str, tuple[str, Step, Step]] = {
+_CHANGES: dict[str, tuple[str, Step, Step]] = {
     "queue becomes reclaimable": (
         conf(),
         lambda world: _two_queues(world, _queue("q1", reclaimable=False), _queue("q2")),
@@ -175,9 +168,9 @@ _CASES: dict[str, tuple[str, Step, Step]] = {
 }
 
 
-@pytest.mark.parametrize("case", _CASES)
-def test_gang_is_tried_again_when_victims_may_be_evicted(case: str) -> None:
-    text, setup, change = _CASES[case]
+@pytest.mark.parametrize("name", _CHANGES)
+def test_gang_is_tried_again_when_victims_may_be_evicted(name: str) -> None:
+    text, setup, change = _CHANGES[name]
     world = EvictingWorld(text)
     setup(world)
     world.run(time=0.0)
@@ -399,7 +392,7 @@ def _names(worlds: TwoWorlds) -> list[str]:
 
 
 def _finish(data: st.DataObject, worlds: TwoWorlds, step: int) -> None:
-    """Pods that terminate are gone, or one that runs."""
+    """A pod that terminates or runs is deleted."""
     terminating = [
         each.metadata.name
         for each in worlds.ours.pod_objects.values()

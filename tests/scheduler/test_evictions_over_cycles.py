@@ -1,4 +1,4 @@
-"""Evictions in cycles that are too short: no gang is left out, in whatever order actions run."""
+"""Evictions in cycles that are too short: no gang is left out, for any order of actions."""
 
 from collections.abc import Callable, Sequence
 from itertools import count

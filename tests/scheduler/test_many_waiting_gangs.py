@@ -211,13 +211,13 @@ def test_gangs_of_other_sizes_are_not_tried_once_others_have_what_was_freed() ->
         world.upsert(podgroup(f"w{number:03}", 1))
         world.upsert(pod(f"w{number:03}-t-0", f"w{number:03}", cpu=f"{1000 + number}m"))
     assert world.decision().rejected == GANGS
-    placed: list[str] = []
+    allocated: list[str] = []
     for number in range(3):
         world.remove(world.pod_objects[f"uid-old{number}-t-0"])
         decision = world.decision()
         assert decision.rejected <= 1
         assert len(decision.placements) >= 5
-        placed += [each.name for each in decision.placements]
+        allocated += [each.name for each in decision.placements]
         for each in decision.placements:
             found = world.pod_objects[each.uid]
             spec = msgspec.structs.replace(found.spec, node_name=each.node)
@@ -225,5 +225,5 @@ def test_gangs_of_other_sizes_are_not_tried_once_others_have_what_was_freed() ->
                 msgspec.structs.replace(found, spec=spec, status=PodStatus(phase="Running"))
             )
         assert world.decision().rejected == 0
-    assert placed == sorted(placed)
-    assert len(world.cluster.waiting) == GANGS - len(placed)
+    assert allocated == sorted(allocated)
+    assert len(world.cluster.waiting) == GANGS - len(allocated)

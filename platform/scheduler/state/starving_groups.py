@@ -1,9 +1,9 @@
 """The groups of rejected gangs for which pods may be evicted, and when that is tried.
 
-Each action that evicts pods has to try each group that is rejected, whatever the order of the
-actions is and however many cycles it takes. Whether victims can be found depends on nearly
+Each action that evicts pods has to try each group that is rejected, in any order of the
+actions and however many cycles it takes. Whether victims can be found depends on nearly
 everything in the cluster. So after any event all parked groups are tried again, but not more often
-than once in :data:`RETRY_INTERVAL`, and not before all of them have had their turn.
+than once in :data:`RETRY_INTERVAL`, and not before each of them was tried.
 """
 
 from collections.abc import Collection, Hashable, Iterable
