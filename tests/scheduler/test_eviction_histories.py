@@ -1,4 +1,4 @@
-"""Random histories with ``preempt`` and ``reclaim``, judged by the oracle for evictions."""
+"""Random histories with ``preempt`` and ``reclaim``, checked by the oracle for evictions."""
 
 from typing import Any
 
@@ -127,7 +127,7 @@ class Cluster:
         return world.run(time=self.time)
 
     def step(self) -> None:
-        """Run a cycle, and judge what it evicts."""
+        """Run a cycle, and check what it evicts."""
         decision = self.cycle(self.world, self.facts)
         evictions = [
             Eviction(each.name, each.message.split("gang ns/")[1].split(" ")[0])
@@ -149,7 +149,7 @@ class Cluster:
             self.check_that_beneficiaries_run({each.beneficiary for each in evictions})
 
     def check_that_beneficiaries_run(self, beneficiaries: set[str]) -> None:
-        """Once the victims are gone, also if the scheduler is restarted before.
+        """Once the victims are deleted, also if the scheduler is restarted before.
 
         A gang of a higher priority may get what was freed, if it could not have evicted it.
         """
@@ -214,9 +214,9 @@ def test_evictions_are_permitted_sufficient_minimal_and_by_priority(data: st.Dat
         note(f"add {gang} {pods}")
         cluster.add(gang, pods)
         cluster.step()
-        gone = [pod.name for pod in cluster.facts.pods.values() if pod.terminating]
-        if gone:
-            cluster.end(data.draw(st.lists(st.sampled_from(gone), unique=True)))
+        ended = [pod.name for pod in cluster.facts.pods.values() if pod.terminating]
+        if ended:
+            cluster.end(data.draw(st.lists(st.sampled_from(ended), unique=True)))
     for _ in range(3):
         cluster.step()
         cluster.end([pod.name for pod in cluster.facts.pods.values() if pod.terminating])

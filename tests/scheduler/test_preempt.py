@@ -103,7 +103,7 @@ def host(name: str, cpu: int) -> Node:
 
 @pytest.mark.parametrize("others", [25, 60])
 def test_only_the_pod_that_excludes_the_new_one_is_evicted(others: int) -> None:
-    """There is room for it; the other pods have a lower priority and started later."""
+    """The node has enough for both; the other pods have a lower priority and started later."""
     world = EvictingWorld()
     world.upsert(host("a", cpu=80))
     world.gang("low", others, minimum=0, nodes=("a",), started="2026-01-02T00:00:00Z")
@@ -249,7 +249,7 @@ def test_best_effort_gang_preempts_best_effort_pods_alone() -> None:
 
 
 def test_the_limit_that_evictions_free_is_for_the_gang_while_it_waits() -> None:
-    """Another gang of the queue fits a node, and within what is left of the limit meanwhile."""
+    """Another gang of the queue fits a node, and within what the limit leaves until then."""
     world = EvictingWorld(conf(gang=False))
     world.upsert(limited_queue("q1", capability={"cpu": 4}), node("n1", cpu=4), node("n2", cpu=4))
     world.upsert(pod("other", scheduler="other", node_name="n2", phase="Running", cpu=3))

@@ -183,7 +183,7 @@ def test_reclaim_takes_what_a_queue_has_beyond_what_it_deserves() -> None:
 
 @pytest.mark.parametrize("idle", [0, 1])
 def test_a_queue_reclaims_in_a_tree_that_is_full(idle: int) -> None:
-    """Its ancestors have no room before the evictions, and have it after them."""
+    """Its ancestors are at their limits before the evictions, and below them afterwards."""
     world = EvictingWorld(
         configuration(
             "{name: gang}",

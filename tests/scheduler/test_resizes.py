@@ -128,7 +128,7 @@ STEPS = st.lists(
 def test_nothing_is_evicted_by_resizes(
     steps: list[tuple[int, int, int, int, str]], foreign: bool
 ) -> None:
-    """Whatever is resized on a full node, in any order."""
+    """Any pods are resized on a full node, in any order."""
     world = EvictingWorld(conf.DEFAULT)
     world.upsert(node("a", cpu=6), podgroup("r", 3, phase="Running"))
     for index in range(3):

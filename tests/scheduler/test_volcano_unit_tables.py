@@ -1,8 +1,8 @@
-"""Cases of the tables in the tests of Volcano's scheduler, as data: the same objects, one session.
+"""Examples from the tables in the tests of Volcano's scheduler: one session on equal objects.
 
-``tests/data/volcano-scheduler-unit.jsonl`` has a case on each line: the configuration, the objects,
+``tests/data/volcano-scheduler-unit.jsonl`` has one on each line: the configuration, the objects,
 and what Volcano evicts, binds and pipelines. Tables that run ``preempt`` or ``reclaim`` alone have
-``allocate`` before them. Where Batholith decides otherwise on purpose, ``DIFFERENT`` says why.
+``allocate`` before them. ``DIFFERENT`` has the reason where Batholith decides otherwise on purpose.
 """
 
 import json
@@ -20,7 +20,7 @@ from batholith.model.queue import Queue
 from batholith.scheduler.state.core_types import Node, Pod, PriorityClass
 
 DATA = Path(__file__).parents[1] / "data" / "volcano-scheduler-unit.jsonl"
-CASES: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text().splitlines()]
+EXAMPLES: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text().splitlines()]
 KINDS = {"nodes": Node, "queues": Queue, "podgroups": PodGroup, "pods": Pod}
 
 
@@ -52,18 +52,18 @@ DIFFERENT = {
 """What Batholith does instead, and why, by table and name."""
 
 
-def identity(case: dict[str, Any]) -> tuple[str, str]:
-    return case["table"], case["name"]
+def identity(example: dict[str, Any]) -> tuple[str, str]:
+    return example["table"], example["name"]
 
 
-def decide(case: dict[str, Any]) -> Result:
+def decide(example: dict[str, Any]) -> Result:
     """Run a session."""
-    world = SchedulerWorld(json.dumps(case["configuration"]))
-    for each in case["objects"].get("priorityClasses", ()):
+    world = SchedulerWorld(json.dumps(example["configuration"]))
+    for each in example["objects"].get("priorityClasses", ()):
         found = msgspec.convert(each, PriorityClass, strict=False)
         world.cluster.update_priority_class(None, found)
     for kind, type_ in KINDS.items():
-        for each in case["objects"].get(kind, ()):
+        for each in example["objects"].get(kind, ()):
             world.upsert(msgspec.convert(each, type_, strict=False))
     decision = world.decision()
     pipelined: dict[str, list[str]] = {}
@@ -78,14 +78,14 @@ def decide(case: dict[str, Any]) -> Result:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(identity(case)))
-def test_a_session_decides_as_volcano_does(case: dict[str, Any]) -> None:
-    result, expected = decide(case), case["expected"]
-    if identity(case) in DIFFERENT:
-        assert result == DIFFERENT[identity(case)][1]
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: " ".join(identity(example)))
+def test_a_session_decides_as_volcano_does(example: dict[str, Any]) -> None:
+    result, expected = decide(example), example["expected"]
+    if identity(example) in DIFFERENT:
+        assert result == DIFFERENT[identity(example)][1]
         return
     assert result.evicted == tuple(sorted(expected.get("evicted", ())))
-    if case["bindsCompared"]:
+    if example["bindsCompared"]:
         assert result.binds == expected.get("binds", {})
     if "pipelined" in expected:
         assert result.pipelined == expected["pipelined"]
@@ -94,5 +94,5 @@ def test_a_session_decides_as_volcano_does(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("difference", DIFFERENT)
 def test_a_difference_is_one(difference: tuple[str, str]) -> None:
     """What is listed must be in the tables, and expected otherwise there."""
-    (case,) = [each for each in CASES if identity(each) == difference]
-    assert tuple(case["expected"]["evicted"]) != DIFFERENT[difference][1].evicted
+    (example,) = [each for each in EXAMPLES if identity(each) == difference]
+    assert tuple(example["expected"]["evicted"]) != DIFFERENT[difference][1].evicted

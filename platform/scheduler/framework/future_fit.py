@@ -1,4 +1,4 @@
-"""Whether pods fit nodes once evicted pods are gone and waiting pods are bound."""
+"""Whether pods fit nodes once evicted pods are deleted and waiting pods are bound."""
 
 import numpy as np
 

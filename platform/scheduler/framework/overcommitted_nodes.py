@@ -3,8 +3,8 @@
 A pod of another scheduler, or a binding of a former leader, may arrive at a node whose resources
 this scheduler has given to its own pods. The kubelet then rejects one of them; where none does so
 within a delay, the youngest pods that this scheduler has bound are evicted, and their controllers
-create them again. Only what arrivals have caused is made up for (:mod:`..state.arrivals`): neither
-smaller allocatable resources nor a resized pod lead to an eviction.
+create them again. Only shortages that arrivals have caused lead to evictions
+(:mod:`..state.arrivals`), not smaller allocatable resources, nor a resized pod.
 """
 
 import numpy as np

@@ -2,8 +2,7 @@
 
 What fits without evictions is used first. Then victims are chosen: of the lowest levels first
 (:mod:`.victim_candidates`), then as few as possible. Where there are several ways to free what a
-task needs, the one of lower levels is taken. At the end, evictions that turn out unnecessary are
-taken back.
+task needs, the one of lower levels is taken. At the end, unnecessary evictions are undone.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -6,7 +6,7 @@ it bound, which uses resources without running. Such a gang was never complete: 
 1. Stranded gangs are allocated before all others, the oldest first. What they lack is reserved.
 2. After a timeout their bound members are evicted, and the gang is allocated again as a whole. The
    pods are marked as replaced, so that the job controller counts no retry and applies no policy.
-   The timeout goes on while bindings are in progress: they may be refused again and again.
+   The timeout is not reset while bindings are in progress: they may be refused repeatedly.
 3. A gang that was complete once keeps its members; what replacements of lost ones lack is reserved
    for a time, once until the gang is ready again.
 

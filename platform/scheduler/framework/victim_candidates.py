@@ -152,8 +152,7 @@ class VictimCandidates:
         return np.isin(table.queue, [number for number in others if number >= 0])
 
     def _priority(self) -> int:
-        """Return below which priority of its own a pod may be evicted for the gang, whatever the
-        priority of its gang."""
+        """Return below which pod priority a pod of a gang with a lower priority may be evicted."""
         pods = (task.priority for task in self._gang.pending_tasks.values())
         return max(self._gang.priority, min(pods, default=0))
 

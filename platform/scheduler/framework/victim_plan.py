@@ -1,8 +1,8 @@
 """Choose victims for pods of one equivalence class: those of the lowest levels, then the fewest,
 then those that are preferred.
 
-A level is what makes one victim worse than any number of others: a gang that is broken, or a higher
-priority.
+One victim of a higher level is worse than any number of lower ones: its gang is broken, or it has a
+higher priority.
 
 It works on arrays only: the candidates of all nodes are compared at once.
 

@@ -1,4 +1,4 @@
-"""Take back evictions that turn out unnecessary: the victims of the highest level first.
+"""Undo unnecessary evictions: those of victims of the highest level first.
 
 A victim may be unnecessary because one that was chosen later frees enough for both purposes, such
 as a node and the limit of a queue. What is left is minimal: the gang does not fit without any of

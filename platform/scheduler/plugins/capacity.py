@@ -136,7 +136,7 @@ class CapacityPlugin:
         and for one resource within what it, or an ancestor that counts, deserves.
 
         The limits of ancestors are compared once it is known what is evicted: in a full cluster
-        only that makes room in those that the queue has in common with the victims.
+        only evictions free a part of those that the queue has in common with the victims.
         """
         if queue_state_rejection(queue) or self.problem(queue):
             return 0

@@ -2,7 +2,7 @@
 
 Until the kubelet has actuated a resize, a container may use what it had, what it is to have, or
 what the kubelet has allocated to it. The maximum is charged, as kube-scheduler and kubelet do; also
-for a deferred resize, since the kubelet carries it out once there is room. A resize that the
+for a deferred resize, since the kubelet carries it out once it can. A resize that the
 kubelet reports as infeasible is not carried out, so what the spec requests does not count then.
 """
 

@@ -1,12 +1,12 @@
 """An oracle for evictions: what one decision may evict, by rules written out longhand.
 
 It knows CPUs, one label that pods may bear and keep apart from, queues with limits, and one
-disruption budget; it does not search for victims, but judges those that were chosen:
+disruption budget; it does not search for victims, but checks those that were chosen:
 
 * *permitted*: of a lower priority in the same queue, or of a queue that has more than it deserves;
   never beyond the disruption budget, nor a pod that is not preemptable;
 * *sufficient*: the gang has all pods that it needs on the nodes that are named for it once the
-  victims are gone, within the limits of its queue;
+  victims are deleted, within the limits of its queue;
 * *minimal*: none of the victims could have stayed;
 * *by priority*: pods of lower priorities alone would not have sufficed.
 """
@@ -113,7 +113,7 @@ def violations(facts: Facts, evictions: list[Eviction], nominated: dict[str, str
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """A node, or a queue, that has not room for what waits for it."""
+    """A node, or a queue, that cannot take what waits for it."""
 
     node: str = ""
     queue: str = ""
@@ -161,7 +161,8 @@ def _not_sufficient(
 
 
 def _problems(facts: Facts, victims: set[str], waiting: dict[str, str]) -> list[_Problem]:
-    """Return which nodes and queues have not room for what waits, once *victims* are gone."""
+    """Return which nodes and queues cannot take what waits for them, once *victims* are
+    deleted."""
     found = []
     for node, cpus in facts.nodes.items():
         held = [facts.pods[name] for name, where in waiting.items() if where == node]
@@ -192,7 +193,7 @@ def _lower_ones_suffice(
     facts: Facts, evictions: list[Eviction], eviction: Eviction, waiting: dict[str, str]
 ) -> bool:
     """Return whether the gang fits without its victims of the highest priority, if everything that
-    is lower, may be evicted, and breaks no gang, goes."""
+    is lower, may be evicted, and breaks no gang, is evicted."""
     gaining, victim = facts.gangs[eviction.beneficiary], facts.pods[eviction.victim]
     highest = facts.gang_of(victim).priority
     if facts.gang_of(victim).queue != gaining.queue:
@@ -208,7 +209,7 @@ def _lower_ones_suffice(
         and facts.gang_of(pod).priority < highest
         and facts.gang_of(pod).minimum == 0
     }
-    gone = lower | for_others
+    evicted = lower | for_others
     members = [pod for pod in facts.pods.values() if pod.gang == gaining.name and not pod.node]
     needed = [pod for pod in members if pod.name in waiting]
     one, others = (
@@ -216,20 +217,20 @@ def _lower_ones_suffice(
         {name: at for name, at in waiting.items() if name not in {pod.name for pod in members}},
     )
     pods = [facts.pods[name] for name in others]
-    used = facts.allocated(gaining.queue, without=gone)
+    used = facts.allocated(gaining.queue, without=evicted)
     used += sum(pod.cpu for pod in pods if facts.gang_of(pod).queue == gaining.queue)
     if used + one.cpu * len(needed) > facts.queues[gaining.queue].capability:
         return False
-    room = 0
+    total = 0
     for node, cpus in facts.nodes.items():
         staying = [
             pod
             for pod in facts.pods.values()
-            if (pod.node == node and not pod.terminating and pod.name not in gone)
+            if (pod.node == node and not pod.terminating and pod.name not in evicted)
             or others.get(pod.name) == node
         ]
         if _conflict([one], staying):
             continue
         fitting = max(cpus - sum(pod.cpu for pod in staying), 0) // one.cpu
-        room += min(fitting, 1) if one.apart and one.marked else fitting
-    return room >= len(needed)
+        total += min(fitting, 1) if one.apart and one.marked else fitting
+    return total >= len(needed)
