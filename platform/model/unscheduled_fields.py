@@ -1,6 +1,6 @@
 """Fields of jobs and PodGroups that Batholith's scheduler does not act on.
 
-They are stored, and a job's are copied to its PodGroup, but pods are placed as if they were not
+They are stored, and a job's are copied to its PodGroup, but pods are scheduled as if they were not
 there. Objects may be malformed, so types are checked.
 """
 

@@ -481,6 +481,6 @@ def test_the_limit_of_pods_per_job_is_given_to_admission_and_controllers(tmp_pat
     data = DataDir(tmp_path / "data")
     data.lock()
     with EmbeddedCluster(data, Options(port=0, api_port=0, max_pods_per_job=7)) as up:
-        parts = {each.name: each.arguments for each in up._components()}
-    given = {name for name, arguments in parts.items() if "--max-pods-per-job=7" in arguments}
+        components = {each.name: each.arguments for each in up._components()}
+    given = {name for name, arguments in components.items() if "--max-pods-per-job=7" in arguments}
     assert given == {"apiserver", "controllers"}

@@ -227,7 +227,7 @@ def test_a_search_for_a_node_to_clear_goes_on_in_the_next_cycle(calls: int) -> N
     hosts = (node(name, cpu=8, labels={"kubernetes.io/hostname": name}) for name in names)
     world.upsert(*hosts)
     world.gang("stays", 9, minimum=0, nodes=names[:9], priority="high", labels={"app": "x"})
-    world.gang("goes", 10, minimum=0, nodes=names, labels={"app": "x"})
+    world.gang("leaves", 10, minimum=0, nodes=names, labels={"app": "x"})
     term = PodAffinityTerm(
         topology_key="kubernetes.io/hostname",
         label_selector=LabelSelector(match_labels={"app": "x"}),
@@ -239,6 +239,6 @@ def test_a_search_for_a_node_to_clear_goes_on_in_the_next_cycle(calls: int) -> N
         _run_cycle(world, calls=calls)
         cycles += 1
         assert cycles < 100
-    assert world.evicted == ["goes-t-9"]
+    assert world.evicted == ["leaves-t-9"]
     assert world.nominated == {"high-t-0": "n09"}
     assert cycles > 2

@@ -1,7 +1,7 @@
 """``resourcequota``: admits gangs only within the resource quotas of their namespace.
 
-The API server rejects pods beyond a quota, so a gang that exceeds it is not admitted. What a quota
-says of limits and of the number of pods is compared, too: ``minResources`` contains both.
+The API server rejects pods beyond a quota, so a gang that exceeds it is not admitted. Limits and
+numbers of pods in a quota are compared, too: ``minResources`` contains both.
 """
 
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from .reservations import Purpose, Reservations
 
 
 class NominatedPods:
-    """All such pods, each as a gang of its own that is never scheduled here."""
+    """All such pods, each as a separate gang that is never scheduled here."""
 
     def __init__(
         self, node_matrix: NodeMatrix, pod_classes: PodClasses, reservations: Reservations

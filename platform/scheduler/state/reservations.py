@@ -36,7 +36,7 @@ class Purpose(Enum):
     """Members of the gang are bound and would be useless without the others."""
 
     NOMINATED = "nominated"
-    """Another scheduler evicted pods for a pod of its own."""
+    """Another scheduler evicted pods for one of its pods."""
 
     PLANNED = "planned"
     """The pods were planned, but were created without their nodes."""

@@ -25,7 +25,7 @@ class VictimSearch:
     """Tasks that plugins did not permit, by whether gangs may be left below their minimum."""
 
     cleared_in_vain: dict[bool, set[tuple[EquivalenceClass, int]]] = field(default_factory=dict)
-    """Nodes that pods of a class cannot use whatever is evicted there, likewise."""
+    """Nodes that pods of a class cannot use even if pods are evicted there, likewise."""
 
     def slots(self, *, breaking: bool) -> set[int]:
         """Return the slots of the tasks that were ruled out and still exist."""
