@@ -108,8 +108,8 @@ class SchedulerSettings:
     """Text of the scheduler configuration."""
 
     strict_conf: bool = False
-    """Whether a plugin of Volcano that is not implemented makes a configuration invalid; else it is
-    disabled and reported."""
+    """Whether a configuration with a plugin of Volcano that is not implemented is invalid; else the
+    plugin is disabled and reported."""
 
     conf_file: Path | None = None
     """File that *conf* was read from, to be read again when it changes."""
