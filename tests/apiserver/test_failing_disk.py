@@ -215,6 +215,18 @@ async def test_a_checkpoint_never_needs_more_than_the_reserve(tmp_path: Path) ->
         assert sqlite_store.MAX_GROWTH + group + disk_reserve.KEPT_SIZE <= disk_reserve.RESERVE_SIZE
 
 
+async def test_an_error_after_the_commit_does_not_fail_the_write(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (objects, store, resource_store):
+        disk = FailingConnection(store._connection)
+        store._connection = disk  # type: ignore[assignment]
+        for name, statement in (("a", "PRAGMA page_count"), ("b", "PRAGMA wal_checkpoint")):
+            disk.fails_at = statement
+            await put(objects, resource_store, name, "x" * 2 * sqlite_store.MAX_GROWTH)
+            assert not disk.fails_at
+        assert stored_in_memory(resource_store) == stored_in_file(tmp_path)
+        assert stored_in_memory(resource_store).keys() == {"a", "b"}
+
+
 async def test_the_log_is_compacted_first_when_the_disk_is_full(
     tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

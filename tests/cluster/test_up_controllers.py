@@ -1,4 +1,4 @@
-"""``up`` next to another operator, and changes of the definitions that it installs."""
+"""``up`` with another operator, and changes of the definitions that it installs."""
 
 import re
 from pathlib import Path

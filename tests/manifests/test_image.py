@@ -85,7 +85,6 @@ def test_python_version_is_supported_by_the_project() -> None:
 
 
 def test_all_packages_of_the_image_are_installed_by_hash_in_tested_versions() -> None:
-    """Regenerate the files with the target `requirements`."""
     installs = [
         each.strip() for rest in _of("RUN") for each in rest.split("&&") if " install " in each
     ]

@@ -89,7 +89,7 @@ def _output_format(media: str, parameters: dict[str, str]) -> OutputFormat | Non
 def aggregated_version(accept: str) -> str:
     """Return the version of aggregated discovery to serve; ``""`` for the older documents.
 
-    As in kube-apiserver, aggregated discovery is served whenever it is accepted, in any order.
+    As in kube-apiserver, aggregated discovery is served wherever it is accepted, in any position.
 
     Raises:
         StatusError: 406, no format is supported.

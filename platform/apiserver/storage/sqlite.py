@@ -272,18 +272,23 @@ class SqliteStore:
         return bool(pages * self._page_size >= disk_reserve.FREE_PAGES_SIZE)
 
     def _limit_growth(self) -> None:
-        """Checkpoint the log before the reserve would not suffice for it."""
-        if not self.reserved:
-            self.full = not self._has_free_pages()
-        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
-        if pages * self._page_size - self._path.stat().st_size <= MAX_GROWTH:
-            return
+        """Checkpoint the log before the reserve would not suffice for it; never raise.
+
+        The commit has succeeded, and the next one tries it again.
+        """
         try:
-            self._checkpoint("PASSIVE")
+            if not self.reserved:
+                self.full = not self._has_free_pages()
+            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+            if pages * self._page_size - self._path.stat().st_size > MAX_GROWTH:
+                self._checkpoint("PASSIVE")
+        except OSError:
+            log.warning("cannot determine the size of the database", exc_info=True)
         except sqlite3.Error as error:
-            # After any other error the next commit tries it again.
             if _is_full(error):
                 self._enter_full_mode()
+            else:
+                log.warning("cannot checkpoint the write-ahead log", exc_info=True)
 
     def compact(self) -> bool:
         """Delete some of the oldest log entries; call it from the writer thread.
