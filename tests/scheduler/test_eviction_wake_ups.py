@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +16,9 @@ from support.scheduler import podgroup
 from batholith.model.meta import LabelSelector, ObjectMeta
 from batholith.model.queue import Guarantee, Queue
 from batholith.scheduler import conf as configuration
+from batholith.scheduler.actions import starving
 from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.framework.preemption import evict_for
 from batholith.scheduler.state.core_types import PriorityClass
 from batholith.scheduler.state.disruption_budgets import (
     PodDisruptionBudget,
@@ -260,6 +264,30 @@ def test_gangs_without_victims_are_tried_once_a_second_at_most() -> None:
     assert world.evicted == []
     world.run(time=10.0 + RETRY_INTERVAL)
     assert len(world.evicted) == 1
+
+
+def test_gangs_that_no_pod_can_make_way_for_are_not_tried_after_each_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches = count()
+
+    def counted(*arguments: Any) -> bool:
+        next(searches)
+        return evict_for(*arguments)
+
+    monkeypatch.setattr(f"{starving.__name__}.evict_for", counted)
+    world = EvictingWorld()
+    world.upsert(node("a", cpu=4), _queue("q1", reclaimable=False))
+    world.gang("one", 4, minimum=1, nodes=("a",), priority="mid", queue_name="q1")
+    for number in range(20):
+        world.gang(f"two{number}", 1, priority="mid", queue_name="q1", cpu=f"{1000 + number}m")
+    for time in range(5):
+        world.run(time=float(time))
+        world.upsert(node(f"b{time}", cpu=1, cordoned=True))
+    assert next(searches) == 0
+    world.gang("three", 1, priority="high", queue_name="q1")
+    world.run(time=10.0)
+    assert (next(searches), len(world.evicted)) == (2, 1)
 
 
 def test_gangs_without_victims_do_not_keep_the_scheduler_busy() -> None:

@@ -14,6 +14,7 @@ import heapq
 
 from ..framework.candidate import Candidate
 from ..framework.plugin_decisions import SortKey
+from ..framework.possible_victims import PossibleVictims
 from ..framework.session import Session
 from ..framework.victims import Reach
 from .starving import try_candidate
@@ -29,7 +30,13 @@ def preempt(session: Session) -> None:
         queue_order = session.queue_order(session.cache.queue_of(gang))
         return queue_order, session.job_order(gang), gang.key, candidate
 
-    heap = [entry(each) for each in session.starving.candidates(Reach.PREEMPT.value)]
+    heap = []
+    victims = PossibleVictims(session)
+    for candidate in session.starving.candidates(Reach.PREEMPT.value):
+        if victims.may_preempt(candidate.gang):
+            heap.append(entry(candidate))
+        else:
+            session.starving.mark_tried(Reach.PREEMPT.value, candidate)
     heapq.heapify(heap)
     while heap and not session.is_time_over():
         candidate = heapq.heappop(heap)[-1]

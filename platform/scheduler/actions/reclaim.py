@@ -14,6 +14,7 @@ import heapq
 from ..framework.candidate import Candidate
 from ..framework.plugin_calls import PluginError
 from ..framework.plugin_decisions import SortKey
+from ..framework.possible_victims import PossibleVictims
 from ..framework.session import Session
 from ..framework.victims import Reach
 from .starving import try_candidate
@@ -29,8 +30,9 @@ def reclaim(session: Session) -> None:
         heapq.heappush(by_queue.setdefault(name, []), entry)
         return name
 
+    victims = PossibleVictims(session)
     for candidate in session.starving.candidates(Reach.RECLAIM.value):
-        if candidate.gang.single:
+        if candidate.gang.single or not victims.may_reclaim(candidate.gang):
             session.starving.mark_tried(Reach.RECLAIM.value, candidate)
         else:
             push(candidate)
@@ -54,6 +56,7 @@ def _reclaim(session: Session, candidate: Candidate) -> Candidate | None:
         session.reject_failed(candidate.gang, error)
         overused = True
     if overused:
+        session.count_decision()
         session.starving.mark_tried(Reach.RECLAIM.value, candidate)
         return None
     return try_candidate(session, candidate, Reach.RECLAIM)

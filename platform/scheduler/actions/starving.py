@@ -14,11 +14,11 @@ def try_candidate(session: Session, candidate: Candidate, reach: Reach) -> Candi
     Returns the next gang with equal demand after a success.
     """
     gang, is_successful = candidate.gang, False
+    session.count_decision()
     try:
         if session.votes.job_starving(gang):
             is_successful = evict_for(session, gang, reach)
     except SearchInterruptedError:
-        session.count_decision()
         return None
     except PluginError as error:
         session.reject_failed(gang, error)

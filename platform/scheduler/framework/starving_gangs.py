@@ -61,7 +61,6 @@ class StarvingGangs:
     def mark_tried(self, action: str, candidate: Candidate) -> None:
         """Record that *action* need not try *candidate* again in this session, nor in others
         without an event."""
-        self._session.count_decision()
         self._tried[action].add(candidate.gang.key)
         if candidate.group is not None:
             self._groups.mark_tried(action, candidate.group.demand)
