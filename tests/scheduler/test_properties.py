@@ -284,3 +284,29 @@ def test_pod_of_an_unknown_node_is_allocated_when_the_node_is_added() -> None:
     assert world.schedule() == {}
     node_index = world.cluster.node_matrix.index_of("new")
     assert np.array_equal(world.cluster.node_matrix.idle[[CPU, PODS], node_index], [0, 109])
+
+
+@SMALL
+@given(nodes(), st.tuples(st.integers(1, 6), _pod_specs()), st.lists(st.integers(1, 4), max_size=4))
+def test_gang_exceeds_the_nodes_if_it_is_not_scheduled_where_nothing_else_runs(
+    node_objects: list[Node], gang: tuple[int, tuple[int, int, str, bool]], others: list[int]
+) -> None:
+    """Whether the others, which need some of the CPUs, run or not."""
+    size, spec = gang
+    pods = [pod_of(f"g-{index}", "g", (max(spec[0], 1), *spec[1:])) for index in range(size)]
+    alone = SchedulerWorld()
+    alone.upsert(*node_objects, podgroup("g", size), *pods)
+    fits = bool(alone.schedule())
+    world = SchedulerWorld()
+    world.upsert(*node_objects)
+    for number, cpu in enumerate(others):
+        where = node_objects[number % len(node_objects)].metadata.name
+        world.upsert(pod(f"o{number}", node_name=where, scheduler="x", phase="Running", cpu=cpu))
+    world.upsert(podgroup("g", size), *pods)
+    scheduled = world.schedule()
+    diagnosis = world.cluster.gangs["ns/g"].diagnosis
+    if scheduled:
+        assert diagnosis is None
+    else:
+        assert diagnosis is not None
+        assert diagnosis.exceeds_nodes is not fits

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 from support.scheduler import SchedulerWorld
 from support.scheduler_oracle.cycle import Outcome, decide
-from support.scheduler_oracle.objects import Objects, parse_config
+from support.scheduler_oracle.objects import Objects, exceeding_gangs, parse_config
 
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
@@ -60,6 +60,7 @@ class OracleWorld:
             podgroups=self.podgroups,
             queues=self.queues,
             held=self.held(),
+            exceeding=exceeding_gangs(self.world.cluster),
         )
 
     def held(self) -> dict[str, str]:

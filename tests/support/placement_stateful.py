@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from support.inmemory_api import InMemoryClient, _Request
 from support.scheduler_oracle.cycle import decide
-from support.scheduler_oracle.objects import Objects, parse_config
+from support.scheduler_oracle.objects import Objects, exceeding_gangs, parse_config
 from support.scheduler_stateful import ENDED, SchedulerApi, bound, cpu_of, described_podgroups
 from support.virtual_controller import QUIET_PERIOD, TICK, CheckedWorld
 
@@ -431,6 +431,7 @@ class PlacementWorld(CheckedWorld[Any]):
                 ).values(),
             ],
             queues=[msgspec.convert(each, Queue) for each in self.objects(QUEUES).values()],
+            exceeding=exceeding_gangs(self.components[SCHEDULER].component._scheduler_cache),
         )
         outcome = decide(objects, parse_config(conf.DEFAULT))
         assert not outcome.placements, f"schedulable: {outcome.placements}"

@@ -13,7 +13,7 @@ from aiohttp import web
 from support.inmemory_api import InMemoryApi, InMemoryClient, _Request
 from support.inmemory_objects import Target, status_response
 from support.scheduler_oracle.cycle import decide
-from support.scheduler_oracle.objects import Objects, parse_config, pod_request
+from support.scheduler_oracle.objects import Objects, exceeding_gangs, parse_config, pod_request
 from support.virtual_controller import CheckedWorld
 
 from batholith.apiserver.kinds.strategic_merge import strategic_merge
@@ -207,6 +207,9 @@ class SchedulerHistory(CheckedWorld[Scheduler]):
                 msgspec.convert(each, PriorityClass)
                 for each in self.objects(PRIORITYCLASSES).values()
             ],
+            exceeding=(
+                exceeding_gangs(self.controller._scheduler_cache) if self.controller else ()
+            ),
         )
 
     def described(self) -> dict[str, PodGroup]:

@@ -1,7 +1,7 @@
 """What the oracle reads: objects as decoded from a watch, and the facts derived from them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -9,6 +9,7 @@ import yaml
 from batholith.model.meta import ObjectMeta
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
+from batholith.scheduler.state.cache import SchedulerCache
 from batholith.scheduler.state.core_types import Container, Node, Pod, PriorityClass
 from batholith.scheduler.state.resources import amounts
 
@@ -87,6 +88,13 @@ def parse_config(text: str) -> Config:
     )
 
 
+def exceeding_gangs(cache: SchedulerCache) -> list[str]:
+    """Return the keys of the gangs of which the scheduler has found that the nodes cannot take
+    them."""
+    found = ((key, gang.diagnosis) for key, gang in cache.gangs.items())
+    return [key for key, diagnosis in found if diagnosis is not None and diagnosis.exceeds_nodes]
+
+
 @dataclass(slots=True)
 class Objects:
     """All objects of a cluster, and what the scheduler knows beyond them."""
@@ -104,6 +112,9 @@ class Objects:
 
     held: Mapping[str, str] = field(default_factory=dict)
     """Node by uid of a pending pod for which resources are held there."""
+
+    exceeding: Collection[str] = ()
+    """Keys of gangs of which the scheduler has found that the nodes cannot take them."""
 
     def node_of(self, pod: Pod) -> str:
         """Return the node of *pod*; empty if it has none."""
@@ -220,6 +231,7 @@ class GangFacts:
         """Pods that have a node, and those that succeeded."""
         self.allocated: Amounts = {}
         self.requested: Amounts = {}
+        self.exceeds_nodes = False
         self.active = 0
         """Pods that have a node and have not finished."""
 
@@ -325,7 +337,7 @@ class GangFacts:
     def reserved(self) -> Amounts:
         """Return what it was admitted for and has not got yet."""
         started = self.phase == "Running" and self.active >= self.minimum
-        if self.phase != "Inqueue" and not started:
+        if self.exceeds_nodes or (self.phase != "Inqueue" and not started):
             return {}
         return positive(self.min_request(), self.allocated)
 
@@ -344,6 +356,7 @@ def gangs_of(objects: Objects, config: Config) -> dict[str, GangFacts]:
         priority = values.get(group.spec.priority_class_name, default)
         phase = objects.phases.get(key, group.status.phase)
         gangs[key] = GangFacts(key, group, priority, phase)
+        gangs[key].exceeds_nodes = key in objects.exceeding
     for pod in objects.pods:
         facts = PodFacts(pod)
         if pod.spec.scheduler_name in config.single_names:
