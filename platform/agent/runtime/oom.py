@@ -5,7 +5,6 @@ first. The polling interval of a second delays the kill, and a shorter peak is n
 """
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,16 +30,22 @@ def is_over_limit(pid: int, limit: int) -> bool:
 
     Only if their resident sizes exceed it are the proportional set sizes read, which are exact.
     """
-    descendants = list(_descendants(pid))
+    descendants = _descendants(pid)
     if sum(map(_resident_size, descendants)) <= limit:
         return False
     return sum(map(_proportional_size, descendants)) > limit
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    for child in shim.children(pid):
-        yield child
-        yield from _descendants(child)
+def _descendants(pid: int) -> set[int]:
+    """Return the descendants of *pid*; a container may nest its processes to any depth."""
+    found: set[int] = set()
+    parents = [pid]
+    while parents:
+        # A process id that is used again during the walk must not lead it in a circle.
+        fresh = [child for child in shim.children(parents.pop()) if child not in found]
+        found.update(fresh)
+        parents += fresh
+    return found
 
 
 def _resident_size(pid: int) -> int:
