@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait_claimed
+from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait
 from ..state import status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
@@ -13,6 +13,9 @@ from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
 from .launch_spec import LaunchSpecBuilder, log_shows_port_in_use
 from .volume_manager import PodVolumes
+
+_MAX_PLANS = 10
+"""Plans of a container's root in a row that may be outdated when they are executed."""
 
 _PORT_IN_USE_MESSAGE = (
     "The log reports that a port is already in use. Pods run in the host's network: choose "
@@ -59,14 +62,12 @@ class PodContainers:
             ContainerConfigError: its configuration is invalid or unsupported.
         """
         context = self._context
-        run = context.pod_dir.new_run(name)
-        launch = self._build_launch_spec(run, volumes)
         async with self._start_lock:
             if self._closed:
                 return
-            await asyncio.to_thread(run.prepare, launch)
-            pid = await start_and_wait_claimed(run)
-            worker = self._add_worker(ContainerProcess(run, pid, clock=context.node.clock))
+            process = await self._start_process(name, volumes)
+            worker = self._add_worker(process)
+        run = process.run_dir
         started = context.started_event(run, context.node.clock.now())
         self._on_started(started)
         context.node.record_event(context.pod(), "Started", f"Started container {name}")
@@ -74,6 +75,23 @@ class PodContainers:
             image = context.pod().containers[name].image
             context.record_event("Placeholder", _PLACEHOLDER_MESSAGE.format(name, image))
         worker.start_probes(has_started=started.started)
+
+    async def _start_process(self, name: str, volumes: PodVolumes) -> ContainerProcess:
+        """Start the shim of a new run; if the host changed since the plan, of another one.
+
+        Raises:
+            ContainerConfigError: as `start`, or the host changed in each attempt.
+        """
+        for _ in range(_MAX_PLANS):
+            run = self._context.pod_dir.new_run(name)
+            launch = self._build_launch_spec(run, volumes)
+            await asyncio.to_thread(run.prepare, launch)
+            pid, is_outdated = await start_and_wait(run)
+            process = ContainerProcess(run, pid, clock=self._context.node.clock)
+            if not is_outdated:
+                return process
+            record = await process.wait()
+        raise ContainerConfigError(f"the sandbox cannot be set up: {record.message}")
 
     def _build_launch_spec(self, run: RunDir, volumes: PodVolumes) -> LaunchSpec:
         context, pod = self._context, self._context.pod()

@@ -1,6 +1,7 @@
 """Launch specs: what the shim executes for a container."""
 
 import os
+import pwd
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -159,6 +160,7 @@ class LaunchSpecBuilder:
             [*own, *mounts],
             hidden=hidden,
             home=home,
+            other_homes=_account_homes(),
             visible=visible,
             tools=(*PYTHON_PREFIXES, *visible) if ranges else (),
             read_only_root=container.security_context.read_only_root_filesystem,
@@ -169,6 +171,14 @@ class LaunchSpecBuilder:
                 "this machine permits only to bubblewrap"
             )
         return steps
+
+
+def _account_homes() -> list[str]:
+    """Return the home of this user's account, which may differ from ``$HOME``."""
+    try:
+        return [pwd.getpwuid(os.geteuid()).pw_dir]
+    except KeyError:
+        return []
 
 
 def _working_mount(

@@ -31,7 +31,8 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
 _SYS_OPENAT2, _SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
-_NO_MAGIC_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x08, 0x10
+_NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x04, 0x08, 0x10
+NEXT_SUB_PATH = "\0"
 _MAX_ATTEMPTS = 100
 """Path resolutions that may fail because of a concurrent rename."""
 
@@ -43,6 +44,10 @@ READ_ONLY_PROC_PATHS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 class CannotStartError(Exception):
     """The container's main process cannot be started; the text is for its status."""
+
+
+class HostChangedError(CannotStartError):
+    """A directory of the host changed after the root was planned; another plan may succeed."""
 
 
 # --- paths ----------------------------------------------------------------------------------
@@ -288,9 +293,15 @@ def build_root(root: str, steps: Iterable[Sequence[str]], *, owner: int | None) 
         if kind == "seal":
             sealed.append(root + path)
         elif kind == "link":
+            _make_dirs(os.path.dirname(root + path))
             os.symlink(source, root + path)
+        elif kind == "show":
+            _show(top, source, path)
+        elif kind == "hide":
+            if os.path.lexists(root + path):
+                bind_mount(top, os.devnull, path, read_only=True)
         elif kind == "tmpfs":
-            os.makedirs(root + path, exist_ok=True)
+            _make_dirs(root + path)
             flags = _NOSUID | _NODEV
             mount("tmpfs", root + path, "tmpfs", flags, f"mode={source}{ownership}")
         else:
@@ -302,21 +313,67 @@ def build_root(root: str, steps: Iterable[Sequence[str]], *, owner: int | None) 
         _make_read_only(path, recursive=False)
 
 
+def _make_dirs(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:  # it was on the host, which is mounted read-only
+        raise HostChangedError(f"mount point {path}: {error.strerror}") from error
+
+
+def _show(root: int, source: str, path: str) -> None:
+    """Show *source*, a path of the host without links, at *path*; nothing if it was removed."""
+    top = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        opened = _openat2(top, source.lstrip("/"), _BENEATH | _NO_LINKS)
+    except OSError:
+        return
+    finally:
+        os.close(top)
+    try:
+        _mount_opened(root, opened, path)
+    except CannotStartError:
+        if os.fstat(opened).st_nlink > 0:
+            raise
+        return  # removed after it was opened
+    finally:
+        os.close(opened)
+    _make_path_read_only(root, path)
+
+
 def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
-    """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*."""
+    """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*.
+
+    The sub-path may be several ones, each below the one before, separated by `NEXT_SUB_PATH`.
+
+    Raises:
+        CannotStartError: a sub-path leads out of its volume; HostChangedError: no mount point.
+    """
     opened = os.open(source, os.O_PATH | os.O_CLOEXEC)
-    if sub_path:
-        volume, opened = opened, _open_sub_path(opened, sub_path)
+    for each in filter(None, sub_path.split(NEXT_SUB_PATH)):
+        volume, opened = opened, _open_sub_path(opened, each)
         os.close(volume)
-    target = _mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
-    mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{target}", None, _BIND | _REC)
-    os.close(target)
+    _mount_opened(root, opened, path)
     os.close(opened)
     if read_only:
-        # Resolved again: the descriptor is of the directory that the mount now covers.
-        covering = _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
-        _make_read_only(f"/proc/self/fd/{covering}")
-        os.close(covering)
+        _make_path_read_only(root, path)
+
+
+def _mount_opened(root: int, opened: int, path: str) -> None:
+    try:
+        target = _mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
+    except OSError as error:
+        raise HostChangedError(f"mount point {path}: {error.strerror}") from error
+    try:
+        mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{target}", None, _BIND | _REC)
+    finally:
+        os.close(target)
+
+
+def _make_path_read_only(root: int, path: str) -> None:
+    # Resolved again: the descriptor of the mount point is of the directory that is now covered.
+    covering = _openat2(root, path.lstrip("/") or ".", _IN_ROOT)
+    _make_read_only(f"/proc/self/fd/{covering}")
+    os.close(covering)
 
 
 def _open_sub_path(volume: int, path: str) -> int:

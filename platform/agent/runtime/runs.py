@@ -45,7 +45,7 @@ PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
 """Directories of this Python, which containers may use."""
 
 _READY_FD = 3
-"""Descriptor that the shim closes once the run is claimed."""
+"""Descriptor to which the shim writes after the start."""
 
 _KILL_TIMEOUT = 5.0
 """Seconds in which a shim must react to a request to kill."""
@@ -144,7 +144,7 @@ class RunDir:
     def start(self, ready_fd: int = -1) -> int:
         """Start the shim and return its process id; it outlives this process.
 
-        It keeps *ready_fd*, the write end of a pipe, open until it has claimed the run or exits.
+        It writes to *ready_fd*, the write end of a pipe, when the main process was started.
         """
         null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
         ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
@@ -210,9 +210,12 @@ class RunDir:
 
     @property
     def is_valid(self) -> bool:
-        """Whether it was prepared and not cancelled."""
+        """Whether it was prepared and not cancelled, and its plan was not outdated."""
         claim = self.read_claim()
-        return self.is_prepared() and (claim is None or claim.pid != 0)
+        if not self.is_prepared() or (claim is not None and claim.pid == 0):
+            return False
+        record = self.exit_record()
+        return record is None or record.reason != shim.HOST_CHANGED
 
     def exit_record(self) -> ExitRecord | None:
         """Return the exit record, if the shim has written it."""
@@ -256,31 +259,34 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
     user = launch.user if launch.ids.base is None else None
     argv = rootfs.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
     inner = f"{_INNER_DIR}/{_PROGRAM.name}"
-    sealed = any(kind == "seal" for kind, _, _, _ in steps)
-    writable = [path for kind, mode, path, _ in steps if kind == "tmpfs" and mode != "700"]
+    sealed = {path for kind, _, path, _ in steps if kind == "seal"}
+    created = ["/", *(path for kind, mode, path, _ in steps if kind == "tmpfs" and mode != "700")]
     return {
         "bubblewrap": [*argv, sys.executable, "-I", "-S", inner],
         "stage": staged,
-        "owned": [] if user or sealed else ["/", *writable],
+        "owned": [] if user else [path for path in created if path not in sealed],
     }
 
 
-async def start_and_wait_claimed(run_dir: RunDir) -> int:
-    """Start the shim, and wait until it has claimed the run or exited."""
+async def start_and_wait(run_dir: RunDir) -> tuple[int, bool]:
+    """Start the shim, and wait until it has started the main process or exited.
+
+    Returns its process id, and whether the run needs a new plan because the host has changed.
+    """
     read, write = os.pipe()
     try:
         pid = run_dir.start(write)
     finally:
         os.close(write)
     loop = asyncio.get_running_loop()
-    claimed = asyncio.Event()
-    loop.add_reader(read, claimed.set)
+    ready = asyncio.Event()
+    loop.add_reader(read, ready.set)
     try:
-        await claimed.wait()
+        await ready.wait()
+        return pid, os.read(read, 1) == shim.PLAN_AGAIN
     finally:
         loop.remove_reader(read)
         os.close(read)
-    return pid
 
 
 class ContainerProcess:

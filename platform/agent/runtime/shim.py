@@ -27,13 +27,22 @@ import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is n
 
 if __package__:
     from . import mounting
-    from .mounting import CannotStartError
+    from .mounting import CannotStartError, HostChangedError
 else:
     import mounting  # type: ignore[import-not-found, no-redef]
-    from mounting import CannotStartError  # type: ignore[no-redef]
+    from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
 CANNOT_START = 128
+STARTED, PLAN_AGAIN = b"s", b"p"
+"""What the shim writes to the ready pipe after the start."""
+
+HOST_CHANGED = "HostChanged"
+"""Reason of the exit record of a run that did not start because its plan was outdated."""
+
+_OWN_MARK, _HOST_CHANGED_MARK = "\1", "\2"
+"""Prefixes of what the child reports: it is this program's; the plan is outdated."""
+
 MAX_LINE = 16 * 1024
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -41,13 +50,16 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main(run_path: str, ready_fd: int = -1) -> int:
-    """Execute the run of *run_path*; close the descriptor *ready_fd* once it is claimed."""
+    """Execute the run of *run_path*; write to *ready_fd* once its main process was started."""
     run = ShimRun(run_path)
     if not run.write_claim():
         return 1
     if ready_fd >= 0:
-        os.close(ready_fd)
+        os.set_inheritable(ready_fd, False)
     run.start()
+    if ready_fd >= 0:
+        os.write(ready_fd, PLAN_AGAIN if run.host_changed else STARTED)
+        os.close(ready_fd)
     run.supervise()
     run.finish()
     return 0
@@ -62,6 +74,7 @@ class ShimRun:
         self.target = 0  # receives the signals; differs from main under bubblewrap
         self.status: int | None = None
         self.message = ""
+        self.host_changed = False
         self.started = 0.0
         self.pending: list[int] = []
         self.outputs: dict[int, LogWriter] = {}
@@ -126,11 +139,20 @@ class ShimRun:
         os.close(info_read)
         error = _read_all(failed_read)
         os.close(failed_read)
+        if level == "bubblewrap" and not error:
+            error = f"{_HOST_CHANGED_MARK}{self._bubblewrap_error()}"
+        error = error.lstrip(_OWN_MARK)
+        self.host_changed = error.startswith(_HOST_CHANGED_MARK)
+        error = error.removeprefix(_HOST_CHANGED_MARK)
         for name, end in (("stdout", out_read), ("stderr", err_read)):
             os.set_blocking(end, False)
             self.outputs[end] = LogWriter(self.log, name)
         if error:
             self.message = error
+
+    def _bubblewrap_error(self) -> str:
+        with open(os.path.join(self.run_path, "shim.err"), errors="replace") as file:
+            return file.read(4096).strip() or "bubblewrap failed"
 
     def supervise(self) -> None:
         """Copy output, forward signals and reap processes until the main process exits."""
@@ -193,7 +215,7 @@ class ShimRun:
         failed = bool(self.message)
         record = {
             "code": CANNOT_START if failed else self.status,
-            "reason": "StartError" if failed else "",
+            "reason": HOST_CHANGED if self.host_changed else "StartError" if failed else "",
             "message": self.message[:4096],
             "started": self.started,
             "at": time.time(),
@@ -257,7 +279,7 @@ def _run_child(
     try:
         os.setsid()
         _reset_signals()
-        source = os.open("/dev/null", os.O_RDONLY)
+        source, errors = os.open("/dev/null", os.O_RDONLY), os.dup(2)
         for end, number in zip((source, *outputs), range(3), strict=True):
             os.dup2(end, number)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -270,7 +292,7 @@ def _run_child(
         if level == "unshare":
             _enter_sandbox(launch, failed)
         elif level == "bubblewrap":
-            _run_bubblewrap(launch, failed, info)
+            _run_bubblewrap(launch, failed, info, errors)
         else:
             mounting.set_no_new_privs()
             os.chdir(launch["cwd"])
@@ -282,7 +304,8 @@ def _run_child(
 
 def _report_failure(failed: int, error: BaseException) -> None:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    os.write(failed, (text or type(error).__name__).encode()[:4096])
+    mark = _HOST_CHANGED_MARK if isinstance(error, HostChangedError) else ""
+    os.write(failed, f"{_OWN_MARK}{mark}{text or type(error).__name__}".encode()[:4096])
 
 
 def _reset_signals() -> None:
@@ -362,17 +385,20 @@ def _forward_signal(child: int, number: int) -> None:
 # --- bubblewrap sandbox ---------------------------------------------------------------------
 
 
-def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
-    ids = launch["ids"]
+def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None:  # type: ignore[type-arg]
+    ids, stderr = launch["ids"], os.dup(2)
     if launch["stage"]:
         mounting.unshare(mounting.NEW_NS | (mounting.NEW_USER if ids["base"] is None else 0))
         mounting.stage(launch["root"], launch["stage"])
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, ids, launch["owned"]])
+    inner = json.dumps(
+        [launch["argv"], launch["env"], launch["cwd"], failed, stderr, ids, launch["owned"]]
+    )
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
     os.close(write)
-    for end in (failed, info, read):
+    os.dup2(errors, 2)  # bubblewrap's own errors do not belong into the container's log
+    for end in (failed, info, read, stderr):
         os.set_inheritable(end, True)
     argv = [each.replace("{info}", str(info)) for each in launch["bubblewrap"]]
     os.execve(argv[0], [*argv, "--init", str(read)], dict(os.environ))  # noqa: S606
@@ -389,8 +415,11 @@ def _inner_pid(info: int) -> int | None:
 def init_main(descriptor: int) -> None:
     """Inside bubblewrap: read the command from *descriptor*, then run as process 1."""
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed, ids, owned = json.load(file)
+        argv, env, cwd, failed, stderr, ids, owned = json.load(file)
+    os.dup2(stderr, 2)
+    os.close(stderr)
     os.set_inheritable(failed, False)
+    os.write(failed, _OWN_MARK.encode())
     try:
         for path in owned:
             os.chown(path, ids["base"], ids["base"], follow_symlinks=False)
