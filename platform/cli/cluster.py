@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 import typer
 
 from ..agent.runtime.process_id import terminate
+from ..agent.volumes import host_dirs
+from ..agent.volumes.host_dirs import HostDir
 from ..kube.private_files import GROUP_OTHER_WRITE, open_private
 from ..local.child_process import Entry
 from ..local.datadir import DataDir, DataDirLockedError, NotADataDirError
@@ -109,13 +111,23 @@ def up(
         Literal["all", "gangs"],
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR[:ro]",
+            help="Directory that pods may mount by hostPath and local volumes; repeatable. "
+            "The current directory is permitted read-only.",
+        ),
+    ] = None,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
     from .embedded import EmbeddedCluster, Options
 
+    data = resolve_data_dir(data_dir)
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
+        permitted = _host_dirs(mount or [], data, simulate=simulate)
     options = Options(
         simulate=simulate,
         port=port,
@@ -123,8 +135,8 @@ def up(
         cpus=cpus,
         http_limits=http_limits,
         podgroups=podgroups,
+        host_dirs=permitted,
     )
-    data = resolve_data_dir(data_dir)
     try:
         # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
@@ -142,6 +154,21 @@ def up(
         raise typer.Exit(1) from None
     finally:
         data.unlock()
+
+
+def _host_dirs(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[HostDir, ...]:
+    """Return the directories that pods may mount.
+
+    Raises:
+        ValueError: one does not exist, or pods must not mount it.
+    """
+    if simulate:
+        if mounts:
+            raise ValueError("--mount has no effect on simulated pods, which run no processes")
+        return ()
+    permitted = [host_dirs.resolve(text, data_dir=data.root) for text in mounts]
+    current = host_dirs.working_directory(data_dir=data.root)
+    return (*permitted, *([current] if current else ()))
 
 
 async def _supervise(supervisor: Supervisor, *, usage: str) -> None:

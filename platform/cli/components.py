@@ -154,6 +154,13 @@ def agent(
     pki_dir: Annotated[
         Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")
     ] = None,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR[:ro]",
+            help="Directory, without links, that pods may mount by hostPath; repeatable.",
+        ),
+    ] = None,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -165,6 +172,7 @@ def agent(
 ) -> None:
     """Run pods as processes of this machine, or simulate nodes."""
     from ..agent.service import Agent
+    from ..agent.volumes.host_dirs import HostDir
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
@@ -174,7 +182,12 @@ def agent(
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
-    settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
+    settings = replace(
+        settings,
+        limits=limits,
+        listener_metrics=telemetry.listener_metrics,
+        host_dirs=tuple(map(HostDir.parse, mount or ())),
+    )
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 

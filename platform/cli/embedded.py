@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from ..agent.runtime.mounting import lacks_sandbox_support
+from ..agent.volumes.host_dirs import HostDir
 from ..local import kubeconfig, pki, tokens
 from ..local.child_process import Entry
 from ..local.datadir import DataDir
@@ -62,6 +63,8 @@ class Options:
     cpus: int | None = None
     http_limits: str = ""
     podgroups: Literal["all", "gangs"] = "all"
+    host_dirs: tuple[HostDir, ...] = ()
+    """Directories of the machine that pods may mount."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -203,6 +206,8 @@ class EmbeddedCluster:
             agent += ["--simulate", str(options.simulate)]
         if options.cpus is not None:
             agent += ["--cpus", str(options.cpus)]
+        for directory in options.host_dirs:
+            agent += ["--mount", str(directory)]
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]

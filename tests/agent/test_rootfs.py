@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.agent import container, decode_pod, manifest
 from support.agent_cluster import make_world_writable
 
 from batholith.agent.runtime import runs
@@ -22,6 +23,7 @@ from batholith.agent.runtime.runs import (
     RunDir,
     detect_isolation,
 )
+from batholith.agent.volumes.volumes import MountedVolume, container_mounts
 from batholith.machinery.clock import SystemClock
 
 SECRET = "secret"
@@ -290,3 +292,46 @@ async def test_home_is_read_only_but_for_the_pod_s_mounts(
     assert ended.code == 0, lines
     assert "refused" in lines
     assert os.listdir(volume) == ["file"]
+
+
+async def start_with_host_path(
+    base: Path, level: IsolationLevel, volume: MountedVolume, sub_path: str, script: str
+) -> tuple[ExitRecord, list[str]]:
+    """Run *script* with the volume at /v."""
+    mounts = [{"name": "v", "mountPath": "/v", "subPath": sub_path}]
+    pod = decode_pod(manifest("p", container(volumeMounts=mounts)))
+    found = container_mounts(pod.spec.containers[0], {"v": volume}, {}, owner=None)
+    steps = mount_plan(found, hidden=[], home="/no-home", tools=runs.PYTHON_PREFIXES)
+    return await execute(base, steps, level, script)
+
+
+@pytest.mark.process
+async def test_host_path_that_is_replaced_by_a_link_after_its_check_leads_nowhere(
+    base: Path, level: IsolationLevel
+) -> None:
+    (base / "shared" / "mine").mkdir(parents=True)
+    plant(base, "outside")
+    volume = MountedVolume(base / "shared", inside="mine")
+    (base / "shared" / "mine").rmdir()
+    (base / "shared" / "mine").symlink_to(base / "outside")
+    ended, lines = await start_with_host_path(base, level, volume, "", "ls /v")
+    assert ended.code == 128
+    assert "mine" in ended.message
+    assert SECRET not in lines
+
+
+@pytest.mark.process
+async def test_sub_path_of_a_host_path_stays_in_it(base: Path, level: IsolationLevel) -> None:
+    (base / "shared" / "mine" / "deep").mkdir(parents=True)
+    (base / "shared" / "mine" / "deep" / "file").write_text("")
+    plant(base, "shared/other")
+    (base / "shared" / "mine" / "out").symlink_to("../other")
+    volume = MountedVolume(base / "shared", inside="mine", read_only=True)
+    ended, lines = await start_with_host_path(base, level, volume, "deep", "ls /v; touch /v/x")
+    assert ended.code == 1
+    assert lines[0] == "file"
+    assert os.listdir(base / "shared" / "mine" / "deep") == ["file"]
+    shutil.rmtree(base / "pods")
+    ended, lines = await start_with_host_path(base, level, volume, "out", "ls /v")
+    assert (ended.code, ended.reason) == (128, "StartError")
+    assert "'out'" in ended.message

@@ -167,8 +167,8 @@ class LaunchSpecBuilder:
         )
         if not self.node.safe_paths and rootfs.stage_plan(steps, "")[0]:
             raise ContainerConfigError(
-                "subPath, and mounts inside other mounts, need unprivileged user namespaces, which "
-                "this machine permits only to bubblewrap"
+                "subPath, hostPath below a permitted directory, and mounts inside other mounts "
+                "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
 

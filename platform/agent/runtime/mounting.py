@@ -33,6 +33,8 @@ _SYS_OPENAT2, _SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x04, 0x08, 0x10
 NEXT_SUB_PATH = "\0"
+"""Separates the sub-paths of a mount, each of which must not lead out of the one before."""
+
 _MAX_ATTEMPTS = 100
 """Path resolutions that may fail because of a concurrent rename."""
 
@@ -113,13 +115,36 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     return opened
 
 
-def mkdir_beneath(directory: str, path: str, *, mode: int, owner: int | None) -> None:
-    """Create the directory *path* below *directory* unless it exists; *owner* is user and group.
+def check_beneath(directory: str, path: str) -> None:
+    """Check that *path* exists below *directory*.
 
     Raises:
-        OSError: it is outside the directory, or cannot be created.
+        OSError: it does not, or is outside of it.
     """
+    os.close(_open_within(directory, path))
+
+
+def _open_within(directory: str, path: str) -> int:
     top = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not path:
+        return top
+    try:
+        return open_beneath(top, path)
+    finally:
+        os.close(top)
+
+
+def mkdir_beneath(
+    directory: str, path: str, *, within: str = "", mode: int, owner: int | None
+) -> None:
+    """Create the directory *path* below *within*, a path in *directory*, unless it exists.
+
+    *owner* is user and group.
+
+    Raises:
+        OSError: it is outside of that, or cannot be created.
+    """
+    top = _open_within(directory, within)
     above = os.dup(top)
     try:
         names = _components(path)
