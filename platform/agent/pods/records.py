@@ -8,7 +8,6 @@ logs/<namespace>_<name>_<uid>/<container>/<n>.log
 ```
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 
 from ...kube.private_files import GROUP_OTHER_WRITE, ensure_private_dir
 from ..runtime import shim
+from ..runtime.removal import remove_tree
 from ..runtime.runs import RunDir
 from ..state.core_types import Pod
 
@@ -122,11 +122,11 @@ class PodDir:
 
     def clear(self) -> None:
         """Delete the volumes and root directories of a finished pod; keep logs and records."""
-        shutil.rmtree(self.path / "volumes", ignore_errors=True)
+        remove_tree(self.path / "volumes")
         for name in self.containers():
             for run in self.runs(name):
                 for entry in ("root", "home", "work"):
-                    shutil.rmtree(run.path / entry, ignore_errors=True)
+                    remove_tree(run.path / entry)
 
     @property
     def is_busy(self) -> bool:
@@ -137,8 +137,8 @@ class PodDir:
         """Delete the pod's files and logs."""
         # The record is deleted last, so that an interrupted removal is found again.
         for path in [*self._removable_entries(), self.logs]:
-            shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(self.path, ignore_errors=True)
+            remove_tree(path)
+        remove_tree(self.path)
 
     def _removable_entries(self) -> list[Path]:
         return [path for path in self.path.iterdir() if path.is_dir()] if self.path.is_dir() else []

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from ...kube.errors import (
 )
 from ...model.meta import HasMeta, ObjectMeta
 from ...model.names import DIR_PROVISIONER, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, Resource
+from ..runtime.removal import remove_tree
 from ..state.core_types import MetadataOnly, PersistentVolume
 from ..state.environment import ClaimVolume
 from .volumes import pvc_dir
@@ -72,7 +72,7 @@ class PvcDirs:
             self._deleted.pop(uid, None)
             path = pvc_dir(self._base, namespace=meta.namespace, name=meta.name, uid=uid)
             if not kept and path.is_dir():
-                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+                await asyncio.to_thread(remove_tree, path)
                 log.info("removed PVC directory", extra={"claim": meta.key})
 
     async def _exists(self, claim: ObjectMeta) -> bool:
