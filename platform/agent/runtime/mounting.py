@@ -1,7 +1,7 @@
 """System calls of a sandbox: namespaces, mounts, user ids, race-free path resolution.
 
-Imported by the programs that run outside the agent process (`shim`, `nsenter`), so it imports no
-other module of Batholith. A path that a pod can influence is resolved only once, beneath a
+Imported by the programs that run outside the agent process (`shim`, `nsenter`), so of Batholith it
+imports only `groups`. A path that a pod can influence is resolved only once, beneath a
 directory of the agent, and the resulting descriptor is what gets mounted or read.
 """
 
@@ -11,6 +11,11 @@ import os
 import stat
 import struct
 from collections.abc import Iterable, Sequence
+
+if __package__:
+    from . import groups
+else:
+    import groups  # type: ignore[import-not-found, no-redef]
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
@@ -197,16 +202,27 @@ def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
 def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
     """Move to new namespaces; in a new user namespace, map *user* (and group) to this user.
 
+    A new user namespace has no supplementary groups, if `groups.can_drop`.
+
     Raises:
         CannotStartError: the kernel does not permit it.
     """
     uid, gid = os.geteuid(), os.getegid()
+    inner = (uid, gid) if user is None else user
+    if flags & NEW_USER and uid == 0:
+        os.setgroups([])
+    map_groups = None
+    if flags & NEW_USER and groups.supplementary() and groups.can_drop():
+        map_groups = groups.fork_newgidmap(inner[1], gid)
     check_syscall(_LIBC.unshare(flags), "unshare")
     if flags & NEW_USER:
-        inner = (uid, gid) if user is None else user
-        write_proc_file("/proc/self/setgroups", "deny")
+        if map_groups is not None:
+            map_groups()
+            os.setgroups([])
+        else:
+            write_proc_file("/proc/self/setgroups", "deny")
+            write_proc_file("/proc/self/gid_map", f"{inner[1]} {gid} 1")
         write_proc_file("/proc/self/uid_map", f"{inner[0]} {uid} 1")
-        write_proc_file("/proc/self/gid_map", f"{inner[1]} {gid} 1")
 
 
 def lacks_sandbox_support() -> bool:

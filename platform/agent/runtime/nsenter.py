@@ -6,6 +6,7 @@ in the container's namespaces, or 0 without a sandbox. Exit codes: n, 128+signal
 cannot be executed.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -53,6 +54,8 @@ def _enter_namespaces(pid: int, *, users: bool) -> int:
     if _LIBC.setns(process, _NAMESPACES | (mounting.NEW_USER if users else 0)) != 0:
         raise OSError(ctypes.get_errno(), "cannot enter the container's namespaces")
     os.close(process)
+    with contextlib.suppress(PermissionError):  # where the container has them, too
+        os.setgroups([])
     return int(bounds, 16)
 
 

@@ -14,6 +14,7 @@ Core dumps are disabled.
 """
 
 import asyncio
+import grp
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ import msgspec
 
 from ...machinery.clock import Clock
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
-from . import mounting, rootfs, shim
+from . import groups, mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
 from .process_id import ProcessId
 
@@ -105,6 +106,8 @@ class LaunchSpec:
     ids: Ids = field(default_factory=Ids)
     capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
     steps: Sequence[rootfs.Step] = ()
+    drop_groups: bool = False
+    """Whether bubblewrap starts without the agent's supplementary groups, in a user namespace."""
 
 
 class RunDir:
@@ -135,6 +138,7 @@ class RunDir:
                 "capabilities": sorted(spec.capabilities),
             },
             "root": str(root),
+            "drop_groups": spec.drop_groups,
             "steps": list(spec.steps) if spec.isolation is IsolationLevel.UNSHARE else [],
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
@@ -433,6 +437,26 @@ def isolation_warning(report: IsolationReport, *, root: bool) -> str:
     if not report.safe_paths:
         return "no subPath, and no mounts inside other mounts: pods that use them do not start"
     return ""
+
+
+def groups_warning(report: IsolationReport) -> str:
+    """Return that pods have the supplementary groups of the agent's user; empty if not."""
+    kept = groups.supplementary()
+    if not kept or os.geteuid() == 0:
+        return ""
+    is_sandboxed = report.isolation is not IsolationLevel.PLAIN
+    if is_sandboxed and report.safe_paths and groups.can_drop():
+        return ""
+    names = ", ".join(sorted(map(_group_name, kept)))
+    remedy = " (to drop them: install newgidmap, and add your user to /etc/subgid)"
+    return f"pods have the rights of your groups {names}{remedy if is_sandboxed else ''}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, sub_path: str) -> str:

@@ -1,7 +1,7 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
 It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
-`mounting`. In order:
+`mounting` (and `groups`). In order:
 
 1. *Claim* the run: link a file that names this process into the run's directory. The link can
    exist only once, so that a run starts at most once even if the agent is killed.
@@ -151,8 +151,11 @@ class ShimRun:
             self.message = error
 
     def _bubblewrap_error(self) -> str:
-        with open(os.path.join(self.run_path, "shim.err"), errors="replace") as file:
-            return file.read(4096).strip() or "bubblewrap failed"
+        try:
+            with open(os.path.join(self.run_path, "shim.err"), errors="replace") as file:
+                return file.read(4096).strip() or "bubblewrap failed"
+        except FileNotFoundError:
+            return "bubblewrap failed"
 
     def supervise(self) -> None:
         """Copy output, forward signals and reap processes until the main process exits."""
@@ -387,8 +390,9 @@ def _forward_signal(child: int, number: int) -> None:
 
 def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None:  # type: ignore[type-arg]
     ids, stderr = launch["ids"], os.dup(2)
-    if launch["stage"]:
+    if launch["stage"] or launch["drop_groups"]:
         mounting.unshare(mounting.NEW_NS | (mounting.NEW_USER if ids["base"] is None else 0))
+    if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
     inner = json.dumps(
         [launch["argv"], launch["env"], launch["cwd"], failed, stderr, ids, launch["owned"]]
