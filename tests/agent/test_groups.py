@@ -1,17 +1,24 @@
 """Supplementary groups of the agent's user, which containers must not have."""
 
+import asyncio
+import json
 import os
 import pwd
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.polling import wait_for
 
-from batholith.agent.runtime import groups, shim
+from batholith.agent.pods.handlers import _sandbox_pid as inside
+from batholith.agent.runtime import groups, nsenter, shim
 from batholith.agent.runtime.rootfs import Mount, mount_plan
 from batholith.agent.runtime.runs import (
     IsolationLevel,
@@ -54,49 +61,98 @@ def base(account: pwd.struct_passwd) -> Iterator[Path]:
         shutil.rmtree(created)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("level", [IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE])
-@pytest.mark.parametrize("sub_path", ["", "volume"])
-def test_container_has_no_supplementary_groups(
-    base: Path,
-    account: pwd.struct_passwd,
-    level: IsolationLevel,
-    sub_path: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture(params=[IsolationLevel.BUBBLEWRAP, IsolationLevel.UNSHARE])
+def level(request: pytest.FixtureRequest) -> IsolationLevel:
+    """Each level with a sandbox."""
+    if request.param is IsolationLevel.BUBBLEWRAP and not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    return IsolationLevel(request.param)
+
+
+@dataclass(frozen=True)
+class AgentOfUser:
+    """Programs of an agent that *account* runs, with a supplementary group."""
+
+    base: Path
+    account: pwd.struct_passwd
+    python: str
+
+    def prepare(self, level: IsolationLevel, script: str, sub_path: str = "") -> RunDir:
+        """Prepare the run of *script*."""
+        (self.base / "volume").mkdir()
+        os.seteuid(self.account.pw_uid)
+        try:
+            mount = Mount(str(self.base), "/v", True, sub_path)
+            steps = mount_plan([mount], hidden=[], home="/no-home")
+        finally:
+            os.seteuid(0)
+        run_dir = RunDir(self.base / "pods" / "uid" / "c" / "0")
+        run_dir.prepare(
+            LaunchSpec(
+                argv=["sh", "-c", script], env={"PATH": os.defpath}, cwd="/", steps=steps,
+                log=self.base / "logs" / "0.log", hostname="pod", isolation=level,
+                drop_groups=True,
+            )
+        )  # fmt: skip
+        for path in (self.base / "pods", self.base / "logs", self.base / "volume"):
+            for each in (path, *path.rglob("*")):
+                os.chown(each, self.account.pw_uid, self.account.pw_gid)
+        return run_dir
+
+    async def start(self, program: Path, *arguments: str, **more: Any) -> Process:
+        """Start a program of the agent."""
+        return await asyncio.create_subprocess_exec(
+            self.python, "-I", "-S", str(program), *arguments,
+            user=self.account.pw_uid, group=self.account.pw_gid, extra_groups=[GROUP],
+            env={"PATH": os.defpath}, **more,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def agent(base: Path, account: pwd.struct_passwd, monkeypatch: pytest.MonkeyPatch) -> AgentOfUser:
+    """The agent's programs, run by an interpreter that all users may execute."""
     python = shutil.which("python3", path="/usr/local/bin:/usr/bin")
-    if python is None or (level is IsolationLevel.BUBBLEWRAP and not shutil.which("bwrap")):
-        pytest.skip("no python3 that all users may run, or no bubblewrap")
+    if python is None:
+        pytest.skip("no python3 that all users may run")
     monkeypatch.setattr(sys, "executable", python)
-    (base / "volume").mkdir()
-    os.seteuid(account.pw_uid)
-    try:
-        steps = mount_plan([Mount(str(base), "/v", True, sub_path)], hidden=[], home="/no-home")
-    finally:
-        os.seteuid(0)
-    run_dir = RunDir(base / "pods" / "uid" / "c" / "0")
-    run_dir.prepare(
-        LaunchSpec(
-            argv=["sh", "-c", f"cat {base}/secret; grep Groups /proc/self/status"],
-            env={"PATH": os.defpath}, cwd="/", log=base / "logs" / "0.log",
-            hostname="pod", isolation=level, steps=steps, drop_groups=True,
-        )
-    )  # fmt: skip
-    for path in (base / "pods", base / "logs", base / "volume"):
-        for each in (path, *path.rglob("*")):
-            os.chown(each, account.pw_uid, account.pw_gid)
-    program = Path(shim.__file__).with_name("starting.py")
-    subprocess.run(
-        [python, "-I", "-S", str(program), str(run_dir.path)],
-        user=account.pw_uid, group=account.pw_gid, extra_groups=[GROUP],
-        env={"PATH": os.defpath}, check=True,
-    )  # fmt: skip
-    record = run_dir.exit_record()
-    log = (base / "logs" / "0.log").read_text()
+    return AgentOfUser(base, account, python)
+
+
+SHIM = Path(shim.__file__).with_name("starting.py")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("sub_path", ["", "volume"])
+async def test_container_has_no_supplementary_groups(
+    agent: AgentOfUser, level: IsolationLevel, sub_path: str
+) -> None:
+    script = f"cat {agent.base}/secret; grep Groups /proc/self/status"
+    run_dir = agent.prepare(level, script, sub_path)
+    await (await agent.start(SHIM, str(run_dir.path))).wait()
+    record, log = run_dir.exit_record(), (agent.base / "logs" / "0.log").read_text()
     assert record is not None
     assert record.code == 0, (record, log)
     assert "stdout F secret" not in log
     assert log.split("Groups:")[1].split() == []
+
+
+@pytest.mark.process
+async def test_hook_has_no_supplementary_groups(agent: AgentOfUser, level: IsolationLevel) -> None:
+    run_dir = agent.prepare(level, "sleep 60")
+    started = await agent.start(SHIM, str(run_dir.path))
+    await wait_for(lambda: run_dir.read_claim())
+    launch = json.loads((run_dir.path / shim.LAUNCH).read_text())
+    request = {
+        **{key: launch[key] for key in ("env", "cwd", "ids")},
+        "argv": ["grep", "Groups", "/proc/self/status"],
+        "pid": await inside(run_dir, level, ids=launch["ids"]),
+    }
+    pipe = asyncio.subprocess.PIPE
+    hook = await agent.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
+    output, errors = await hook.communicate(json.dumps(request).encode())
+    started.send_signal(signal.SIGUSR1)
+    await started.wait()
+    assert output.split() == [b"Groups:"], errors
 
 
 def test_groups_that_cannot_be_dropped_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,15 +226,17 @@ async def test_data_directory_whose_name_begins_like_a_hidden_one_is_hidden(
 ) -> None:
     if os.geteuid():
         pytest.skip("only root can create a directory in /")
-    data = Path(tempfile.mkdtemp(prefix="runner-", dir="/"))
+    parent = Path(tempfile.mkdtemp(prefix="runner-", dir="/"))
     try:
-        os.chmod(data, 0o755)
-        (data / "tokens.json").write_text(SECRET)
-        steps = mount_plan([], hidden=[str(data)], home="/no-home", tools=runs.PYTHON_PREFIXES)
-        script = f"cat {data}/tokens.json || echo hidden"
+        os.chmod(parent, 0o755)
+        plant(parent, "data")
+        (parent / "data" / SECRET).write_text(SECRET)
+        data = str(parent / "data")
+        steps = mount_plan([], hidden=[data], home="/no-home", tools=runs.PYTHON_PREFIXES)
+        script = f"cat {data}/{SECRET} || echo hidden"
         ended, lines = await execute(tmp_path, steps, level, script)
     finally:
-        shutil.rmtree(data)
+        shutil.rmtree(parent)
     assert ended.code == 0
     assert SECRET not in lines
     assert "hidden" in lines

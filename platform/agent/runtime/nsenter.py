@@ -8,6 +8,7 @@ cannot be executed.
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ else:
 CANNOT_RUN = 126
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
+_NS_GET_PARENT = 0xB702
 _NAMESPACES = mounting.NEW_NS | mounting.NEW_UTS | mounting.NEW_IPC | mounting.NEW_PID
 
 
@@ -51,12 +53,29 @@ def _enter_namespaces(pid: int, *, users: bool) -> int:
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         bounds = next(line.split()[1] for line in file if line.startswith("CapBnd"))
     process = os.pidfd_open(pid)
+    if users:
+        _drop_groups(pid)
     if _LIBC.setns(process, _NAMESPACES | (mounting.NEW_USER if users else 0)) != 0:
         raise OSError(ctypes.get_errno(), "cannot enter the container's namespaces")
     os.close(process)
     with contextlib.suppress(PermissionError):  # where the container has them, too
         os.setgroups([])
     return int(bounds, 16)
+
+
+def _drop_groups(pid: int) -> None:
+    """Drop the supplementary groups in the namespace around the container's user namespace.
+
+    Bubblewrap forbids it in its own one.
+    """
+    with contextlib.suppress(OSError):  # that one is the agent's own, or forbids it, too
+        inner = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        outer = fcntl.ioctl(inner, _NS_GET_PARENT)
+        os.close(inner)
+        entered = _LIBC.setns(outer, mounting.NEW_USER) == 0
+        os.close(outer)
+        if entered:
+            os.setgroups([])
 
 
 def _execute(request: dict, permitted: int) -> None:  # type: ignore[type-arg]
