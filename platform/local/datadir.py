@@ -124,7 +124,7 @@ class DataDir:
         try:
             yield
         except OSError as error:
-            if error.errno is None:  # has a text of its own
+            if error.errno is None:  # its text is complete
                 raise
             text = f"cannot use the data directory {self.root}: {error.strerror}"
             raise type(error)(text) from error

@@ -129,16 +129,16 @@ UNBOUNDED = [
 async def test_a_large_log_is_read_in_bounded_memory_while_other_tasks_run(
     tmp_path: Path, options: LogOptions
 ) -> None:
-    path, turns, reading = tmp_path / "0.log", 0, True
+    path, iterations, reading = tmp_path / "0.log", 0, True
     write_large_log(path)
 
-    async def take_turns() -> None:
-        nonlocal turns
+    async def run_alongside() -> None:
+        nonlocal iterations
         while reading:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0)
 
-    other = asyncio.create_task(take_turns())
+    other = asyncio.create_task(run_alongside())
     tracemalloc.start()
     try:
         chunks = read(path, options, is_finished=lambda: True, clock=SystemClock())
@@ -149,7 +149,7 @@ async def test_a_large_log_is_read_in_bounded_memory_while_other_tasks_run(
         tracemalloc.stop()
         reading = False
     await other
-    assert turns > path.stat().st_size / (64 * 1024)
+    assert iterations > path.stat().st_size / (64 * 1024)
     assert peak < 2**20
 
 

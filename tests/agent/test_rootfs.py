@@ -247,12 +247,12 @@ async def test_entries_that_are_removed_after_the_plan_are_skipped(
     base: Path, level: IsolationLevel
 ) -> None:
     home, outside = base / "home", base / "outside"
-    for path in (home / "gone", home / "replaced", home / "kept", outside):
+    for path in (home / "removed", home / "replaced", home / "kept", outside):
         path.mkdir(parents=True)
     (home / "file").write_text("")
     (outside / SECRET).write_text("")
     steps = mount_plan([], hidden=[], home=str(home), tools=runs.PYTHON_PREFIXES)
-    (home / "gone").rmdir()
+    (home / "removed").rmdir()
     (home / "file").unlink()
     if level is IsolationLevel.UNSHARE:  # bubblewrap follows links
         (home / "replaced").rmdir()
@@ -260,7 +260,7 @@ async def test_entries_that_are_removed_after_the_plan_are_skipped(
     ended, lines = await execute(base, steps, level, f"ls {home}; ls {home}/replaced")
     assert (ended.code, ended.message) in ((0, ""), (2, ""))
     assert "kept" in lines
-    assert not {"gone", "file", SECRET} & {*lines}
+    assert not {"removed", "file", SECRET} & {*lines}
 
 
 @pytest.mark.process

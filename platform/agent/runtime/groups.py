@@ -39,7 +39,7 @@ def _subordinate_gid() -> int | None:
 
 
 def fork_newgidmap(inner: int, gid: int) -> Callable[[], None]:
-    """Fork a process outside the namespaces to come; the returned function has it map the groups.
+    """Fork a process outside the next namespaces; the returned function has it map the groups.
 
     *inner* is the id of the group *gid* inside. A subordinate id is mapped too, because newgidmap
     otherwise forbids changes of the groups. The function raises OSError if newgidmap fails.

@@ -17,7 +17,7 @@ def remove_tree(path: Path) -> None:
     """Remove a directory and everything in it, following no links; what cannot be removed stays.
 
     Each directory is moved to the top before its content is read, so that neither the depth of the
-    tree nor the length of its paths matters.
+    tree nor the length of its paths is limited.
     """
     with suppress(OSError), _opened(str(path), None) as top:
         blocked: set[str] = set()
@@ -35,7 +35,7 @@ def remove_tree(path: Path) -> None:
 
 @contextmanager
 def _opened(name: str, parent: int | None) -> Iterator[int]:
-    """Open a directory, after making it accessible to its owner."""
+    """Open a directory, and give its owner access."""
     found = os.open(name, _PATH_FLAGS, dir_fd=parent)
     try:
         with suppress(OSError):  # another user's

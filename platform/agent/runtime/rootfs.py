@@ -6,7 +6,7 @@ that a container may see, bind-mounted one by one. These are homes, which have p
 parents of mount paths that the host lacks (`/etc/volcano`, `/data`), because a read-only mount
 takes no new mount points. What appears in an opened directory afterwards is not visible.
 
-Entries come and go between plan and mount: a source that no longer exists is not mounted.
+Entries may be removed between plan and mount: a source that no longer exists is not mounted.
 """
 
 import os
@@ -172,7 +172,7 @@ class _HostTree:
     def entries(self, path: str) -> Iterator[Step]:
         """Yield steps that show each entry of a directory, links as links.
 
-        The directory may be inaccessible, and its entries may be deleted meanwhile.
+        The directory may be inaccessible, and its entries may be deleted concurrently.
         """
         try:
             found = sorted(os.scandir(self.host_path(path)), key=lambda entry: entry.name)
@@ -207,7 +207,7 @@ class _HostTree:
 class _View:
     """What of the host a container may see.
 
-    Private are the hidden entries of homes, directories that the container has of its own (`/tmp`)
+    Private are the hidden entries of homes, directories that each container has itself (`/tmp`),
     and inaccessible parents of tools. Of these only the programs of tools and environments are
     visible, in ``shown`` by path; of hidden paths nothing is.
     """
