@@ -18,7 +18,7 @@ import pytest
 from support.polling import wait_for
 
 from batholith.agent.pods.handlers import _sandbox_pid as inside
-from batholith.agent.runtime import groups, nsenter, shim
+from batholith.agent.runtime import groups, mounting, nsenter, shim
 from batholith.agent.runtime.rootfs import Mount, mount_plan
 from batholith.agent.runtime.runs import (
     IsolationLevel,
@@ -137,6 +137,20 @@ async def test_container_has_no_supplementary_groups(
 
 
 @pytest.mark.process
+async def test_container_starts_where_the_groups_cannot_be_dropped(
+    agent: AgentOfUser, level: IsolationLevel
+) -> None:
+    run_dir = agent.prepare(level, "echo started")
+    program = agent.base / "starting.py"
+    program.write_text(
+        f"import sys; sys.path.append({str(SHIM.parent)!r}); import groups, shim\n"
+        "groups._NEWGIDMAP = '/bin/false'; sys.exit(shim.main(sys.argv[1]))"
+    )
+    await (await agent.start(program, str(run_dir.path))).wait()
+    assert "stdout F started" in (agent.base / "logs" / "0.log").read_text()
+
+
+@pytest.mark.process
 async def test_hook_has_no_supplementary_groups(agent: AgentOfUser, level: IsolationLevel) -> None:
     run_dir = agent.prepare(level, "sleep 60")
     started = await agent.start(SHIM, str(run_dir.path))
@@ -159,10 +173,10 @@ def test_groups_that_cannot_be_dropped_are_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(groups, "supplementary", lambda: {GROUP, 987_654})
     sandboxed, plain = map(IsolationReport, (IsolationLevel.UNSHARE, IsolationLevel.PLAIN))
-    monkeypatch.setattr(groups, "can_drop", lambda: True)
+    monkeypatch.setattr(mounting, "drops_groups", lambda: True)
     assert groups_warning(sandboxed) == ""
     assert "987654" in groups_warning(plain)
-    monkeypatch.setattr(groups, "can_drop", lambda: False)
+    monkeypatch.setattr(mounting, "drops_groups", lambda: False)
     assert "newgidmap" in groups_warning(sandboxed)
     monkeypatch.setattr(groups, "supplementary", set)
     assert groups_warning(plain) == ""

@@ -6,6 +6,7 @@ Imported by `mounting`, so it imports no other module of Batholith.
 import os
 import pwd
 from collections.abc import Callable
+from contextlib import suppress
 
 _NEWGIDMAP = "/usr/bin/newgidmap"
 
@@ -15,13 +16,23 @@ def supplementary() -> set[int]:
     return set(os.getgroups()) - {os.getegid()}
 
 
-def can_drop() -> bool:
-    """Return whether this user can leave its supplementary groups.
+def prepare_drop(inner: int) -> Callable[[], bool] | None:
+    """Prepare to drop the supplementary groups in the user namespace that is created next.
 
-    The kernel permits it to root, and to others only in a user namespace whose groups the program
-    newgidmap has mapped, which requires a range of subordinate group ids.
+    *inner* is the id of this process's group in it. Call the result there: it maps the group and
+    drops the others; `False` if that failed. ``None``: there are none, or it is impossible.
+
+    The kernel permits it to root, and to other users only in a user namespace whose groups the
+    program newgidmap has mapped, which requires a range of subordinate group ids.
     """
-    return os.geteuid() == 0 or (os.access(_NEWGIDMAP, os.X_OK) and _subordinate_gid() is not None)
+    if os.geteuid() == 0:
+        with suppress(PermissionError):
+            os.setgroups([])
+        return None
+    spare = _subordinate_gid()
+    if not supplementary() or spare is None or not os.access(_NEWGIDMAP, os.X_OK):
+        return None
+    return _fork_newgidmap(inner, spare)
 
 
 def _subordinate_gid() -> int | None:
@@ -38,15 +49,13 @@ def _subordinate_gid() -> int | None:
     return None
 
 
-def fork_newgidmap(inner: int, gid: int) -> Callable[[], None]:
-    """Fork a process outside the next namespaces; the returned function has it map the groups.
+def _fork_newgidmap(inner: int, subordinate: int) -> Callable[[], bool]:
+    """Fork a process outside of the next user namespace, which maps the groups when told to.
 
-    *inner* is the id of the group *gid* inside. A subordinate id is mapped too, because newgidmap
-    otherwise forbids changes of the groups. The function raises OSError if newgidmap fails.
+    A subordinate id is mapped too, because newgidmap otherwise forbids changes of the groups.
     """
-    spare = inner + 1
-    arguments = [_NEWGIDMAP, str(os.getpid()), str(inner), str(gid), "1"]
-    arguments += [str(spare), str(_subordinate_gid()), "1"]
+    arguments = [_NEWGIDMAP, str(os.getpid()), str(inner), str(os.getegid()), "1"]
+    arguments += [str(inner + 1), str(subordinate), "1"]
     wake, waker = os.pipe()
     helper = os.fork()
     if helper == 0:
@@ -58,10 +67,12 @@ def fork_newgidmap(inner: int, gid: int) -> Callable[[], None]:
             os._exit(1)
     os.close(wake)
 
-    def map_groups() -> None:
+    def drop() -> bool:
         os.write(waker, b"x")
         os.close(waker)
         if os.waitpid(helper, 0)[1]:
-            raise OSError("newgidmap cannot map the group")
+            return False
+        os.setgroups([])
+        return True
 
-    return map_groups
+    return drop

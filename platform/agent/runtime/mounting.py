@@ -202,27 +202,33 @@ def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
 def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
     """Move to new namespaces; in a new user namespace, map *user* (and group) to this user.
 
-    A new user namespace has no supplementary groups, if `groups.can_drop`.
+    In a new user namespace the process has no supplementary groups, if it can drop them (`groups`).
 
     Raises:
         CannotStartError: the kernel does not permit it.
     """
     uid, gid = os.geteuid(), os.getegid()
     inner = (uid, gid) if user is None else user
-    if flags & NEW_USER and uid == 0:
-        os.setgroups([])
-    map_groups = None
-    if flags & NEW_USER and groups.supplementary() and groups.can_drop():
-        map_groups = groups.fork_newgidmap(inner[1], gid)
+    drop_groups = groups.prepare_drop(inner[1]) if flags & NEW_USER else None
     check_syscall(_LIBC.unshare(flags), "unshare")
     if flags & NEW_USER:
-        if map_groups is not None:
-            map_groups()
-            os.setgroups([])
-        else:
+        if drop_groups is None or not drop_groups():
             write_proc_file("/proc/self/setgroups", "deny")
             write_proc_file("/proc/self/gid_map", f"{inner[1]} {gid} 1")
         write_proc_file("/proc/self/uid_map", f"{inner[0]} {uid} 1")
+
+
+def drops_groups() -> bool:
+    """Return whether containers are free of this process's supplementary groups."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            unshare(NEW_USER)
+            code = 1 if groups.supplementary() else 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def lacks_sandbox_support() -> bool:

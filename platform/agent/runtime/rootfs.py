@@ -280,7 +280,8 @@ def _parents(path: str) -> list[str]:
     return [str(parent) for parent in PurePosixPath(path).parents]
 
 
-def _is_below(path: str, directory: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
+    """Return whether the absolute *path* is *directory*, or in it; links are not resolved."""
     return directory == "/" or f"{path}/".startswith(f"{directory}/")
 
 
@@ -288,7 +289,7 @@ def _shows(steps: Iterable[Step], path: str) -> bool:
     """Return whether *path* of the host is visible after *steps*."""
     kind = ""
     for step in steps:
-        if _is_below(path, step[2]):
+        if is_below(path, step[2]):
             kind = step[0]
     return kind == "show"
 
@@ -355,7 +356,7 @@ def bubblewrap_arguments(
             argv += ["--perms", "0755", "--dir", parent]  # bubblewrap's default is mode 0700
             existing[parent] = "tmpfs"
         if kind == "tmpfs":  # covers earlier entries
-            existing = {each: k for each, k in existing.items() if not _is_below(each, path)}
+            existing = {each: k for each, k in existing.items() if not is_below(each, path)}
         existing[path] = kind
         if kind == "tmpfs":
             argv += ["--perms", source.rjust(4, "0"), "--tmpfs", path]

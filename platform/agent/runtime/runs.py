@@ -445,7 +445,7 @@ def groups_warning(report: IsolationReport) -> str:
     if not kept or os.geteuid() == 0:
         return ""
     is_sandboxed = report.isolation is not IsolationLevel.PLAIN
-    if is_sandboxed and report.safe_paths and groups.can_drop():
+    if is_sandboxed and report.safe_paths and mounting.drops_groups():
         return ""
     names = ", ".join(sorted(map(_group_name, kept)))
     remedy = " (to drop them: install newgidmap, and add your user to /etc/subgid)"

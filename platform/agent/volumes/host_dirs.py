@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..runtime.rootfs import is_below
+
 _READ_ONLY_SUFFIX = ":ro"
 _KERNEL_DIRS = ("/proc", "/sys", "/dev")
 _SYSTEM_DIRS = ("/boot", "/etc", "/run", "/var/run", "/tmp", "/var/tmp")  # noqa: S108
@@ -42,8 +44,8 @@ def resolve(text: str, *, data_dir: Path) -> HostDir:
     Raises:
         ValueError: it does not exist, or pods must not mount it.
     """
-    given = HostDir.parse(text)
-    path = os.path.realpath(os.path.expanduser(given.path))
+    given = HostDir.parse(os.path.expanduser(text))
+    path = os.path.realpath(given.path)
     problem = _problem(path, data_dir)
     if problem:
         raise ValueError(f"--mount {text}: {problem}")
@@ -65,7 +67,7 @@ def working_directory(*, data_dir: Path) -> HostDir | None:
         _problem(path, data_dir)
         or owner != os.geteuid()
         or os.path.dirname(path) == "/"
-        or any(_is_below(path, each) for each in _SYSTEM_DIRS[:4])
+        or any(is_below(path, each) for each in _SYSTEM_DIRS[:4])
         or path in _SYSTEM_DIRS
         or (inside_home.startswith(".") and not inside_home.startswith(".."))
     ):
@@ -84,11 +86,11 @@ def _problem(path: str, data_dir: Path) -> str:
         return "not a directory"
     if path == "/":
         return "the root directory cannot be shared with pods"
-    if any(_is_below(path, each) for each in _KERNEL_DIRS):
+    if any(is_below(path, each) for each in _KERNEL_DIRS):
         return "directories of the kernel cannot be shared with pods"
-    if _is_below(data, path) or _is_below(path, data):
+    if is_below(data, path) or is_below(path, data):
         return f"it contains, or is part of, the data directory {data}"
-    if _is_below(home, path):
+    if is_below(home, path):
         return f"it contains your home {home}, and so keys; name a directory below it"
     return ""
 
@@ -104,13 +106,9 @@ def find(directories: Iterable[HostDir], path: str) -> tuple[HostDir, str] | Non
     is resolved from there when it is mounted.
     """
     real = os.path.realpath(path)
-    found = [each for each in directories if _is_below(real, each.path)]
+    found = [each for each in directories if is_below(real, each.path)]
     if not found:
         return None
     best = min(found, key=lambda each: (each.read_only, each.path.count("/")))
     inside = os.path.relpath(real, best.path)
     return best, "" if inside == "." else inside
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return directory == "/" or f"{path}/".startswith(f"{directory}/")
