@@ -91,7 +91,7 @@ class AgentOfUser:
             LaunchSpec(
                 argv=["sh", "-c", script], env={"PATH": os.defpath}, cwd="/", steps=steps,
                 log=self.base / "logs" / "0.log", hostname="pod", isolation=level,
-                drop_groups=True,
+                can_stage=True,
             )
         )  # fmt: skip
         for path in (self.base / "pods", self.base / "logs", self.base / "volume"):

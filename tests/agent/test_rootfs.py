@@ -212,6 +212,7 @@ async def execute(
             isolation=level,
             ids=Ids(None if os.geteuid() else SHARED),
             steps=steps,
+            can_stage=True,
         )
     )
     ended = await ContainerProcess(run_dir, run_dir.start(), clock=SystemClock()).wait()
@@ -337,3 +338,23 @@ async def test_sub_path_of_a_host_path_stays_in_it(base: Path, level: IsolationL
     ended, lines = await start_with_host_path(base, level, volume, "out", "ls /v")
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "'out'" in ended.message
+
+
+@pytest.mark.process
+async def test_home_with_thousands_of_entries_is_shown(base: Path, level: IsolationLevel) -> None:
+    home = base / "home"
+    (home / ".local" / "bin").mkdir(parents=True)
+    (home / "removed").mkdir()
+    plant(home, ".ssh")
+    (home / "link").symlink_to("file0")
+    for number in range(4_000):  # more than bubblewrap takes arguments
+        (home / f"file{number}").touch()
+    volume = make_world_writable(base / "volume")
+    mounts = [Mount(str(volume), str(home / "out"))]
+    steps = mount_plan(mounts, hidden=[], home=str(home), tools=runs.PYTHON_PREFIXES)
+    (home / "removed").rmdir()
+    script = f"cd {home}; touch out/file; touch file0 || touch new || ls -A | wc -l; ls -A .??*"
+    ended, lines = await execute(base, steps, level, script)
+    assert (ended.code, os.listdir(volume)) == (0, ["file"]), (ended, lines)
+    assert {"4003", "bin"} <= {*lines}
+    assert SECRET not in lines

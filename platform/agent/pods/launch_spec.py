@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runtime import groups, images, interpreters, rights, rootfs, users
+from ..runtime import images, interpreters, rights, rootfs, users
 from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
@@ -90,7 +90,7 @@ class LaunchSpecBuilder:
             ids=ids,
             capabilities=rights.capabilities(container),
             steps=steps,
-            drop_groups=node.safe_paths and bool(groups.supplementary()),
+            can_stage=node.safe_paths,
         ), error_message
 
     def _base_environment(self, run: RunDir, user: users.User) -> dict[str, str]:

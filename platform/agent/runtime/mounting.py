@@ -438,11 +438,22 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
     mount(None, "/", None, _REC | _PRIVATE)
     mount("tmpfs", directory, "tmpfs", _NOSUID | _NODEV, "mode=755")
     for kind, source, path, sub_path in steps:
+        if kind == "tmpfs":
+            _make_dirs(os.path.join(directory, path))
+            mount("tmpfs", os.path.join(directory, path), "tmpfs", _NOSUID | _NODEV, "mode=755")
+            continue
+        if kind == "link":
+            _make_dirs(os.path.dirname(os.path.join(directory, path)))
+            os.symlink(source, os.path.join(directory, path))
+            continue
         number, _, rest = path.partition("/")
         # Relative to the outer mount's root: a link in a volume must not lead out of it.
         base = os.path.join(directory, number) if rest else directory
         root = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        bind_mount(root, source, rest or number, sub_path=sub_path, read_only=kind == "ro")
+        if kind == "show":
+            _show(root, source, rest)
+        else:
+            bind_mount(root, source, rest or number, sub_path=sub_path, read_only=kind == "ro")
         os.close(root)
 
 

@@ -294,17 +294,25 @@ def _shows(steps: Iterable[Step], path: str) -> bool:
     return kind == "show"
 
 
-def stage_plan(steps: Iterable[Step], directory: str) -> tuple[list[Step], list[Step]]:
+_MAX_BUBBLEWRAP_ENTRIES = 100
+"""Entries of a home that bubblewrap mounts itself: its work is quadratic, and 9,000 arguments are
+its limit."""
+
+
+def stage_plan(
+    steps: Iterable[Step], directory: str, *, homes: bool = False
+) -> tuple[list[Step], list[Step]]:
     """Return the steps to stage in *directory* for a program that mounts by path, and its steps.
 
     Sub-paths and mounts inside other mounts must be staged: a pod may replace a component of their
-    paths by a link. Paths in the directory are a number, or below one.
+    paths by a link. With *homes* those with many entries are staged, too. Paths in the directory
+    are a number, or below one.
     """
-    every = list(steps)
+    staged_homes, every = _stage_homes(steps, directory) if homes else ([], list(steps))
     mounts = {step[2]: step for step in every if step[0] in ("ro", "rw")}
     inside = {path: above for path in mounts if (above := _containing_mount(path, mounts))}
     needed = {path for path, step in mounts.items() if step[3]} | set(inside.values())
-    staged: list[Step] = []
+    staged = staged_homes
     staged_paths: dict[str, str] = {}
     remaining: list[Step] = []
     for step in every:
@@ -318,6 +326,32 @@ def stage_plan(steps: Iterable[Step], directory: str) -> tuple[list[Step], list[
         staged.append((kind, source, staged_path, sub_path))
         if not above:
             remaining.append(("rw", f"{directory}/{staged_path}", path, ""))
+    return staged, remaining
+
+
+def _stage_homes(steps: Iterable[Step], directory: str) -> tuple[list[Step], list[Step]]:
+    """Return the steps of read-only homes with many entries, to stage, and the others."""
+    every = list(steps)
+    sealed = {path for kind, _, path, _ in every if kind == "seal"}
+    created = [path for kind, _, path, _ in every if kind == "tmpfs" and path in sealed]
+    counts = {
+        home: sum(kind in ("show", "link") and is_below(path, home) for kind, _, path, _ in every)
+        for home in created
+    }
+    crowded = [home for home in created if counts[home] > _MAX_BUBBLEWRAP_ENTRIES]
+    staged: list[Step] = []
+    remaining: list[Step] = []
+    numbers: dict[str, str] = {}
+    for step in every:
+        kind, source, path, _ = step
+        home = next((each for each in crowded if is_below(path, each)), None)
+        if home is None or kind in ("ro", "rw", "seal"):
+            remaining.append(step)
+            continue
+        if home not in numbers:
+            numbers[home] = str(len(staged))
+            remaining.append(("rw", f"{directory}/{numbers[home]}", home, ""))
+        staged.append((kind, source, f"{numbers[home]}{path[len(home) :]}", ""))
     return staged, remaining
 
 

@@ -106,8 +106,9 @@ class LaunchSpec:
     ids: Ids = field(default_factory=Ids)
     capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
     steps: Sequence[rootfs.Step] = ()
-    drop_groups: bool = False
-    """Whether bubblewrap starts without the agent's supplementary groups, in a user namespace."""
+    can_stage: bool = False
+    """Whether this user, and not bubblewrap alone, can create namespaces: to prepare mounts for
+    bubblewrap, and to start it without supplementary groups."""
 
 
 class RunDir:
@@ -138,7 +139,7 @@ class RunDir:
                 "capabilities": sorted(spec.capabilities),
             },
             "root": str(root),
-            "drop_groups": spec.drop_groups,
+            "drop_groups": spec.can_stage and bool(groups.supplementary()),
             "steps": list(spec.steps) if spec.isolation is IsolationLevel.UNSHARE else [],
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
@@ -258,7 +259,7 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
 def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
     """Return the entries of `launch.json` for a container that bubblewrap sets up."""
     program = shutil.which("bwrap") or "bwrap"
-    staged, steps = rootfs.stage_plan(launch.steps, run_dir)
+    staged, steps = rootfs.stage_plan(launch.steps, run_dir, homes=launch.can_stage)
     steps.append(("show", str(_PROGRAM.parent), _INNER_DIR, ""))
     user = launch.user if launch.ids.base is None else None
     argv = rootfs.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
