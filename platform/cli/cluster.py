@@ -34,6 +34,14 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Data directory of the cluster.", show_default="$XDG_DATA_HOME/batholith"),
 ]
+MountOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR[:ro]",
+        help="Directory that pods may mount by hostPath and local volumes; repeatable. "
+        "The current directory is permitted read-only.",
+    ),
+]
 DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
 """Errors of locking and using a data directory."""
 DETACH_TIMEOUT = 60.0
@@ -111,14 +119,7 @@ def up(
         Literal["all", "gangs"],
         typer.Option(help="Which Volcano jobs get PodGroups: all, or those of more than one pod."),
     ] = "all",
-    mount: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIR[:ro]",
-            help="Directory that pods may mount by hostPath and local volumes; repeatable. "
-            "The current directory is permitted read-only.",
-        ),
-    ] = None,
+    mount: MountOption = None,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
@@ -127,16 +128,15 @@ def up(
     data = resolve_data_dir(data_dir)
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
-        permitted = _host_dirs(mount or [], data, simulate=simulate)
-    options = Options(
-        simulate=simulate,
-        port=port,
-        api_port=api_port,
-        cpus=cpus,
-        http_limits=http_limits,
-        podgroups=podgroups,
-        host_dirs=permitted,
-    )
+        options = Options(
+            simulate=simulate,
+            port=port,
+            api_port=api_port,
+            cpus=cpus,
+            http_limits=http_limits,
+            podgroups=podgroups,
+            host_dirs=_host_dirs(mount or [], data, simulate=simulate),
+        )
     try:
         # Lock before forking: the child inherits the lock, and a locked directory stays untouched.
         _lock_data_dir(data)
