@@ -230,6 +230,20 @@ async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(
     assert lost_exit_record(run_dir).started > 0
 
 
+async def test_run_goes_on_if_the_agent_exits_during_its_start(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
+    run_dir = launch(
+        tmp_path, ["sh", "-c", "test ! -e /proc/self/fd/3 || echo leaked; exit 6"], level
+    )
+    read, write = os.pipe()
+    os.close(read)
+    process = ContainerProcess(run_dir, run_dir.start(write), clock=CLOCK)
+    os.close(write)
+    assert (await process.wait()).code == 6
+    assert log_of(tmp_path) == []
+
+
 async def test_reused_pid_is_not_mistaken_for_the_shim(tmp_path: Path) -> None:
     run_dir = launch(tmp_path, ["true"], IsolationLevel.PLAIN)
     text = f'{{"pid": {os.getpid()}, "start": 1, "boot": "{shim.boot_id()}"}}'

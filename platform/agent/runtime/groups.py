@@ -50,7 +50,7 @@ def _subordinate_gid() -> int | None:
 
 
 def _fork_newgidmap(inner: int, subordinate: int) -> Callable[[], bool]:
-    """Fork a process outside of the next user namespace, which maps the groups when told to.
+    """Fork a process outside of the next user namespace, which later maps the groups.
 
     A subordinate id is mapped too, because newgidmap otherwise forbids changes of the groups.
     """

@@ -51,15 +51,11 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 def main(run_path: str, ready_fd: int = -1) -> int:
     """Execute the run of *run_path*; write to *ready_fd* once its main process was started."""
-    run = ShimRun(run_path)
+    run = ShimRun(run_path, ready_fd)
     if not run.write_claim():
         return 1
-    if ready_fd >= 0:
-        os.set_inheritable(ready_fd, False)
     run.start()
-    if ready_fd >= 0:
-        os.write(ready_fd, PLAN_AGAIN if run.host_changed else STARTED)
-        os.close(ready_fd)
+    run.report_start()
     run.supervise()
     run.finish()
     return 0
@@ -68,8 +64,9 @@ def main(run_path: str, ready_fd: int = -1) -> int:
 class ShimRun:
     """One run of one container, from claim to exit record."""
 
-    def __init__(self, run_path: str) -> None:
+    def __init__(self, run_path: str, ready_fd: int) -> None:
         self.run_path = run_path
+        self.ready_fd = ready_fd
         self.main = 0
         self.target = 0  # receives the signals; differs from main under bubblewrap
         self.status: int | None = None
@@ -131,6 +128,8 @@ class ShimRun:
             mounting.unshare(mounting.NEW_PID)
         self.main = self.target = os.fork()
         if self.main == 0:
+            if self.ready_fd >= 0:
+                os.close(self.ready_fd)
             _run_child(launch, (out_write, err_write), failed_write, info_write)
         for end in (out_write, err_write, failed_write, info_write):
             os.close(end)
@@ -156,6 +155,17 @@ class ShimRun:
                 return file.read(4096).strip() or "bubblewrap failed"
         except FileNotFoundError:
             return "bubblewrap failed"
+
+    def report_start(self) -> None:
+        """Report to the agent that the start was attempted, unless it has exited."""
+        if self.ready_fd < 0:
+            return
+        try:
+            os.write(self.ready_fd, PLAN_AGAIN if self.host_changed else STARTED)
+        except BrokenPipeError:
+            pass
+        finally:
+            os.close(self.ready_fd)
 
     def supervise(self) -> None:
         """Copy output, forward signals and reap processes until the main process exits."""
