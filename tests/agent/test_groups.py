@@ -87,13 +87,18 @@ class AgentOfUser:
         finally:
             os.seteuid(0)
         run_dir = RunDir(self.base / "pods" / "uid" / "c" / "0")
-        run_dir.prepare(
-            LaunchSpec(
-                argv=["sh", "-c", script], env={"PATH": os.defpath}, cwd="/", steps=steps,
-                log=self.base / "logs" / "0.log", hostname="pod", isolation=level,
-                can_stage=True,
-            )
-        )  # fmt: skip
+        before = os.getgroups()
+        os.setgroups([GROUP])  # as the agent's process has it
+        try:
+            run_dir.prepare(
+                LaunchSpec(
+                    argv=["sh", "-c", script], env={"PATH": os.defpath}, cwd="/", steps=steps,
+                    log=self.base / "logs" / "0.log", hostname="pod", isolation=level,
+                    can_stage=True,
+                )
+            )  # fmt: skip
+        finally:
+            os.setgroups(before)
         for path in (self.base / "pods", self.base / "logs", self.base / "volume"):
             for each in (path, *path.rglob("*")):
                 os.chown(each, self.account.pw_uid, self.account.pw_gid)
@@ -133,7 +138,8 @@ async def test_container_has_no_supplementary_groups(
     assert record is not None
     assert record.code == 0, (record, log)
     assert "stdout F secret" not in log
-    assert log.split("Groups:")[1].split() == []
+    (shown,) = (line for line in log.splitlines() if "Groups:" in line)
+    assert shown.split("Groups:")[1].split() == [], log
 
 
 @pytest.mark.process
@@ -166,7 +172,7 @@ async def test_hook_has_no_supplementary_groups(agent: AgentOfUser, level: Isola
     output, errors = await hook.communicate(json.dumps(request).encode())
     started.send_signal(signal.SIGUSR1)
     await started.wait()
-    assert output.split() == [b"Groups:"], errors
+    assert output.split() == [b"Groups:"], (errors, output)
 
 
 def test_groups_that_cannot_be_dropped_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
