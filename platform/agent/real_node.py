@@ -25,7 +25,13 @@ from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, make_dirs
 from .retry import retry_until_done
 from .runtime import logs
-from .runtime.runs import IsolationReport, RunDir, detect_isolation, isolation_warning
+from .runtime.runs import (
+    IsolationReport,
+    RunDir,
+    detect_isolation,
+    groups_warning,
+    isolation_warning,
+)
 from .server import LogServer, LogUnavailableError
 from .settings import AgentSettings, ShutdownRequest
 from .state.core_types import MetadataOnly, Pod, Service
@@ -143,8 +149,8 @@ class RealNode:
         for reason in report.reasons:
             log.info("sandbox unavailable", extra={"reason": reason})
             self._record_event(type="Normal", reason="SandboxUnavailable", message=reason)
-        warning = isolation_warning(report, root=os.geteuid() == 0)
-        if warning:
+        warnings = (isolation_warning(report, root=os.geteuid() == 0), groups_warning(report))
+        for warning in filter(None, warnings):
             log.warning("pod isolation is weak", extra={"reason": warning})
             self._record_event(type="Warning", reason="WeakIsolation", message=warning)
 

@@ -5,7 +5,7 @@ Paths and parameters are those of the kubelet, so that any API server can proxy 
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -122,21 +122,29 @@ class LogServer:
         except LogUnavailableError as error:
             return web.Response(status=error.status, text=str(error))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        await response.prepare(request)
-        if found.path.exists():
-
-            def is_finished() -> bool:
-                # A client may disconnect while nothing is written.
-                return found.is_finished() or request.transport is None
-
-            # Closed here, and its file with it, also when the client has disconnected.
-            async with aclosing(
-                logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
-            ) as chunks:
-                async for chunk in chunks:
-                    await response.write(chunk)
-        await response.write_eof()
+        with suppress(ConnectionResetError):  # the client has disconnected
+            await response.prepare(request)
+            if found.path.exists():
+                await self._send(response, request, found, options)
         return response
+
+    async def _send(
+        self,
+        response: web.StreamResponse,
+        request: web.Request,
+        found: LogFile,
+        options: logs.LogOptions,
+    ) -> None:
+        def is_finished() -> bool:
+            # A client may disconnect while nothing is written.
+            return found.is_finished() or request.transport is None
+
+        # Closed here, and its file with it, also when the client has disconnected.
+        async with aclosing(
+            logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
+        ) as chunks:
+            async for chunk in chunks:
+                await response.write(chunk)
 
     def _options(self, query: Mapping[str, str]) -> logs.LogOptions:
         try:

@@ -10,6 +10,7 @@ from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
 from .runtime.runs import IsolationLevel
 from .state.status import BackOff
+from .volumes.host_dirs import HostDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,8 @@ class AgentSettings:
     """Isolation level of containers; ``None`` selects the best one that works on this machine."""
 
     back_off: BackOff = field(default_factory=BackOff)
-    host_paths: tuple[str, ...] = ()
-    """Directories of the machine that pods may mount by hostPath."""
+    host_dirs: tuple[HostDir, ...] = ()
+    """Directories of the machine that pods may mount by hostPath and local volumes."""
 
     api_address: str = ""
     """``host:port`` of the API server for pods, which get it in their environment if it is set."""

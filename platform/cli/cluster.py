@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..agent.runtime.process_id import terminate
+from ..agent.volumes import host_dirs
+from ..agent.volumes.host_dirs import HostDir
 from ..kube.private_files import GROUP_OTHER_WRITE, open_private
 from ..local.child_process import Entry
 from ..local.datadir import DataDir, DataDirLockedError, NotADataDirError
@@ -35,6 +37,14 @@ if TYPE_CHECKING:
 DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Data directory of the cluster.", show_default="$XDG_DATA_HOME/batholith"),
+]
+MountOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR[:ro]",
+        help="Directory that pods may mount by hostPath and local volumes; repeatable. "
+        "The current directory is permitted read-only.",
+    ),
 ]
 DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
 """Errors of locking and using a data directory."""
@@ -123,25 +133,28 @@ def up(
             "example '*,-training-controller' if another operator runs the training jobs."
         ),
     ] = "*",
+    mount: MountOption = None,
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
     from .embedded import Options
 
+    data = resolve_data_dir(data_dir)
     with exit_on_error(ValueError):
         parse_http_limits(http_limits)
         enabled = controller_selection.select_embedded(controllers)
-    options = Options(
-        simulate=simulate,
-        port=port,
-        api_port=api_port,
-        cpus=cpus,
-        http_limits=http_limits,
-        max_pods_per_job=max_pods_per_job,
-        podgroups=podgroups,
-        controllers=enabled,
-    )
-    _up(context, resolve_data_dir(data_dir), options, detach=detach)
+        options = Options(
+            simulate=simulate,
+            port=port,
+            api_port=api_port,
+            cpus=cpus,
+            http_limits=http_limits,
+            max_pods_per_job=max_pods_per_job,
+            podgroups=podgroups,
+            controllers=enabled,
+            host_dirs=_host_dirs(mount or [], data, simulate=simulate),
+        )
+    _up(context, data, options, detach=detach)
 
 
 def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bool) -> None:
@@ -168,6 +181,21 @@ def _up(context: typer.Context, data: DataDir, options: "Options", *, detach: bo
     finally:
         data.unlock()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def _host_dirs(mounts: Sequence[str], data: DataDir, *, simulate: int) -> tuple[HostDir, ...]:
+    """Return the directories that pods may mount.
+
+    Raises:
+        ValueError: one does not exist, or pods must not mount it.
+    """
+    if simulate:
+        if mounts:
+            raise ValueError("--mount has no effect on simulated pods, which run no processes")
+        return ()
+    permitted = [host_dirs.resolve(text, data_dir=data.root) for text in mounts]
+    current = host_dirs.working_directory(data_dir=data.root)
+    return (*permitted, *([current] if current else ()))
 
 
 async def _supervise(supervisor: Supervisor, *, usage: str) -> None:

@@ -6,7 +6,7 @@ Each command imports its component when it runs, to start fast.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +165,15 @@ def _endpoints(
         return telemetry.endpoints(flags, metrics_port=0), parse_http_limits(http_limits)
 
 
+MountOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR[:ro]",
+        help="Directory, without links, that pods may mount by hostPath; repeatable.",
+    ),
+]
+
+
 def agent(
     data_dir: Annotated[Path, typer.Option(help="Directory of pods and their logs.")],
     kubeconfig: Kubeconfig = None,
@@ -178,6 +187,7 @@ def agent(
     pki_dir: Annotated[
         Path | None, typer.Option(help="Directory of agent.crt, agent.key and ca.crt.")
     ] = None,
+    mount: MountOption = None,
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="Stop all pods at SIGTERM; else they keep running.")
     ] = False,
@@ -197,7 +207,7 @@ def agent(
     logs.configure(log_format=log_format, level=log_level)
     telemetry = Telemetry()
     endpoints, limits = _endpoints(telemetry, metrics_address, http_limits)
-    settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
+    settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir, mount=mount or ())
     settings = replace(settings, limits=limits, listener_metrics=telemetry.listener_metrics)
     _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
@@ -238,12 +248,19 @@ def _prepare_files(settings: "AgentSettings") -> None:
 
 
 def _agent_settings(
-    data_dir: Path, simulate: int, *, cpus: int | None, pki_dir: Path | None
+    data_dir: Path,
+    simulate: int,
+    *,
+    cpus: int | None,
+    pki_dir: Path | None,
+    mount: Iterable[str],
 ) -> "AgentSettings":
     from ..agent.settings import AgentSettings, ServingFiles, SimulationSettings
+    from ..agent.volumes.host_dirs import HostDir
 
     simulation = SimulationSettings(nodes=simulate) if simulate else None
-    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
+    permitted = tuple(map(HostDir.parse, mount))
+    settings = AgentSettings(data_dir=data_dir, simulation=simulation, host_dirs=permitted)
     if cpus is not None:
         settings = replace(settings, cpus=cpus)
         if simulation is not None:

@@ -16,6 +16,7 @@ from typing import Literal, Self
 import msgspec
 
 from ..agent.runtime.mounting import lacks_sandbox_support
+from ..agent.volumes.host_dirs import HostDir
 from ..kube.private_files import read_private
 from ..local import kubeconfig, pki, tokens
 from ..local.child_process import Entry
@@ -74,6 +75,8 @@ class Options:
     max_pods_per_job: int = MAX_PODS
     controllers: Collection[str] = controller_selection.CONTROLLERS
     """Names of the controllers that run."""
+    host_dirs: tuple[HostDir, ...] = ()
+    """Directories of the machine that pods may mount."""
 
 
 def isolation_warnings(options: Options) -> list[str]:
@@ -225,6 +228,8 @@ class EmbeddedCluster:
             agent += ["--simulate", str(options.simulate)]
         if options.cpus is not None:
             agent += ["--cpus", str(options.cpus)]
+        for directory in options.host_dirs:
+            agent += ["--mount", str(directory)]
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         size = f"--max-pods-per-job={options.max_pods_per_job}"

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -55,11 +57,12 @@ class DataDir:
             UnsafePathError: other users control it.
             OSError: it cannot be created or opened.
         """
-        if not self._has_data_dir_marks():
-            raise NotADataDirError(f"{self.root} is not empty and not a data directory")
-        ensure_private_dir(self.root)
-        # The kernel releases the lock when its holder dies, even by SIGKILL.
-        lock = open_private(self.root / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        with self._clear_errors():
+            if not self._has_data_dir_marks():
+                raise NotADataDirError(f"{self.root} is not empty and not a data directory")
+            ensure_private_dir(self.root)
+            # The kernel releases the lock when its holder dies, even by SIGKILL.
+            lock = open_private(self.root / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -77,7 +80,8 @@ class DataDir:
             UnsafePathError: other users control it.
             OSError: it cannot be opened.
         """
-        opened = open_private_dir(self.root)
+        with self._clear_errors():
+            opened = open_private_dir(self.root)
         try:
             if not _MARKS.intersection(os.listdir(opened)):
                 return False
@@ -116,6 +120,17 @@ class DataDir:
         finally:
             os.close(opened)
         return not found or bool(_MARKS.intersection(found))
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        """Name the directory and the reason in an error of the operating system."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None:  # its text is complete
+                raise
+            text = f"cannot use the data directory {self.root}: {error.strerror}"
+            raise type(error)(text) from error
 
     def unlock(self) -> None:
         """Release the lock, if it is held."""

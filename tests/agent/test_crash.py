@@ -22,6 +22,7 @@ from batholith.agent.pods.records import PodDir, PodRecord
 from batholith.agent.runtime import shim
 from batholith.agent.runtime.ids import IdMode
 from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, detect_isolation
+from batholith.agent.volumes.host_dirs import HostDir
 from batholith.model.names import PODS
 
 pytestmark = pytest.mark.process
@@ -88,7 +89,7 @@ async def test_pods_of_a_killed_agent_keep_running_and_are_adopted(
         (pod_dir,) = [f for f, record in PodDir.all(w.settings.data_dir) if record.name == "p"]
         await wait_for(lambda: pod_dir.runs("c")[0].exit_record())
         assert (await w.pod("p"))["status"]["phase"] == "Running", "no agent has reported it"
-        async with w.agent(host_paths=(str(shared),)):
+        async with w.agent(host_dirs=(HostDir(str(shared)),)):
             pod = await w.phase("p", "Succeeded", "Failed")
             state = pod["status"]["containerStatuses"][0]
             assert state["state"]["terminated"]["exitCode"] == 3
@@ -110,7 +111,7 @@ async def test_each_pod_runs_once_wherever_the_agent_is_killed(
                 for name in names[attempt * 5 : attempt * 5 + 5]:
                     await w.run(writer(name, shared, f"echo {name} >> $R/log; sleep 0.1"))
                 await asyncio.sleep(draw.uniform(0, 0.25))
-        async with w.agent(host_paths=(str(shared),)):
+        async with w.agent(host_dirs=(HostDir(str(shared)),)):
             for name in names:
                 pod = await w.phase(name, "Succeeded", "Failed")
                 assert pod["status"]["phase"] == "Succeeded", pod["status"]
@@ -122,7 +123,7 @@ async def test_prepared_run_without_claim_is_cancelled_and_replaced(
 ) -> None:
     """The agent died between `launch.json` and the claim of the shim, which starts afterwards."""
     shared = make_world_writable(tmp_path / "shared")
-    async with agent_cluster(servers, tmp_path, host_paths=(str(shared),)) as w:
+    async with agent_cluster(servers, tmp_path, host_dirs=(HostDir(str(shared)),)) as w:
         created = await w.run(writer("p", shared, "echo run >> $R/log"))
         pod_dir = PodDir.of(w.settings.data_dir, decode_pod(created))
         record = PodRecord(
@@ -229,7 +230,7 @@ async def test_next_agent_continues_probes_without_restarting_containers(
             "timeoutSeconds": 10,
         },
     }
-    async with agent_cluster(servers, tmp_path, host_paths=(str(shared),)) as w:
+    async with agent_cluster(servers, tmp_path, host_dirs=(HostDir(str(shared)),)) as w:
         async with w.agent():
             await w.run(created)
             await w.wait_pod("p", ready)

@@ -101,25 +101,26 @@ def test_environment_is_visible_even_below_hidden_directories(
     tmp_path: Path, location: str
 ) -> None:
     home = "/root" if location.startswith("/root") else "/home/u"
-    for directory in (location, home, "/tmp", "/run"):
+    for directory in (f"{location}/bin", home, "/tmp", "/run"):
         (tmp_path / directory[1:]).mkdir(parents=True, exist_ok=True)
     steps = rootfs.mount_plan([], hidden=[], home=home, host=str(tmp_path), visible=[location])
     seen = shown(steps)
-    assert ("show", location) in seen
+    program = ("show", f"{location}/bin")
+    assert program in seen
     hiding = [step for step in seen if location.startswith(step[1] + "/") and step[0] == "tmpfs"]
     assert hiding
-    assert all(seen.index(step) < seen.index(("show", location)) for step in hiding)
+    assert all(seen.index(step) < seen.index(program) for step in hiding)
 
 
 def test_two_environments_below_one_inaccessible_directory_are_visible(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        (tmp_path / "srv/closed" / name).mkdir(parents=True)
+        (tmp_path / "srv/closed" / name / "bin").mkdir(parents=True)
     (tmp_path / "srv/closed").chmod(0o700)
     tools = ["/srv/closed/a", "/srv/closed/b"]
     steps = rootfs.mount_plan([], hidden=[], home="/home/u", host=str(tmp_path), tools=tools)
     seen = shown(steps)
     assert seen.count(("tmpfs", "/srv/closed")) == 1
-    assert {("show", tool) for tool in tools} <= set(seen)
+    assert {("show", f"{tool}/bin") for tool in tools} <= set(seen)
 
 
 def test_parent_of_the_home_is_not_made_visible(tmp_path: Path) -> None:
@@ -131,13 +132,13 @@ def test_parent_of_the_home_is_not_made_visible(tmp_path: Path) -> None:
 
 
 def test_data_directory_in_an_environment_stays_hidden(tmp_path: Path) -> None:
-    (tmp_path / "tmp/venv/data").mkdir(parents=True)
-    data = "/tmp/venv/data"
+    (tmp_path / "tmp/venv/lib/data").mkdir(parents=True)
+    data = "/tmp/venv/lib/data"
     steps = rootfs.mount_plan(
         [], hidden=[data], home="/home/u", host=str(tmp_path), visible=["/tmp/venv"]
     )
     seen = shown(steps)
-    assert seen.index(("tmpfs", data)) > seen.index(("show", "/tmp/venv"))
+    assert seen.index(("tmpfs", data)) > seen.index(("show", "/tmp/venv/lib"))
 
 
 @pytest.mark.process

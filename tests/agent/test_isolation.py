@@ -15,7 +15,6 @@ from support.agent_cluster import AgentCluster, agent_cluster, bind_pvc
 from support.api_servers import ServerFactory, add_namespace
 
 from batholith.agent.pods.records import PodDir
-from batholith.agent.runtime import rootfs
 from batholith.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tree
 from batholith.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from batholith.agent.runtime.rights import capabilities, check_security_context
@@ -347,19 +346,3 @@ async def test_chown_tree_shifts_owners_once_and_follows_no_links(tmp_path: Path
     (directory / "new").touch()
     chown_tree(directory, SHARED)
     assert (directory / "new").stat().st_uid == 0, "only the first call shifts owners"
-
-
-async def test_tools_below_an_inaccessible_home_are_visible(tmp_path: Path) -> None:
-    host = tmp_path / "host"
-    for path in ("home/me/.venv/bin", "home/me/.ssh", "srv/shut/python/bin", "srv/shut/data"):
-        (host / path).mkdir(parents=True)
-    for path in ("home/me", "srv/shut"):
-        (host / path).chmod(0o700)
-    tools = ["/srv/shut/python", "/home/me/.venv", "/usr"]
-    steps = rootfs.mount_plan([], hidden=[], home="/home/me", host=str(host), tools=tools)
-    targets = [step[2] for step in steps]
-    assert ("tmpfs", "755", "/home/me", "") in steps
-    assert targets.index("/home/me") < targets.index("/home/me/.venv")
-    assert ("tmpfs", "755", "/srv/shut", "") in steps
-    assert ("show", str(host / "srv/shut/python"), "/srv/shut/python", "") in steps
-    assert not any(target.endswith((".ssh", "data")) for target in targets)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,6 +75,116 @@ def test_tail_returns_the_last_lines(
     tail = asyncio.run(text(path, LogOptions(tail=count)))
     assert whole == "".join(f"{line}\n" for line in lines)
     assert tail == "".join(f"{line}\n" for line in (lines[-count:] if count else []))
+
+
+async def test_a_carriage_return_ends_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(b"2026-01-01T00:00:01.000000001Z stdout F 10 %\r20 %\n" * 3)
+    assert await text(path, LogOptions(tail=2)) == "10 %\r20 %\n" * 2
+
+
+@given(
+    entries=st.lists(
+        st.tuples(st.sampled_from("FP"), st.sampled_from([0, 1, 40, 300, 16_384])), max_size=25
+    ),
+    block=st.integers(1, 400),
+    count=st.integers(0, 30),
+)
+def test_tail_does_not_depend_on_where_blocks_begin(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: Sequence[tuple[str, int]],
+    block: int,
+    count: int,
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "0.log"
+    stamp = "2026-01-01T00:00:01.000000001Z stdout"
+    path.write_text("".join(f"{stamp} {tag} {'x' * size}\n" for tag, size in entries))
+    expected = "".join("x" * size + ("\n" if tag == "F" else "") for tag, size in entries)
+    lines = expected.splitlines(keepends=True)
+    if entries and entries[-1] == ("P", 0) and (len(entries) == 1 or entries[-2][0] == "F"):
+        lines.append("")  # a line that has begun, without text so far
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_BLOCK_BYTES", block)
+        tail = asyncio.run(text(path, LogOptions(tail=count)))
+    assert tail == "".join(lines[-count:] if count else [])
+
+
+def write_large_log(path: Path) -> int:
+    """Write a log of many blocks, and return its number of lines."""
+    lines = 60_000
+    path.write_bytes(b"2026-01-01T00:00:01.000000001Z stdout F text\n" * lines)
+    return lines
+
+
+UNBOUNDED = [
+    LogOptions(tail=100_000_000),
+    LogOptions(since=datetime(2030, 1, 1, tzinfo=UTC)),
+    LogOptions(stream="stderr"),
+    LogOptions(tail=100_000_000, limit=10),
+    LogOptions(follow=True, since=datetime(2030, 1, 1, tzinfo=UTC)),
+]
+
+
+@pytest.mark.parametrize("options", UNBOUNDED)
+async def test_a_large_log_is_read_in_bounded_memory_while_other_tasks_run(
+    tmp_path: Path, options: LogOptions
+) -> None:
+    path, iterations, reading = tmp_path / "0.log", 0, True
+    write_large_log(path)
+
+    async def run_alongside() -> None:
+        nonlocal iterations
+        while reading:
+            iterations += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(run_alongside())
+    tracemalloc.start()
+    try:
+        chunks = read(path, options, is_finished=lambda: True, clock=SystemClock())
+        async for chunk in chunks:
+            assert len(chunk) <= 2 * 64 * 1024
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        reading = False
+    await other
+    assert iterations > path.stat().st_size / (64 * 1024)
+    assert peak < 2**20
+
+
+async def test_overlong_entry_of_a_container_that_writes_its_log_is_not_kept_in_memory(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "0.log"
+    with path.open("wb") as file:
+        file.truncate(8 * 2**20)
+        file.seek(0)
+        file.write(b"x")  # else the log would start after the hole
+        file.seek(0, 2)
+        file.write(b"\n\xff \xff \xff \xff\n" + LINES.encode())
+    tracemalloc.start()
+    try:
+        whole = await text(path, LogOptions(stream="stdout"))
+        assert await text(path, LogOptions(tail=2)) == "three\n\n"
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert whole.endswith("one\nthree\n\n")
+    assert peak < 2**20
+
+
+async def test_a_log_that_is_not_followed_ends_although_its_container_writes_on(
+    tmp_path: Path,
+) -> None:
+    path, read_lines = tmp_path / "0.log", 0
+    path.write_text(LINES)
+    chunks = read(path, LogOptions(), is_finished=lambda: False, clock=SystemClock())
+    async for chunk in chunks:
+        read_lines += chunk.count(b"\n")
+        with path.open("a") as file:
+            file.write(LINES)
+    assert read_lines == LINES.count("F")
 
 
 async def test_head_of_a_large_log_is_deallocated(tmp_path: Path) -> None:
@@ -185,6 +296,44 @@ async def test_following_stops_when_the_client_disconnects(
         response.close()
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             await ended.wait()
+
+
+async def test_disconnection_during_a_write_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    path = tmp_path / "0.log"
+    path.write_text(LINES)
+    ended, read_on = asyncio.Event(), logs.read
+
+    async def read(*arguments: Any, **more: Any) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in read_on(*arguments, **more):
+                yield chunk
+        finally:
+            ended.set()
+
+    async def write_on() -> None:
+        with path.open("a") as file:
+            while not ended.is_set():
+                file.write(LINES * 1000)
+                file.flush()
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(logs, "read", read)
+    server = LogServer(OpenLogSource(path), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
+        response = await session.get(url, ssl=context)
+        assert await response.content.readline() == b"one\n"
+        writing = asyncio.create_task(write_on())
+        response.close()
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
+            await writing
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def request_log(url: str, own: pki.Pki, pair: KeyPairFiles | None) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from support.agent_cluster import AgentCluster, agent_cluster, make_world_writab
 from support.api_servers import ServerFactory, add_namespace
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.agent.volumes.host_dirs import HostDir
 from batholith.model.names import CONFIGMAPS
 
 Json = dict[str, Any]
@@ -33,7 +34,7 @@ async def shared(
     """One server and one agent for all tests of this module."""
     base = tmp_path_factory.mktemp("world")
     async with (
-        agent_cluster(servers, base, host_paths=(str(host_dir),)) as created,
+        agent_cluster(servers, base, host_dirs=(HostDir(str(host_dir)),)) as created,
         created.agent(),
     ):
         yield created

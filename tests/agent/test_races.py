@@ -21,6 +21,7 @@ from batholith.agent.runtime.logs import punch_log_head
 from batholith.agent.runtime.runs import IsolationLevel, RunDir, kill_tagged
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings
+from batholith.agent.volumes.host_dirs import HostDir
 from batholith.kube.client.events import EventType
 from batholith.machinery.event_recorder import Recorder
 from batholith.model import times
@@ -94,7 +95,7 @@ async def node(tmp_path: Path) -> AsyncIterator[AgentNode]:
         node_name=NODE,
         back_off=FAST,
         sandbox=IsolationLevel.PLAIN,
-        host_paths=(str(tmp_path),),
+        host_dirs=(HostDir(str(tmp_path)),),
     )
     async with ControllerApi() as api:
         yield AgentNode(api, settings)

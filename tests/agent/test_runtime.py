@@ -22,9 +22,9 @@ from batholith.agent.runtime.runs import (
     IsolationLevel,
     LaunchSpec,
     RunDir,
-    StartingRun,
     detect_isolation,
     lost_exit_record,
+    start_and_wait,
 )
 from batholith.machinery.clock import SystemClock
 
@@ -143,12 +143,8 @@ async def test_a_start_is_reported_when_the_program_runs(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
     run_dir = launch(tmp_path, ["sleep", "60"], level)
-    starting = StartingRun(run_dir)
-    await starting.wait_claimed()
+    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=CLOCK)
     assert run_dir.read_claim() is not None
-    process = ContainerProcess(run_dir, starting.pid, clock=CLOCK)
-    await starting.wait_started()
-    starting.close()
     assert run_dir.exit_record() is None
     await process.kill()
 
@@ -157,11 +153,7 @@ async def test_a_program_that_cannot_be_started_has_ended_when_its_start_is_over
     tmp_path: Path, level: IsolationLevel
 ) -> None:
     run_dir = launch(tmp_path, ["no-such-program"], level)
-    starting = StartingRun(run_dir)
-    await starting.wait_claimed()
-    process = ContainerProcess(run_dir, starting.pid, clock=CLOCK)
-    await starting.wait_started()
-    starting.close()
+    process = ContainerProcess(run_dir, await start_and_wait(run_dir), clock=CLOCK)
     record = run_dir.exit_record()
     assert record is not None
     assert record.reason == "StartError"
@@ -278,6 +270,20 @@ async def test_run_of_a_killed_shim_is_lost_and_leaves_no_process(
     assert lost_exit_record(run_dir).started > 0
 
 
+async def test_run_goes_on_if_the_agent_exits_during_its_start(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
+    run_dir = launch(
+        tmp_path, ["sh", "-c", "test ! -e /proc/self/fd/3 || echo leaked; exit 6"], level
+    )
+    read, write = os.pipe()
+    os.close(read)
+    process = ContainerProcess(run_dir, run_dir.start(write), clock=CLOCK)
+    os.close(write)
+    assert (await process.wait()).code == 6
+    assert log_of(tmp_path) == []
+
+
 async def test_reused_pid_is_not_mistaken_for_the_shim(tmp_path: Path) -> None:
     run_dir = launch(tmp_path, ["true"], IsolationLevel.PLAIN)
     text = f'{{"pid": {os.getpid()}, "start": 1, "boot": "{shim.boot_id()}"}}'
@@ -379,7 +385,7 @@ async def test_nested_mounts_and_sub_paths_are_mounted(
 
 def test_mount_plan_recreates_only_needed_directories(tmp_path: Path) -> None:
     host = tmp_path / "host"
-    for path in ("etc/ssl", "usr/bin", "root/.ssh", "root/.pyenv", "data", "var/lib"):
+    for path in ("etc/ssl", "usr/bin", "root/.ssh", "root/.pyenv/bin", "data", "var/lib"):
         (host / path).mkdir(parents=True)
     (host / "bin").symlink_to("usr/bin")
     (host / "etc/passwd").write_text("")
@@ -395,20 +401,9 @@ def test_mount_plan_recreates_only_needed_directories(tmp_path: Path) -> None:
     targets = [step[2] for step in steps]
     assert not any(target.startswith(("/data/", "/usr/")) for target in targets)
     assert not any(".ssh" in target for target in targets), "keys stay out"
-    assert ("show", str(host / "root/.pyenv"), "/root/.pyenv", "") in steps
+    assert ("show", str(host / "root/.pyenv/bin"), "/root/.pyenv/bin", "") in steps
     assert targets.index("/var/lib") < targets.index("/etc/volcano")
     assert {step[2] for step in steps if step[0] == "rw"} == {"/etc/volcano", "/data", "/a/b"}
-
-
-def test_visible_home_hides_its_private_entries(tmp_path: Path) -> None:
-    host = tmp_path / "host"
-    for path in ("home/me/.ssh", "home/me/.local", "home/me/work"):
-        (host / path).mkdir(parents=True)
-    (host / "home/me/.netrc").write_text("key")
-    steps = rootfs.mount_plan([], hidden=[], home="/home/me", host=str(host))
-    assert ("tmpfs", "700", "/home/me/.ssh", "") in steps
-    assert ("show", os.devnull, "/home/me/.netrc", "") in steps
-    assert not any(step[2] in ("/home/me/.local", "/home/me/work") for step in steps)
 
 
 async def test_removed_run_counts_as_finished(tmp_path: Path) -> None:

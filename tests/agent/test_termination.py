@@ -15,6 +15,7 @@ from support.polling import wait_for
 from batholith.agent.pods.records import PodDir
 from batholith.agent.pods.termination import ContainerTermination
 from batholith.agent.runtime.runs import ContainerProcess
+from batholith.agent.volumes.host_dirs import HostDir
 from batholith.machinery.clock import SteadyClock
 from batholith.machinery.testing import FakeClock, run_ready_tasks
 
@@ -156,7 +157,7 @@ async def test_agent_shutdown_runs_hooks_and_stops_sidecars_last(tmp_path: Path)
     pod = manifest("p", logging("main"), initContainers=[sidecar], volumes=volumes)
     async with (
         agent_cluster(EmbeddedServerFactory(), tmp_path) as w,
-        w.agent(host_paths=(str(shared),)) as agent,
+        w.agent(host_dirs=(HostDir(str(shared)),)) as agent,
     ):
         await w.run(pod)
         await w.phase("p", "Running")

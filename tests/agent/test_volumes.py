@@ -3,6 +3,7 @@
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from batholith.agent.state.environment import (
     PodRuntimeInfo,
     ResolvedSources,
 )
+from batholith.agent.volumes.host_dirs import HostDir, find, resolve, working_directory
 from batholith.agent.volumes.volumes import (
     MountedVolume,
     VolumeError,
@@ -43,14 +45,20 @@ SOURCES = ResolvedSources(
 
 
 def set_up(
-    base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ()
+    base: Path, *volumes: dict[str, Any], host_dirs: tuple[HostDir, ...] = ()
 ) -> dict[str, Path]:
-    paths = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_paths=host_paths)
+    created = mounted(base, *volumes, host_dirs=host_dirs)
+    return {name: volume.path / (volume.inside or "") for name, volume in created.items()}
+
+
+def mounted(
+    base: Path, *volumes: dict[str, Any], host_dirs: tuple[HostDir, ...] = ()
+) -> Mapping[str, MountedVolume]:
+    paths = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_dirs=host_dirs)
     pod = decode_pod(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
-    created = set_up_volumes(
+    return set_up_volumes(
         pod, paths=paths, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
     )
-    return {name: volume.path for name, volume in created.items()}
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -98,10 +106,16 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
         ({"configMap": {"name": "missing"}}, 'configmap "missing" not found'),
         ({"configMap": {"name": "m", "items": [{"key": "q", "path": "q"}]}}, "non-existent key: q"),
         ({"configMap": {"name": "m", "items": [{"key": "a", "path": "../a"}]}}, "'..'"),
-        ({"hostPath": {"path": "/etc"}}, "not below a permitted directory"),
+        (
+            {"hostPath": {"path": "/etc"}},
+            "not below a directory that pods may mount; `batholith up --mount /etc`",
+        ),
         ({"persistentVolumeClaim": {"claimName": "missing"}}, 'claim "missing" not found'),
         ({"persistentVolumeClaim": {"claimName": "waits"}}, '"waits" is Pending'),
-        ({"persistentVolumeClaim": {"claimName": "host"}}, "not below a permitted directory"),
+        (
+            {"persistentVolumeClaim": {"claimName": "host"}},
+            "not below a directory that pods may mount; `batholith up --mount /etc`",
+        ),
         ({"persistentVolumeClaim": {"claimName": "kept"}}, "directory 'u0' not found on this node"),
         ({"nfs": {"server": "x"}}, "unsupported volume type"),
     ],
@@ -121,13 +135,110 @@ def test_optional_sources_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_a_host_path_must_be_permitted(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "deep").mkdir(parents=True)
     (tmp_path / "open" / "out").symlink_to("/etc")
-    permitted = (str(tmp_path / "open"),)
-    created = set_up(tmp_path, {"hostPath": {"path": str(tmp_path / "open")}}, host_paths=permitted)
-    assert created["v0"] == tmp_path / "open"
-    with pytest.raises(VolumeError, match="permitted"):
-        set_up(tmp_path, {"hostPath": {"path": str(tmp_path / "open/out")}}, host_paths=permitted)
+    (tmp_path / "open" / "in").symlink_to("deep")
+    permitted = (HostDir(str(tmp_path / "open")),)
+
+    def host_path(path: str) -> Path:
+        volume = {"hostPath": {"path": str(tmp_path / path)}}
+        return set_up(tmp_path, volume, host_dirs=permitted)["v0"]
+
+    assert host_path("open") == tmp_path / "open"
+    assert host_path("open/in") == host_path("open/deep") == tmp_path / "open" / "deep"
+    for path in ("open/out", "open/../other", "openly", ""):
+        with pytest.raises(VolumeError, match="not below a directory that pods may mount"):
+            host_path(path)
+    with pytest.raises(VolumeError, match="No such file"):
+        host_path("open/none")
+
+
+def test_outermost_writable_directory_permits_a_host_path(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    a, b, c = (str(tmp_path / path) for path in ("a", "a/b", "a/b/c"))
+    for directories, expected in (
+        ([HostDir(a), HostDir(b)], (HostDir(a), "b/c")),
+        ([HostDir(a, read_only=True), HostDir(b), HostDir(c)], (HostDir(b), "c")),
+        ([HostDir(c, read_only=True), HostDir(b, read_only=True)], (HostDir(b, True), "c")),
+        ([HostDir(c)], (HostDir(c), "")),
+        ([HostDir("/other")], None),
+    ):
+        assert find(directories, c) == expected
+
+
+def test_no_directory_is_created_in_a_read_only_host_directory(tmp_path: Path) -> None:
+    permitted = (HostDir(str(tmp_path / "open"), read_only=True),)
+    (tmp_path / "open").mkdir()
+    volumes = mounted(tmp_path, {"hostPath": {"path": str(tmp_path / "open")}}, host_dirs=permitted)
+    mounts = [{"name": "v0", "mountPath": "/a", "subPath": "new"}]
+    pod = decode_pod(manifest("p", container(volumeMounts=mounts)))
+    (mount,) = container_mounts(pod.spec.containers[0], volumes, {})
+    assert mount.read_only
+    assert os.listdir(tmp_path / "open") == []
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a project; HOME is a link to it."""
+    (tmp_path / "home" / "project").mkdir(parents=True)
+    (tmp_path / "home" / ".ssh").mkdir()
+    (tmp_path / "link").symlink_to("home")
+    monkeypatch.setenv("HOME", str(tmp_path / "link"))
+    return tmp_path / "home"
+
+
+def test_flag_names_a_directory_that_pods_may_mount(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = home / ".local" / "share" / "batholith"
+    monkeypatch.chdir(home)
+    project = str(home / "project")
+    for text in ("project", project, f"{tmp_path}/link/project", "project/"):
+        assert resolve(text, data_dir=data) == HostDir(project)
+    assert resolve("project:ro", data_dir=data) == HostDir(project, read_only=True)
+    assert str(resolve("project:ro", data_dir=data)) == f"{project}:ro"
+    assert HostDir.parse(f"{project}:ro") == HostDir(project, read_only=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/", "the root directory"),
+        ("{home}/none", "No such file or directory"),
+        ("{home}/file", "not a directory"),
+        ("{home}", "contains your home"),
+        ("{link}:ro", "contains your home"),
+        ("{home}/..", "the data directory"),
+        ("{data}", "the data directory"),
+        ("{data}/volumes", "the data directory"),
+        ("/proc/self", "of the kernel"),
+        ("/proc/self/cwd/../../../proc", "of the kernel"),
+        ("/dev", "of the kernel"),
+    ],
+)
+def test_dangerous_directories_are_refused(
+    home: Path, tmp_path: Path, path: str, reason: str
+) -> None:
+    data = tmp_path / "data"
+    (data / "volumes").mkdir(parents=True)
+    (home / "file").touch()
+    text = path.format(home=home, data=data, link=tmp_path / "link")
+    with pytest.raises(ValueError, match=reason) as refused:
+        resolve(text, data_dir=data)
+    assert str(refused.value).startswith(f"--mount {text}: ")
+
+
+def test_working_directory_is_permitted_read_only_unless_it_holds_more_than_a_project(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.chdir(home / "project")
+    expected = HostDir(str(home / "project"), read_only=True)
+    assert working_directory(data_dir=data) == expected
+    for path in (home, home / ".ssh", data, tmp_path, "/", "/tmp", "/etc", "/usr", "/proc/self"):
+        monkeypatch.chdir(path)
+        assert working_directory(data_dir=data) is None, path
 
 
 def test_retained_directory_is_mounted_by_the_claim_bound_to_its_volume(
@@ -179,7 +290,7 @@ def test_sub_path_through_a_link_out_of_the_volume_is_an_error(tmp_path: Path) -
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "link").symlink_to("/etc")
     with pytest.raises(ContainerConfigError, match="leads out"):
-        make_sub_path(str(tmp_path / "v"), "link/passwd", owner=None)
+        make_sub_path(MountedVolume(tmp_path / "v"), "link/passwd", owner=None)
 
 
 @given(st.lists(st.sampled_from(["..", "a", ".", "", "b"]), max_size=6).map("/".join))
@@ -188,7 +299,7 @@ def test_no_sub_path_leads_out_of_its_volume(name: str) -> None:
         volume = Path(base) / "volume"
         volume.mkdir()
         try:
-            make_sub_path(str(volume), name, owner=None)
+            make_sub_path(MountedVolume(volume), name, owner=None)
         except ContainerConfigError:
             assert name.startswith("/") or ".." in name.split("/")
         else:

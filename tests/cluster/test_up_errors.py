@@ -31,6 +31,14 @@ async def test_file_as_data_directory_is_a_one_line_error(
     assert str(tmp_path / "file") in outcome.err + outcome.out
 
 
+@pytest.mark.parametrize("path", ["/proc/none", "/etc/passwd/none"])
+async def test_impossible_data_directory_is_named_with_the_reason(path: str) -> None:
+    outcome = await batholith("up", "--data-dir", path)
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"batholith up: cannot use the data directory {path}: ")
+    assert "Errno" not in outcome.err
+
+
 @pytest.fixture
 def thesis(tmp_path: Path) -> Path:
     """A directory with other content, readable by other users."""

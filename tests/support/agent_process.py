@@ -7,6 +7,7 @@ from pathlib import Path
 
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings
+from batholith.agent.volumes.host_dirs import HostDir
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 
@@ -16,7 +17,7 @@ async def main(given: dict[str, str]) -> None:
     settings = AgentSettings(
         data_dir=Path(given["data"]),
         node_name=given["node"],
-        host_paths=(given["shared"],),
+        host_dirs=(HostDir(given["shared"]),),
     )
     async with Client(credentials, user_agent="batholith-tests") as client:
         ready = asyncio.Event()

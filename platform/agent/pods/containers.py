@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, StartingRun
-from ..runtime.shim import START_ERROR
+from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait
+from ..runtime.shim import HOST_CHANGED, START_ERROR
 from ..state import status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
@@ -14,6 +14,9 @@ from ..state.status import BackOff, Exited, PodState, Started
 from .container_worker import ContainerWorker, PodContext
 from .launch_spec import LaunchSpecBuilder, log_shows_port_in_use
 from .volume_manager import PodVolumes
+
+_MAX_PLANS = 10
+"""Plans of a container's root in a row that may be outdated when they are executed."""
 
 _PORT_IN_USE_MESSAGE = (
     "The log reports that a port is already in use. Pods run in the host's network: choose "
@@ -60,42 +63,50 @@ class PodContainers:
             ContainerConfigError: its configuration is invalid or unsupported.
         """
         context = self._context
-        run = context.pod_dir.new_run(name)
-        launch, error_message = self._build_launch_spec(run, volumes)
-        if error_message:
-            context.record_event("Failed", f"Error: {error_message}")
         async with self._start_lock:
             if self._closed:
                 return
-            await asyncio.to_thread(run.prepare, launch)
-            starting = StartingRun(run)
-            try:
-                await starting.wait_claimed()
-                process = ContainerProcess(run, starting.pid, clock=context.node.clock)
-            except BaseException:
-                starting.close()
-                raise
+            process, error_message = await self._start_process(name, volumes)
             worker = self._add_worker(process)
+        run = process.run_dir
         started = context.started_event(run, context.node.clock.now())
         self._on_started(started)
+        self._record_start(run, error_message)
         if started.placeholder:
             image = context.pod().containers[name].image
             context.record_event("Placeholder", _PLACEHOLDER_MESSAGE.format(name, image))
-        recording = self._record_start(run, starting, is_reported=bool(error_message))
-        # It may be cancelled before it runs.
-        context.spawn(recording).add_done_callback(lambda _: starting.close())
         worker.start_probes(has_started=started.started)
 
-    async def _record_start(self, run: RunDir, starting: StartingRun, *, is_reported: bool) -> None:
-        """Record whether the program was started; *is_reported*: why it cannot be is recorded."""
-        await starting.wait_started()
+    def _record_start(self, run: RunDir, error_message: str) -> None:
+        """Record whether the program was started; *error_message*: why it is not found, if so."""
         context, name = self._context, run.container_name
         record = run.exit_record()
         if record is None or record.reason != START_ERROR:
             context.node.record_event(context.pod(), "Started", f"Started container {name}")
-        elif not is_reported:
-            text = f"Error: failed to start container {name}: {record.message}"
-            context.record_event("Failed", text)
+            return
+        why = error_message or f"failed to start container {name}: {record.message}"
+        context.record_event("Failed", f"Error: {why}")
+
+    async def _start_process(self, name: str, volumes: PodVolumes) -> tuple[ContainerProcess, str]:
+        """Start the shim of a new run; if the host changed since the plan, of another one.
+
+        Returns its process, and an error message if its program is not found.
+
+        Raises:
+            ContainerConfigError: as `start`, or the host changed in each attempt.
+        """
+        message = ""
+        for _ in range(_MAX_PLANS):
+            run = self._context.pod_dir.new_run(name)
+            launch, error_message = self._build_launch_spec(run, volumes)
+            await asyncio.to_thread(run.prepare, launch)
+            pid = await start_and_wait(run)
+            process = ContainerProcess(run, pid, clock=self._context.node.clock)
+            record = run.exit_record()
+            if record is None or record.reason != HOST_CHANGED:
+                return process, error_message
+            message = (await process.wait()).message
+        raise ContainerConfigError(f"the sandbox cannot be set up: {message}")
 
     def _build_launch_spec(self, run: RunDir, volumes: PodVolumes) -> tuple[LaunchSpec, str]:
         """Return the launch spec, and an error message if its program is not found."""

@@ -1,6 +1,7 @@
 """Launch specs: what the shim executes for a container."""
 
 import os
+import pwd
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -97,6 +98,7 @@ class LaunchSpecBuilder:
             steps=steps,
             tmpfs_size=self._tmpfs_size(container),
             error=mount_error,
+            can_stage=node.safe_paths,
         ), mount_error or error_message
 
     def _tmpfs_size(self, container: Container) -> int:
@@ -174,14 +176,15 @@ class LaunchSpecBuilder:
             [*own, *mounts],
             hidden=hidden,
             home=home,
+            other_homes=_account_homes(),
             visible=visible,
             tools=(*PYTHON_PREFIXES, *visible) if ranges else (),
             read_only_root=container.security_context.read_only_root_filesystem,
         )
         if not self.node.safe_paths and rootfs.stage_plan(steps, "")[0]:
             raise ContainerConfigError(
-                "subPath, and mounts inside other mounts, need unprivileged user namespaces, which "
-                "this machine permits only to bubblewrap"
+                "subPath, hostPath below a permitted directory, and mounts inside other mounts "
+                "need unprivileged user namespaces, which this machine permits only to bubblewrap"
             )
         return steps
 
@@ -203,6 +206,14 @@ def _forbidden_mount(container: Container) -> str:
         if f"{path}/".startswith("/proc/"):
             return f"{name}: {value!r}: nothing can be mounted at or below /proc"
     return ""
+
+
+def _account_homes() -> list[str]:
+    """Return the home of this user's account, which may differ from ``$HOME``."""
+    try:
+        return [pwd.getpwuid(os.geteuid()).pw_dir]
+    except KeyError:
+        return []
 
 
 def _working_mount(

@@ -166,7 +166,7 @@ class NodeContext:
         return VolumePaths(
             pod_dir=pod_dir,
             pvc_root=self.settings.data_dir / "volumes",
-            host_paths=self.settings.host_paths,
+            host_dirs=self.settings.host_dirs,
             ids=self.allocate_ids(pod),
         )
 

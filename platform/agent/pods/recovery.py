@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from ...machinery.clock import SteadyClock
 from ..runtime.runs import ContainerProcess, RunDir, collect_exit
+from ..runtime.shim import HOST_CHANGED
 from ..state import status
 from ..state.core_types import Pod
 from ..state.status import Exited, PodState, Started
@@ -23,7 +24,7 @@ class RecoveredRun:
 
 
 def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
-    """Recover *run*; return ``None`` if it never started, after cancelling it."""
+    """Recover *run*; return ``None`` if it never started, after cancelling it if necessary."""
     if not run.is_prepared():
         return None
     claim = run.claim_or_cancel()
@@ -36,6 +37,8 @@ def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
     if process is not None:
         return RecoveredRun(started=started, process=process)
     record = collect_exit(run)
+    if record.reason == HOST_CHANGED:
+        return None
     steady_at = context.node.steady_time.from_wall(record.finished_at)
     exited = context.exited_event(run, record, steady_at=steady_at)
     return RecoveredRun(started=started, exited=exited)

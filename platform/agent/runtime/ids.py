@@ -79,10 +79,28 @@ def chown_tree(directory: str | os.PathLike[str], base: int | None) -> None:
     """
     if base is None or os.lstat(directory).st_uid >= SHARED:
         return
-    for _, directories, files, dir_fd in os.fwalk(directory, topdown=False):
-        for name in (*directories, *files):
-            _shift_owner(base, name, dir_fd)
-    _shift_owner(base, directory, None)
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        waiting = [""]  # not recursive: earlier pods may have nested directories to any depth
+        while waiting:
+            waiting += _shift_owners(base, top, waiting.pop())
+    finally:
+        os.close(top)
+    _shift_owner(base, directory, None)  # last, because it marks that all are shifted
+
+
+def _shift_owners(base: int, top: int, path: str) -> list[str]:
+    """Shift the owners of what is in the directory *path* of *top*; return its directories."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open(path or ".", flags, dir_fd=top)
+    try:
+        with os.scandir(opened) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for name, _ in found:
+            _shift_owner(base, name, opened)
+    finally:
+        os.close(opened)
+    return [os.path.join(path, name) for name, is_dir in found if is_dir]
 
 
 def _shift_owner(base: int, path: str | os.PathLike[str], dir_fd: int | None) -> None:

@@ -6,6 +6,7 @@ The tag is F for a full line and P for a partial one, which has no line end.
 the writer and of readers.
 """
 
+import asyncio
 import ctypes
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -22,6 +23,11 @@ POLL_INTERVAL = 0.1
 """Seconds between reads of a followed log."""
 
 _BLOCK_BYTES = 64 * 1024
+_MAX_ENTRY_BYTES = 64 * 1024
+"""Maximum bytes of an entry; the shim writes shorter ones, but a plain container can write here."""
+
+_HEADER_BYTES = 64
+"""At least the bytes of an entry's time, stream and tag."""
 
 MIN_KEPT_BYTES = 50 * 1024 * 1024
 """Minimum bytes that remain when the head of a log is deallocated."""
@@ -49,27 +55,40 @@ class LogOptions:
 async def read(
     path: Path, options: LogOptions, *, is_finished: Callable[[], bool], clock: Clock
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the log in chunks; with follow until *is_finished* returns true."""
+    """Yield the log in chunks; with follow until *is_finished* returns true.
+
+    Without follow it ends with what was written before the call. Other tasks run between blocks,
+    also while no line is selected.
+    """
     line_filter = _LineFilter(options)
     with os.fdopen(open_regular(str(path)), "rb") as file:
-        start = _first_line(file)
-        file.seek(start)
+        end = None if options.follow else os.fstat(file.fileno()).st_size
+        position = _first_line(file)
         if options.tail is not None:
-            file.seek(_start_of_tail(file, options.tail, start))
+            position = await _start_of_tail(file, options.tail, position)
+        file.seek(position)
         rest = b""
         while True:
             # Before the read, which then includes everything written before the end.
             last = not options.follow or is_finished()
-            while data := file.read(_BLOCK_BYTES):
+            while data := file.read(_block_size(position, end)):
+                position += len(data)
                 *lines, rest = (rest + data).split(b"\n")
+                rest = rest[:_MAX_ENTRY_BYTES]
                 chunk = line_filter.filter(lines)
                 if chunk:
                     yield chunk
                 if line_filter.is_limit_reached:
                     return
+                await asyncio.sleep(0)
             if last:
                 return
             await clock.sleep(POLL_INTERVAL)
+
+
+def _block_size(position: int, end: int | None) -> int:
+    """Return how many bytes to read next from *position*, at most up to *end*."""
+    return _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, max(end - position, 0))
 
 
 def punch_log_head(path: Path, *, min_kept_bytes: int = MIN_KEPT_BYTES) -> bool:
@@ -99,34 +118,47 @@ def _first_line(file: BufferedReader) -> int:
     if start == 0:
         return 0
     file.seek(start)
-    return start + len(file.readline())
+    return start + len(file.readline(_MAX_ENTRY_BYTES))
 
 
-def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
-    """Return the offset of the last *count* lines, in a log that starts at *first*."""
-    position = file.seek(0, 2)
+async def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
+    """Return the offset of the last *count* lines, in a log that starts at *first*.
+
+    Reads each block once, from the end, and counts the entries that follow the end of a line.
+    """
+    size = position = following = file.seek(0, os.SEEK_END)
     if count <= 0:
-        return position
-    block = b""
+        return size
+    header = b""
     while position > first:
         step = min(_BLOCK_BYTES, position - first)
         position = file.seek(position - step)
-        block = file.read(step) + block
-        starts = list(_line_starts(block, whole=position == first))
-        if len(starts) > count:
-            return position + starts[-count]
+        block = file.read(step) + header
+        for at in _entry_offsets(block[:step], whole=position == first):
+            start = position + at
+            if following < size and _tag(block[at : at + _HEADER_BYTES]) == b"F":
+                count -= 1
+                if count == 0:
+                    return following
+            following = start
+        header = block[:_HEADER_BYTES]
+        await asyncio.sleep(0)
     return first
 
 
-def _line_starts(block: bytes, *, whole: bool) -> Iterator[int]:
-    """Yield the offsets in *block* of the container's lines, which may span several entries."""
-    at_line_start, at = whole, 0
-    for line in block.splitlines(keepends=True):
-        if at_line_start:
-            yield at
-        fields = line.split(b" ", 3)
-        at_line_start = len(fields) > 2 and fields[2] == b"F"
-        at += len(line)
+def _entry_offsets(block: bytes, *, whole: bool) -> Iterator[int]:
+    """Yield where entries start in *block*, the last one first; *whole*: also at its start."""
+    at = len(block)
+    while (at := block.rfind(b"\n", 0, at)) >= 0:
+        yield at + 1
+    if whole:
+        yield 0
+
+
+def _tag(header: bytes) -> bytes:
+    """Return the tag of an entry; empty if it is malformed."""
+    fields = header.split(b" ", 3)
+    return fields[2] if len(fields) > 3 else b""
 
 
 class _LineFilter:
@@ -136,6 +168,7 @@ class _LineFilter:
         self._options = options
         self._remaining_bytes = options.limit
         self._at_line_start = True
+        self._stream = options.stream.encode()
         self._since = times.format_micros(options.since).encode() if options.since else b""
 
     @property
@@ -159,7 +192,7 @@ class _LineFilter:
         # Timestamps have the same format up to the microsecond, and so compare as text.
         if self._since and when[: len(self._since) - 1] < self._since[:-1]:
             return b""
-        if self._options.stream and stream.decode() != self._options.stream:
+        if self._stream and stream != self._stream:
             return b""
         prefix = when + b" " if self._options.timestamps and self._at_line_start else b""
         self._at_line_start = tag == b"F"

@@ -1,7 +1,7 @@
 """System calls of a sandbox: namespaces, mounts, user ids, race-free path resolution.
 
-Imported by the programs that run outside the agent process (`shim`, `nsenter`), so it imports no
-other module of Batholith. A path that a pod can influence is resolved only once, beneath a
+Imported by the programs that run outside the agent process (`shim`, `nsenter`), so of Batholith it
+imports only `groups`. A path that a pod can influence is resolved only once, beneath a
 directory of the agent, and the resulting descriptor is what gets mounted or read.
 """
 
@@ -12,6 +12,11 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+if __package__:
+    from . import groups
+else:
+    import groups  # type: ignore[import-not-found, no-redef]
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
@@ -34,7 +39,10 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
 _SYS_OPENAT2, _SYS_MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
-_NO_MAGIC_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x08, 0x10
+_NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x02, 0x04, 0x08, 0x10
+NEXT_SUB_PATH = "\0"
+"""Separates the sub-paths of a mount, each of which must not lead out of the one before."""
+
 _MAX_ATTEMPTS = 100
 """Path resolutions that may fail because of a concurrent rename."""
 
@@ -51,6 +59,10 @@ READ_ONLY_PROC_PATHS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 class CannotStartError(Exception):
     """The container's main process cannot be started; the text is for its status."""
+
+
+class HostChangedError(CannotStartError):
+    """A directory of the host changed after the root was planned; another plan may succeed."""
 
 
 # --- paths ----------------------------------------------------------------------------------
@@ -125,13 +137,36 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     return opened
 
 
-def mkdir_beneath(directory: str, path: str, *, mode: int, owner: int | None) -> None:
-    """Create the directory *path* below *directory* unless it exists; *owner* is user and group.
+def check_beneath(directory: str, path: str) -> None:
+    """Check that *path* exists below *directory*.
 
     Raises:
-        OSError: it is outside the directory, or cannot be created.
+        OSError: it does not, or is outside of it.
     """
+    os.close(_open_within(directory, path))
+
+
+def _open_within(directory: str, path: str) -> int:
     top = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not path:
+        return top
+    try:
+        return open_beneath(top, path)
+    finally:
+        os.close(top)
+
+
+def mkdir_beneath(
+    directory: str, path: str, *, within: str = "", mode: int, owner: int | None
+) -> None:
+    """Create the directory *path* below *within*, a path in *directory*, unless it exists.
+
+    *owner* is user and group.
+
+    Raises:
+        OSError: it is outside of that, or cannot be created.
+    """
+    top = _open_within(directory, within)
     above = os.dup(top)
     try:
         names = _components(path)
@@ -184,16 +219,33 @@ def _mount_point(root: int, path: str, *, is_dir: bool) -> int:
 def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
     """Move to new namespaces; in a new user namespace, map *user* (and group) to this user.
 
+    In a new user namespace the process has no supplementary groups, if it can drop them (`groups`).
+
     Raises:
         CannotStartError: the kernel does not permit it.
     """
     uid, gid = os.geteuid(), os.getegid()
+    inner = (uid, gid) if user is None else user
+    drop_groups = groups.prepare_drop(inner[1]) if flags & NEW_USER else None
     check_syscall(_LIBC.unshare(flags), "unshare")
     if flags & NEW_USER:
-        inner = (uid, gid) if user is None else user
-        write_proc_file("/proc/self/setgroups", "deny")
+        if drop_groups is None or not drop_groups():
+            write_proc_file("/proc/self/setgroups", "deny")
+            write_proc_file("/proc/self/gid_map", f"{inner[1]} {gid} 1")
         write_proc_file("/proc/self/uid_map", f"{inner[0]} {uid} 1")
-        write_proc_file("/proc/self/gid_map", f"{inner[1]} {gid} 1")
+
+
+def drops_groups() -> bool:
+    """Return whether containers are free of this process's supplementary groups."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            unshare(NEW_USER)
+            code = 1 if groups.supplementary() else 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def lacks_sandbox_support() -> bool:
@@ -341,9 +393,15 @@ def build_root(
         if kind == "seal":
             _make_read_only(root + path, recursive=False)
         elif kind == "link":
+            _make_dirs(os.path.dirname(root + path))
             os.symlink(source, root + path)
+        elif kind == "show":
+            _show(top, source, path)
+        elif kind == "hide":
+            if os.path.lexists(root + path):
+                bind_mount(top, os.devnull, path, read_only=True)
         elif kind == "tmpfs":
-            os.makedirs(root + path, exist_ok=True)
+            _make_dirs(root + path)
             _mount_tmpfs(root + path, mode=source, size=tmpfs_size, owner=owner)
         elif kind == "dev":
             _mount_devices(root, tmpfs_size)
@@ -363,21 +421,67 @@ def _mount_tmpfs(target: str, *, mode: str, size: int, owner: int | None) -> Non
     mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, options)
 
 
+def _make_dirs(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:  # it was on the host, which is mounted read-only
+        raise HostChangedError(f"mount point {path}: {error.strerror}") from error
+
+
+def _show(root: int, source: str, path: str) -> None:
+    """Show *source*, a path of the host without links, at *path*; nothing if it was removed."""
+    top = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        opened = _openat2(top, source.lstrip("/"), _BENEATH | _NO_LINKS)
+    except OSError:
+        return
+    finally:
+        os.close(top)
+    try:
+        _mount_opened(root, opened, path)
+    except CannotStartError:
+        if os.fstat(opened).st_nlink > 0:
+            raise
+        return  # removed after it was opened
+    finally:
+        os.close(opened)
+    _make_path_read_only(root, path)
+
+
 def bind_mount(root: int, source: str, path: str, *, sub_path: str = "", read_only: bool) -> None:
-    """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*."""
+    """Bind-mount *source*, or *sub_path* below it, at *path* in the tree open as *root*.
+
+    The sub-path may be several ones, each below the one before, separated by `NEXT_SUB_PATH`.
+
+    Raises:
+        CannotStartError: a sub-path leads out of its volume; HostChangedError: no mount point.
+    """
     opened = os.open(source, os.O_PATH | os.O_CLOEXEC)
-    if sub_path:
-        volume, opened = opened, _open_sub_path(opened, sub_path)
+    for each in filter(None, sub_path.split(NEXT_SUB_PATH)):
+        volume, opened = opened, _open_sub_path(opened, each)
         os.close(volume)
-    target = _mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
-    mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{target}", None, _BIND | _REC)
-    os.close(target)
+    _mount_opened(root, opened, path)
     os.close(opened)
     if read_only:
-        # Resolved again: the descriptor is of the directory that the mount now covers.
-        covering = open_in_root(root, path)
-        _make_read_only(f"/proc/self/fd/{covering}")
-        os.close(covering)
+        _make_path_read_only(root, path)
+
+
+def _mount_opened(root: int, opened: int, path: str) -> None:
+    try:
+        target = _mount_point(root, path, is_dir=stat.S_ISDIR(os.fstat(opened).st_mode))
+    except OSError as error:
+        raise HostChangedError(f"mount point {path}: {error.strerror}") from error
+    try:
+        mount(f"/proc/self/fd/{opened}", f"/proc/self/fd/{target}", None, _BIND | _REC)
+    finally:
+        os.close(target)
+
+
+def _make_path_read_only(root: int, path: str) -> None:
+    # Resolved again: the descriptor of the mount point is of the directory that is now covered.
+    covering = open_in_root(root, path)
+    _make_read_only(f"/proc/self/fd/{covering}")
+    os.close(covering)
 
 
 def _open_sub_path(volume: int, path: str) -> int:
@@ -395,11 +499,22 @@ def stage(directory: str, steps: Iterable[Sequence[str]]) -> None:
     mount(None, "/", None, _REC | _PRIVATE)
     mount("tmpfs", directory, "tmpfs", _NOSUID | _NODEV, "mode=755")
     for kind, source, path, sub_path in steps:
+        if kind == "tmpfs":
+            _make_dirs(os.path.join(directory, path))
+            mount("tmpfs", os.path.join(directory, path), "tmpfs", _NOSUID | _NODEV, "mode=755")
+            continue
+        if kind == "link":
+            _make_dirs(os.path.dirname(os.path.join(directory, path)))
+            os.symlink(source, os.path.join(directory, path))
+            continue
         number, _, rest = path.partition("/")
         # Relative to the outer mount's root: a link in a volume must not lead out of it.
         base = os.path.join(directory, number) if rest else directory
         root = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        bind_mount(root, source, rest or number, sub_path=sub_path, read_only=kind == "ro")
+        if kind == "show":
+            _show(root, source, rest)
+        else:
+            bind_mount(root, source, rest or number, sub_path=sub_path, read_only=kind == "ro")
         os.close(root)
 
 

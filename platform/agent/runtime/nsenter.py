@@ -6,7 +6,9 @@ in the container's namespaces, or 0 without a sandbox. Exit codes: n, 128+signal
 cannot be executed.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -22,8 +24,7 @@ else:
 CANNOT_RUN = 126
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
-
-
+_NS_GET_PARENT = 0xB702
 _NAMESPACES = mounting.NEW_NS | mounting.NEW_UTS | mounting.NEW_IPC | mounting.NEW_PID
 
 
@@ -60,6 +61,7 @@ class _Container:
 
     def __init__(self, pid: int, ids: dict) -> None:  # type: ignore[type-arg]
         self._process = os.pidfd_open(pid)
+        self._user_namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         self._ids = ids
         with open(f"/proc/{pid}/status", encoding="ascii") as file:
             bounds = next(line.split()[1] for line in file if line.startswith("CapBnd"))
@@ -71,8 +73,14 @@ class _Container:
 
     def enter_first(self) -> None:
         """Enter the namespaces that the parent of the command's process needs."""
+        if self._ids["base"] is not None:
+            self._enter(mounting.NEW_PID)
+            return
         # A normal user has to enter all at once: each gives the right to enter the others.
-        self._enter(self._remaining if self._ids["base"] is None else mounting.NEW_PID)
+        _drop_groups(self._user_namespace)
+        self._enter(self._remaining)
+        with contextlib.suppress(PermissionError):  # where the container has them, too
+            os.setgroups([])
 
     def enter(self) -> None:
         """Enter the other namespaces, and switch to the container's user."""
@@ -83,6 +91,19 @@ class _Container:
         if namespaces and _LIBC.setns(self._process, namespaces) != 0:
             raise OSError(ctypes.get_errno(), "cannot enter the container's namespaces")
         self._remaining &= ~namespaces
+
+
+def _drop_groups(user_namespace: int) -> None:
+    """Drop the supplementary groups in the namespace around the container's user namespace.
+
+    Bubblewrap forbids it in its own one.
+    """
+    with contextlib.suppress(OSError):  # that one is the agent's own, or forbids it, too
+        outer = fcntl.ioctl(user_namespace, _NS_GET_PARENT)
+        entered = _LIBC.setns(outer, mounting.NEW_USER) == 0
+        os.close(outer)
+        if entered:
+            os.setgroups([])
 
 
 def _execute(request: dict) -> None:  # type: ignore[type-arg]

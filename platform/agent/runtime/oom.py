@@ -6,7 +6,7 @@ kill, and a shorter peak is not detected.
 """
 
 import os
-from collections.abc import Iterator
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def is_over_limit(pid: int, limit: int) -> bool:
     Only if their resident sizes exceed it are the proportional set sizes read, which are exact, and
     only then which files of a tmpfs are also in those.
     """
-    descendants = list(_descendants(pid))
+    descendants = _descendants(pid)
     files = tmpfs.usage(descendants)
     if files.size + sum(map(_resident_size, descendants)) <= limit:
         return False
@@ -48,10 +48,16 @@ def is_over_limit(pid: int, limit: int) -> bool:
     return size - sum(tmpfs.mapped_size(each, files.devices) for each in descendants) > limit
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    for child in shim.children(pid):
-        yield child
-        yield from _descendants(child)
+def _descendants(pid: int) -> list[int]:
+    """Return the descendants of *pid*, parents first; processes may be nested to any depth."""
+    found: dict[int, None] = {}
+    parents = deque([pid])
+    while parents:
+        # A process id that is used again during the walk must not lead it in a circle.
+        fresh = [child for child in shim.children(parents.popleft()) if child not in found]
+        found.update(dict.fromkeys(fresh))
+        parents += fresh
+    return list(found)
 
 
 def _resident_size(pid: int) -> int:

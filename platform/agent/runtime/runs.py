@@ -15,6 +15,7 @@ Core dumps are disabled.
 
 import asyncio
 import errno
+import grp
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ import msgspec
 
 from ...machinery.clock import Clock
 from ..state.status import LOST_CODE, LOST_MESSAGE, LOST_REASON
-from . import mounting, rootfs, shim
+from . import groups, mounting, rootfs, shim
 from .ids import SHARED, IdMode, Ids
 from .process_id import ProcessId
 
@@ -46,7 +47,7 @@ PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
 """Directories of this Python, which containers may use."""
 
 _READY_FD = 3
-"""Descriptor on which the shim reports that the run is claimed, then that its program runs."""
+"""Descriptor that the shim closes once the program runs, or at its exit."""
 
 _KILL_TIMEOUT = 5.0
 """Seconds in which a shim must react to a request to kill."""
@@ -106,6 +107,9 @@ class LaunchSpec:
     ids: Ids = field(default_factory=Ids)
     capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
     steps: Sequence[rootfs.Step] = ()
+    can_stage: bool = False
+    """Whether this user, and not bubblewrap alone, can create namespaces: to prepare mounts for
+    bubblewrap, and to start it without supplementary groups."""
     tmpfs_size: int = 64 << 20
     """Bytes of each tmpfs in the sandbox."""
 
@@ -143,6 +147,7 @@ class RunDir:
                 "capabilities": sorted(spec.capabilities),
             },
             "root": str(root),
+            "drop_groups": spec.can_stage and bool(groups.supplementary()),
             "steps": list(spec.steps) if spec.isolation is IsolationLevel.UNSHARE else [],
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
@@ -152,8 +157,7 @@ class RunDir:
     def start(self, ready_fd: int = -1) -> int:
         """Start the shim and return its process id; it outlives this process.
 
-        It writes to *ready_fd*, the write end of a pipe, when it has claimed the run, and keeps it
-        open until the program runs, or the shim exits.
+        It keeps *ready_fd*, the write end of a pipe, open until the program runs, or it exits.
         """
         null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
         ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
@@ -219,9 +223,12 @@ class RunDir:
 
     @property
     def is_valid(self) -> bool:
-        """Whether it was prepared and not cancelled."""
+        """Whether it was prepared and not cancelled, and its plan was not outdated."""
         claim = self.read_claim()
-        return self.is_prepared() and (claim is None or claim.pid != 0)
+        if not self.is_prepared() or (claim is not None and claim.pid == 0):
+            return False
+        record = self.exit_record()
+        return record is None or record.reason != shim.HOST_CHANGED
 
     def exit_record(self) -> ExitRecord | None:
         """Return the exit record, if the shim has written it."""
@@ -276,7 +283,8 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
         raise ValueError("bubblewrap runs containers as the agent's own user only")
     program = shutil.which("bwrap") or "bwrap"
     init = ("ro", str(_PROGRAM.parent), _INNER_DIR, "")
-    staged, steps = rootfs.stage_plan([*launch.steps, init], run_dir)
+    every = [*launch.steps, init]
+    staged, steps = rootfs.stage_plan(every, run_dir, homes=launch.can_stage)
     argv = rootfs.bubblewrap_arguments(
         program,
         steps,
@@ -288,45 +296,28 @@ def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
     return {"bubblewrap": [*argv, sys.executable, "-I", "-S", inner], "stage": staged}
 
 
-class StartingRun:
-    """A run from the start of its shim until its program runs; to be closed."""
+async def start_and_wait(run_dir: RunDir) -> int:
+    """Start the shim, and wait until the program runs or the shim has exited.
 
-    def __init__(self, run_dir: RunDir) -> None:
-        self._read, write = os.pipe()
-        try:
-            self.pid = run_dir.start(write)
-        except BaseException:
-            os.close(self._read)
-            raise
-        finally:
-            os.close(write)
-
-    async def wait_claimed(self) -> None:
-        """Wait until the shim has claimed the run or exited."""
-        await _wait_readable(self._read)
-        if not os.read(self._read, 1):
-            self.close()
-
-    async def wait_started(self) -> None:
-        """Wait until the program runs, or the shim has exited."""
-        if self._read >= 0:
-            await _wait_readable(self._read)
-
-    def close(self) -> None:
-        """Wait for nothing more."""
-        if self._read >= 0:
-            os.close(self._read)
-            self._read = -1
-
-
-async def _wait_readable(end: int) -> None:
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(end, readable.set)
+    Returns its process id; a run that could not start has an exit record then.
+    """
+    read, write = os.pipe()
     try:
-        await readable.wait()
+        pid = run_dir.start(write)
+    except BaseException:
+        os.close(read)
+        raise
     finally:
-        loop.remove_reader(end)
+        os.close(write)
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+    loop.add_reader(read, closed.set)
+    try:
+        await closed.wait()
+        return pid
+    finally:
+        loop.remove_reader(read)
+        os.close(read)
 
 
 class ContainerProcess:
@@ -478,6 +469,26 @@ def isolation_warning(report: IsolationReport, *, root: bool) -> str:
     if not report.safe_paths:
         return "no subPath, and no mounts inside other mounts: pods that use them do not start"
     return ""
+
+
+def groups_warning(report: IsolationReport) -> str:
+    """Return that pods have the supplementary groups of the agent's user; empty if not."""
+    kept = groups.supplementary()
+    if not kept or os.geteuid() == 0:
+        return ""
+    is_sandboxed = report.isolation is not IsolationLevel.PLAIN
+    if is_sandboxed and report.safe_paths and mounting.drops_groups():
+        return ""
+    names = ", ".join(sorted(map(_group_name, kept)))
+    remedy = " (to drop them: install newgidmap, and add your user to /etc/subgid)"
+    return f"pods have the rights of your groups {names}{remedy if is_sandboxed else ''}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, sub_path: str) -> str:

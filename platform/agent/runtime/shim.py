@@ -1,7 +1,7 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
 It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
-`mounting`. In order:
+`mounting` (and `groups`). In order:
 
 1. *Claim* the run: link a file that names this process into the run's directory. The link can
    exist only once, so that a run starts at most once even if the agent is killed.
@@ -27,14 +27,20 @@ import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is n
 
 if __package__:
     from . import mounting
-    from .mounting import CannotStartError
+    from .mounting import CannotStartError, HostChangedError
 else:
     import mounting  # type: ignore[import-not-found, no-redef]
-    from mounting import CannotStartError  # type: ignore[no-redef]
+    from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
 CANNOT_START = 128
 START_ERROR = "StartError"
+HOST_CHANGED = "HostChanged"
+"""Reason of the exit record of a run that did not start because its plan was outdated."""
+
+_OWN_MARK, _HOST_CHANGED_MARK = "\1", "\2"
+"""Prefixes of what the child reports: it is this program's; the plan is outdated."""
+
 MAX_LINE = 16 * 1024
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -44,53 +50,31 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 def main(run_path: str, ready_fd: int = -1) -> int:
     """Execute the run of *run_path*.
 
-    Write a byte to the descriptor *ready_fd* once it is claimed, and close that once the program
-    runs, or at the exit.
+    The descriptor *ready_fd* is closed once the program runs, or at the exit, when the exit record
+    is written.
     """
-    run = ShimRun(run_path)
+    run = ShimRun(run_path, ready_fd)
     if not run.write_claim():
         return 1
-    ready = ReadyPipe(ready_fd)
-    ready.report_claim()
     run.start()
     if not run.message:
-        ready.close()
+        run.report_start()
     run.supervise()
     run.finish()
     return 0
 
 
-class ReadyPipe:
-    """The end of the agent's pipe; no process that the shim forks keeps it."""
-
-    def __init__(self, end: int) -> None:
-        self._end = end
-        os.register_at_fork(after_in_child=self.close)
-
-    def report_claim(self) -> None:
-        """Write that the run is claimed."""
-        if self._end >= 0:
-            try:
-                os.write(self._end, b"c")
-            except BrokenPipeError:
-                return  # the agent has exited
-
-    def close(self) -> None:
-        """Close it, once."""
-        if self._end >= 0:
-            os.close(self._end)
-            self._end = -1
-
-
 class ShimRun:
     """One run of one container, from claim to exit record."""
 
-    def __init__(self, run_path: str) -> None:
+    def __init__(self, run_path: str, ready_fd: int) -> None:
         self.run_path = run_path
+        self.ready_fd = ready_fd
         self.main = 0
         self.target = 0  # receives the signals; differs from main under bubblewrap
         self.status: int | None = None
         self.message = ""
+        self.host_changed = False
         self.started = 0.0
         self.pending: list[int] = []
         self.outputs: dict[int, LogWriter] = {}
@@ -149,19 +133,37 @@ class ShimRun:
             mounting.unshare(mounting.NEW_PID)
         self.main = self.target = os.fork()
         if self.main == 0:
+            if self.ready_fd >= 0:
+                os.close(self.ready_fd)
             _run_child(launch, (out_write, err_write), failed_write, info_write)
         for end in (out_write, err_write, failed_write, info_write):
             os.close(end)
         if level == "bubblewrap":
             self.target = _inner_pid(info_read) or self.main
         os.close(info_read)
-        error = _read_all(failed_read)
+        report = _read_all(failed_read)
         os.close(failed_read)
         for name, end in (("stdout", out_read), ("stderr", err_read)):
             os.set_blocking(end, False)
             self.outputs[end] = LogWriter(self.log, name)
-        if error:
-            self.message = error
+        if level == "bubblewrap" and not report:  # it failed before its init
+            report = f"{_HOST_CHANGED_MARK}{self._bubblewrap_error()}"
+        report = report.lstrip(_OWN_MARK)
+        self.host_changed = report.startswith(_HOST_CHANGED_MARK)
+        self.message = report.removeprefix(_HOST_CHANGED_MARK)
+
+    def _bubblewrap_error(self) -> str:
+        try:
+            with open(os.path.join(self.run_path, "shim.err"), errors="replace") as file:
+                return file.read(4096).strip() or "bubblewrap failed"
+        except FileNotFoundError:
+            return "bubblewrap failed"
+
+    def report_start(self) -> None:
+        """Report to the agent that the program runs."""
+        if self.ready_fd >= 0:
+            os.close(self.ready_fd)
+            self.ready_fd = -1
 
     def supervise(self) -> None:
         """Copy output, forward signals and reap processes until the main process exits."""
@@ -222,11 +224,11 @@ class ShimRun:
         for lines in self.outputs.values():
             lines.close()
         failed = bool(self.message)
-        if failed:
+        if failed and not self.host_changed:
             LogWriter(self.log, "stderr").feed(f"cannot start: {self.message}\n".encode())
         record = {
             "code": CANNOT_START if failed else self.status,
-            "reason": START_ERROR if failed else "",
+            "reason": HOST_CHANGED if self.host_changed else START_ERROR if failed else "",
             "message": self.message[:4096],
             "started": self.started,
             "at": time.time(),
@@ -290,7 +292,7 @@ def _run_child(
     try:
         os.setsid()
         _reset_signals()
-        source = os.open("/dev/null", os.O_RDONLY)
+        source, errors = os.open("/dev/null", os.O_RDONLY), os.dup(2)
         for end, number in zip((source, *outputs), range(3), strict=True):
             os.dup2(end, number)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -303,7 +305,7 @@ def _run_child(
         if level == "unshare":
             _enter_sandbox(launch, failed)
         elif level == "bubblewrap":
-            _run_bubblewrap(launch, failed, info)
+            _run_bubblewrap(launch, failed, info, errors)
         else:
             mounting.set_no_new_privs()
             os.chdir(launch["cwd"])
@@ -315,7 +317,8 @@ def _run_child(
 
 def _report_failure(failed: int, error: BaseException) -> None:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    os.write(failed, (text or type(error).__name__).encode()[:4096])
+    mark = _HOST_CHANGED_MARK if isinstance(error, HostChangedError) else ""
+    os.write(failed, f"{_OWN_MARK}{mark}{text or type(error).__name__}".encode()[:4096])
 
 
 def _reset_signals() -> None:
@@ -400,16 +403,19 @@ def _forward_signal(child: int, number: int) -> None:
 # --- bubblewrap sandbox ---------------------------------------------------------------------
 
 
-def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
-    if launch["stage"]:
+def _run_bubblewrap(launch: dict, failed: int, info: int, errors: int) -> None:  # type: ignore[type-arg]
+    stderr = os.dup(2)
+    if launch["stage"] or launch["drop_groups"]:
         mounting.unshare(mounting.NEW_NS | mounting.NEW_USER)
+    if launch["stage"]:
         mounting.stage(launch["root"], launch["stage"])
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed])
+    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, stderr])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: the write cannot block
     os.write(write, inner.encode())
     os.close(write)
-    for end in (failed, info, read):
+    os.dup2(errors, 2)  # bubblewrap's own errors do not belong into the container's log
+    for end in (failed, info, read, stderr):
         os.set_inheritable(end, True)
     argv = [each.replace("{info}", str(info)) for each in launch["bubblewrap"]]
     os.execve(argv[0], [*argv, "--init", str(read)], dict(os.environ))  # noqa: S606
@@ -430,8 +436,11 @@ def init_main(descriptor: int) -> None:
     all capabilities, and the container runs as the same user, which is not root of the host.
     """
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed = json.load(file)
+        argv, env, cwd, failed, stderr = json.load(file)
+    os.dup2(stderr, 2)
+    os.close(stderr)
     os.set_inheritable(failed, False)
+    os.write(failed, _OWN_MARK.encode())
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container runs as the same user
     run_init(argv, env, cwd, failed)

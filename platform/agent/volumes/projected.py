@@ -11,13 +11,13 @@ worker.host -> ..data/worker.host
 """
 
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..runtime.removal import remove_tree
 from ..state.core_types import (
     DownwardApiSource,
     KeyedVolumeSource,
@@ -163,7 +163,7 @@ def atomic_write(
     _link_all(directory, files)
     for entry in directory.iterdir():
         if entry.name.startswith("..") and entry not in (directory / _DATA_LINK, fresh):
-            shutil.rmtree(entry, ignore_errors=True)
+            remove_tree(entry)
     return True
 
 

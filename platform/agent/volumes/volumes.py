@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..runtime.ids import Ids, chown, chown_tree
-from ..runtime.mounting import mkdir_beneath
+from ..runtime.mounting import NEXT_SUB_PATH, check_beneath, mkdir_beneath
 from ..runtime.rootfs import Mount
 from ..runtime.users import volume_owner
 from ..state.core_types import Container, Pod, Volume
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, ResolvedSources, expand
+from . import host_dirs
+from .host_dirs import HostDir
 from .projected import atomic_write, collect_files, projections, secret_name
 
 
@@ -89,8 +91,8 @@ class VolumePaths:
     pvc_root: Path
     """Parent of the directories of PersistentVolumeClaims."""
 
-    host_paths: tuple[str, ...] = field(default=())
-    """Directories of the machine that pods may mount; none by default."""
+    host_dirs: tuple[HostDir, ...] = ()
+    """Directories of the host that pods may mount; none by default."""
 
     ids: Ids = field(default_factory=Ids)
     """Owner of the volumes."""
@@ -103,6 +105,10 @@ class MountedVolume:
     path: Path
     read_only: bool = False
     """Whether all mounts of it are read-only."""
+
+    inside: str | None = None
+    """Path of the volume below *path*, a directory of the host in which pods may have put links;
+    ``None``: the volume is a directory of the agent."""
 
 
 def set_up_volumes(
@@ -126,7 +132,7 @@ class _VolumeBuilder:
 
     def build(self, volume: Volume) -> MountedVolume:
         if volume.host_path:
-            return MountedVolume(self._host_path(volume.name, volume.host_path.path))
+            return self._host_path(volume.name, volume.host_path.path)
         if volume.persistent_volume_claim:
             claim = volume.persistent_volume_claim
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
@@ -151,7 +157,7 @@ class _VolumeBuilder:
             raise VolumeError(volume, bound.error)
         read_only = read_only or bound.read_only
         if bound.host_path:
-            return MountedVolume(self._host_path(volume, bound.host_path), read_only)
+            return self._host_path(volume, bound.host_path, read_only=read_only)
         if bound.handle != bound.uid:
             return MountedVolume(self._retained_dir(volume, bound.handle), read_only)
         namespace = self.pod.metadata.namespace
@@ -170,18 +176,26 @@ class _VolumeBuilder:
         chown_tree(_shared_dir(directory, self.paths.ids.base), self.paths.ids.base)
         return directory
 
-    def _host_path(self, name: str, source: str) -> Path:
-        path = os.path.realpath(source)
-        allowed = (os.path.realpath(each) for each in self.paths.host_paths)
-        if not any(path == each or path.startswith(f"{each}/") for each in allowed):
-            raise VolumeError(name, f"hostPath {source} is not below a permitted directory")
-        if not os.path.exists(path):
-            raise VolumeError(name, f"hostPath {source} does not exist")
-        return Path(path)
+    def _host_path(self, name: str, path: str, *, read_only: bool = False) -> MountedVolume:
+        found = host_dirs.find(self.paths.host_dirs, path)
+        if found is None:
+            raise VolumeError(
+                name,
+                f"hostPath {path} is not below a directory that pods may mount; "
+                f"`batholith up --mount {path}` permits it (read-only: --mount {path}:ro)",
+            )
+        directory, inside = found
+        try:
+            check_beneath(directory.path, inside)
+        except OSError as error:
+            raise VolumeError(name, f"hostPath {path}: {error.strerror}") from error
+        return MountedVolume(Path(directory.path), read_only or directory.read_only, inside)
 
 
-def make_sub_path(directory: str, name: str, *, owner: int | None) -> None:
-    """Create the directory *name* in *directory*, writable by all users, unless it exists.
+def make_sub_path(volume: MountedVolume, name: str, *, owner: int | None) -> None:
+    """Create the directory *name* in *volume* unless it exists.
+
+    All users may write to it, unless other users of the host can reach it.
 
     A container may replace it at any time, so that it is resolved again when it is mounted.
 
@@ -190,8 +204,9 @@ def make_sub_path(directory: str, name: str, *, owner: int | None) -> None:
     """
     if name.startswith("/") or ".." in name.split("/"):
         raise ContainerConfigError(f"the path {name!r} must be relative and must not contain '..'")
+    mode = 0o777 if volume.inside is None else 0o755
     try:
-        mkdir_beneath(directory, name, mode=0o777, owner=owner)
+        mkdir_beneath(str(volume.path), name, within=volume.inside or "", mode=mode, owner=owner)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.ELOOP):
             raise ContainerConfigError(f"the path {name!r} leads out of its volume") from error
@@ -231,11 +246,12 @@ def container_mounts(
         if volume is None:
             raise ContainerConfigError(f"no volume named {mount.name!r}")
         sub_path = expand(mount.sub_path_expr, env) if mount.sub_path_expr else mount.sub_path
-        if sub_path:
-            make_sub_path(str(volume.path), sub_path, owner=owner)
+        if sub_path and not (volume.inside is not None and volume.read_only):
+            make_sub_path(volume, sub_path, owner=owner)
         target = os.path.normpath("/" + mount.mount_path.lstrip("/"))
         read_only = mount.read_only or volume.read_only
-        mounts.append(Mount(str(volume.path), target, read_only, sub_path))
+        steps = NEXT_SUB_PATH.join(filter(None, (volume.inside, sub_path)))
+        mounts.append(Mount(str(volume.path), target, read_only, steps))
     return mounts
 
 
@@ -255,4 +271,4 @@ def link_mounts(root: Path, mounts: Iterable[Mount], *, pod: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink() or not path.exists():
             path.unlink(missing_ok=True)
-            path.symlink_to(os.path.join(mount.source, mount.sub_path))
+            path.symlink_to(os.path.join(mount.source, *mount.sub_path.split(NEXT_SUB_PATH)))

@@ -1,0 +1,78 @@
+"""Supplementary groups of the agent's user, which containers should not have.
+
+Imported by `mounting`, so it imports no other module of Batholith.
+"""
+
+import os
+import pwd
+from collections.abc import Callable
+from contextlib import suppress
+
+_NEWGIDMAP = "/usr/bin/newgidmap"
+
+
+def supplementary() -> set[int]:
+    """Return the groups of this process that are not its own one."""
+    return set(os.getgroups()) - {os.getegid()}
+
+
+def prepare_drop(inner: int) -> Callable[[], bool] | None:
+    """Prepare to drop the supplementary groups in the user namespace that is created next.
+
+    *inner* is the id of this process's group in it. Call the result there: it maps the group and
+    drops the others; `False` if that failed. ``None``: there are none, or it is impossible.
+
+    The kernel permits it to root, and to other users only in a user namespace whose groups the
+    program newgidmap has mapped, which requires a range of subordinate group ids.
+    """
+    if os.geteuid() == 0:
+        with suppress(PermissionError):
+            os.setgroups([])
+        return None
+    spare = _subordinate_gid()
+    if not supplementary() or spare is None or not os.access(_NEWGIDMAP, os.X_OK):
+        return None
+    return _fork_newgidmap(inner, spare)
+
+
+def _subordinate_gid() -> int | None:
+    """Return the first subordinate group id of this user, if it has any."""
+    uid = os.geteuid()
+    try:
+        names = {str(uid), pwd.getpwuid(uid).pw_name}
+        with open("/etc/subgid", encoding="utf-8", errors="replace") as file:
+            for fields in (line.strip().split(":") for line in file):
+                if len(fields) == 3 and fields[0] in names and fields[1].isdigit():
+                    return int(fields[1])
+    except (KeyError, OSError):
+        return None
+    return None
+
+
+def _fork_newgidmap(inner: int, subordinate: int) -> Callable[[], bool]:
+    """Fork a process outside of the next user namespace, which later maps the groups.
+
+    A subordinate id is mapped too, because newgidmap otherwise forbids changes of the groups.
+    """
+    arguments = [_NEWGIDMAP, str(os.getpid()), str(inner), str(os.getegid()), "1"]
+    arguments += [str(inner + 1), str(subordinate), "1"]
+    wake, waker = os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        try:
+            os.close(waker)
+            if os.read(wake, 1):
+                os.execv(_NEWGIDMAP, arguments)  # noqa: S606 - no shell on purpose
+        finally:
+            os._exit(1)
+    os.close(wake)
+
+    def drop() -> bool:
+        os.write(waker, b"x")
+        os.close(waker)
+        if os.waitpid(helper, 0)[1]:
+            return False
+        os.setgroups([])
+        return True
+
+    return drop

@@ -1,0 +1,114 @@
+"""Directories of the host that pods may mount by hostPath and by local volumes.
+
+`batholith up` resolves links in them once and passes the result to the agent, so that a pod that
+may write to one of them cannot redirect another one.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..runtime.rootfs import is_below
+
+_READ_ONLY_SUFFIX = ":ro"
+_KERNEL_DIRS = ("/proc", "/sys", "/dev")
+_SYSTEM_DIRS = ("/boot", "/etc", "/run", "/var/run", "/tmp", "/var/tmp")  # noqa: S108
+"""Directories that are never permitted only because `up` was started in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDir:
+    """A directory that pods may mount, with everything below it."""
+
+    path: str
+    """Absolute, without links."""
+
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "HostDir":
+        """Return the directory of a flag ``DIR[:ro]``."""
+        path = text.removesuffix(_READ_ONLY_SUFFIX)
+        return cls(os.path.abspath(path), path != text)
+
+    def __str__(self) -> str:
+        """Return the flag's value."""
+        return self.path + (_READ_ONLY_SUFFIX if self.read_only else "")
+
+
+def resolve(text: str, *, data_dir: Path) -> HostDir:
+    """Return the directory of a flag ``DIR[:ro]``, without links.
+
+    Raises:
+        ValueError: it does not exist, or pods must not mount it.
+    """
+    given = HostDir.parse(os.path.expanduser(text))
+    path = os.path.realpath(given.path)
+    problem = _problem(path, data_dir)
+    if problem:
+        raise ValueError(f"--mount {text}: {problem}")
+    return HostDir(path, given.read_only)
+
+
+def working_directory(*, data_dir: Path) -> HostDir | None:
+    """Return the current directory, read-only; ``None`` if it is nothing to share unasked.
+
+    Read-only: with write access to a project a pod could change what its user executes there.
+    """
+    try:
+        path = os.getcwd()
+        owner = os.stat(path).st_uid
+    except OSError:  # it was removed
+        return None
+    inside_home = os.path.relpath(path, _home())
+    if (
+        _problem(path, data_dir)
+        or owner != os.geteuid()
+        or os.path.dirname(path) == "/"
+        or any(is_below(path, each) for each in _SYSTEM_DIRS[:4])
+        or path in _SYSTEM_DIRS
+        or (inside_home.startswith(".") and not inside_home.startswith(".."))
+    ):
+        return None
+    return HostDir(path, read_only=True)
+
+
+def _problem(path: str, data_dir: Path) -> str:
+    """Return why pods must not mount *path*; empty if they may."""
+    data, home = os.path.realpath(data_dir), _home()
+    try:
+        is_dir = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        return error.strerror or "cannot be read"
+    if not is_dir:
+        return "not a directory"
+    if path == "/":
+        return "the root directory cannot be shared with pods"
+    if any(is_below(path, each) for each in _KERNEL_DIRS):
+        return "directories of the kernel cannot be shared with pods"
+    if is_below(data, path) or is_below(path, data):
+        return f"it contains, or is part of, the data directory {data}"
+    if is_below(home, path):
+        return f"it contains your home {home}, and so keys; name a directory below it"
+    return ""
+
+
+def _home() -> str:
+    return os.path.realpath(os.path.expanduser("~"))
+
+
+def find(directories: Iterable[HostDir], path: str) -> tuple[HostDir, str] | None:
+    """Return the directory that permits *path*, and the path below it; ``None``: none does.
+
+    Of several it is the outermost writable one: what is inside of it may be replaced by a pod, and
+    is resolved from there when it is mounted.
+    """
+    real = os.path.realpath(path)
+    found = [each for each in directories if is_below(real, each.path)]
+    if not found:
+        return None
+    best = min(found, key=lambda each: (each.read_only, each.path.count("/")))
+    inside = os.path.relpath(real, best.path)
+    return best, "" if inside == "." else inside
