@@ -202,6 +202,7 @@ async def execute(
 ) -> tuple[ExitRecord, list[str]]:
     """Return the exit record of *script* and its output."""
     run_dir = RunDir(base / "pods" / "uid" / "c" / "0")
+    root_with_ranges = os.geteuid() == 0 and level is IsolationLevel.UNSHARE
     run_dir.prepare(
         LaunchSpec(
             argv=["sh", "-c", script],
@@ -210,7 +211,7 @@ async def execute(
             log=base / "logs" / "0.log",
             hostname="pod",
             isolation=level,
-            ids=Ids(None if os.geteuid() else SHARED),
+            ids=Ids(SHARED if root_with_ranges else None),
             steps=steps,
             can_stage=True,
         )
