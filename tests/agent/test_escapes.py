@@ -256,10 +256,11 @@ async def test_what_a_pod_replaced_is_executed_with_its_rights_alone(
 ) -> None:
     mounts, argv = replaced
     run_dir = attack.prepare(*argv, mounts=mounts)
-    await (await attack.start(SHIM, str(run_dir.path))).wait()
+    shim_process = await attack.start(SHIM, str(run_dir.path), stderr=asyncio.subprocess.PIPE)
+    _, errors = await shim_process.communicate()
     assert run_dir.exit_record() is not None
     log = (attack.data / "logs" / "0.log").read_text()
-    assert_rights_of_the_pod(attack, log + run_dir.errors(), argv)
+    assert_rights_of_the_pod(attack, log + errors.decode(), argv)
 
 
 @pytest.mark.parametrize("attack", SANDBOXES, indirect=True)
