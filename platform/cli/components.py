@@ -89,6 +89,16 @@ def _is_loopback(listener: socket.socket) -> bool:
     return (mapped or address).is_loopback
 
 
+OtherTrainingOperator = Annotated[
+    bool,
+    typer.Option(
+        "--other-training-operator",
+        help="Another operator runs the training jobs: do not validate them, and keep its custom "
+        "resource definitions.",
+    ),
+]
+
+
 def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Directory of the database and keys.")],
     listen_address: Address = "127.0.0.1:7443",
@@ -98,14 +108,7 @@ def apiserver(
         typer.Option(help="File descriptor of an inherited listening Unix socket, without TLS."),
     ] = None,
     max_pods_per_job: MaxPodsPerJob = MAX_PODS,
-    other_training_operator: Annotated[
-        bool,
-        typer.Option(
-            "--other-training-operator",
-            help="Another operator runs the training jobs: do not validate them, and keep its "
-            "custom resource definitions.",
-        ),
-    ] = False,
+    other_training_operator: OtherTrainingOperator = False,
     http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",

@@ -498,7 +498,10 @@ async def test_a_job_is_warned_of_the_fields_of_its_pods_once(server: EmbeddedSe
 async def test_our_examples_bring_no_warning(tmp_path: Path) -> None:
     kinds = (*crds.load(), *crds.load_training())
     async with embedded_server(tmp_path, crds=kinds) as server:
-        for path in (ROOT / "docs" / "examples").glob("**/*.yaml"):
+        examples = ROOT / "docs" / "examples"
+        # These use kinds that only Kubernetes enforces.
+        of_kubernetes = set((examples / "kubernetes").iterdir())
+        for path in set(examples.glob("**/*.yaml")) - of_kubernetes:
             for body in filter(None, yaml.safe_load_all(path.read_text())):
                 plural = f"{body['kind'].lower()}s"
                 group, _, version = body["apiVersion"].rpartition("/")

@@ -184,8 +184,9 @@ async def test_gang_that_does_not_fit_has_a_fit_error_and_starts_on_a_new_node(
         await wait_group_message(
             server,
             "g",
-            "2 of 4 pods cannot be scheduled: g-t-2: "
-            "0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, free 4).",
+            "2 of 4 pods cannot be scheduled: all nodes together could not take its pods even if "
+            "nothing else ran: g-t-2: 0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, "
+            "free 4).",
         )
         condition = (await group(server, "g"))["status"]["conditions"][0]
         assert condition["type"] == "Unschedulable"
@@ -219,7 +220,8 @@ async def test_podgroup_rejected_by_enqueue_is_unschedulable_without_pods(
         await wait_group_message(
             server,
             "g",
-            "3 of 3 pods cannot be scheduled: resource in cluster is overused: "
+            "3 of 3 pods cannot be scheduled: it needs 180 cpu, more than the 8 of all nodes "
+            "together: resource in cluster is overused: "
             "insufficient cpu (requested 180, free 9.6, overcommit factor 1.2)",
         )
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.kubectl import Kubectl, needs_kubectl
@@ -26,30 +27,31 @@ from batholith.model.names import COMMANDS, JOBS, PODS, QUEUES, Resource
 
 pytestmark = pytest.mark.timeout(900)  # dozens of objects by kubectl
 
-SERVICE_MONITORS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
-"""Placeholder for the Prometheus operator's definition."""
+
+def monitoring_definition(kind: str) -> dict[str, Any]:
+    """Return a placeholder for a definition of the Prometheus operator."""
+    plural = f"{kind.lower()}s"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": plural},
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+MONITORING = [monitoring_definition(kind) for kind in ("ServiceMonitor", "PrometheusRule")]
 
 ACTIVE_KINDS = RealKubeOptions(
     controllers=(
@@ -82,7 +84,7 @@ def passive_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKube]
     """A server without controllers, which each test leaves behind as it likes."""
     needs_kubectl()
     require_realkube()
-    options = RealKubeOptions(crds=[SERVICE_MONITORS])
+    options = RealKubeOptions(crds=MONITORING)
     with RealKube(tmp_path_factory.mktemp("kube"), options) as kube:
         kube.snapshot()
         yield kube
@@ -101,7 +103,7 @@ async def active_site(tmp_path: Path) -> AsyncIterator[InstallSite]:
     """A new server with the controllers that a deletion needs."""
     needs_kubectl()
     require_realkube()
-    async with real_server(tmp_path, ACTIVE_KINDS, crds=[SERVICE_MONITORS]) as server:
+    async with real_server(tmp_path, ACTIVE_KINDS, crds=MONITORING) as server:
         yield InstallSite(server, Kubectl(server, tmp_path))
 
 

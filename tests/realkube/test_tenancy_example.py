@@ -1,4 +1,4 @@
-"""docs/examples/tenancy.yaml: teams are kept in their queues."""
+"""docs/examples/kubernetes/tenancy.yaml: teams are kept in their queues."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from batholith.kube.errors import ForbiddenError, InvalidError
 from batholith.model import crds
 from batholith.model.names import JOBS, NAMESPACES
 
-EXAMPLE = Path(__file__).parents[2] / "docs/examples/tenancy.yaml"
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/kubernetes/tenancy.yaml"
 
 
 def job(name: str, queue: str) -> dict[str, Any]:

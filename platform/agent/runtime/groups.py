@@ -1,12 +1,17 @@
 """Supplementary groups of the agent's user, which containers should not have.
 
-Imported by `mounting`, so it imports no other module of Batholith.
+Imported by `mounting`, so of Batholith it imports only `forking`.
 """
 
 import os
 import pwd
 from collections.abc import Callable
 from contextlib import suppress
+
+if __package__:
+    from .forking import fork_helper
+else:
+    from forking import fork_helper  # type: ignore[import-not-found, no-redef]
 
 _NEWGIDMAP = "/usr/bin/newgidmap"
 
@@ -56,23 +61,12 @@ def _fork_newgidmap(inner: int, subordinate: int) -> Callable[[], bool]:
     """
     arguments = [_NEWGIDMAP, str(os.getpid()), str(inner), str(os.getegid()), "1"]
     arguments += [str(inner + 1), str(subordinate), "1"]
-    wake, waker = os.pipe()
-    helper = os.fork()
-    if helper == 0:
-        try:
-            os.close(waker)
-            if os.read(wake, 1):
-                os.execv(_NEWGIDMAP, arguments)  # noqa: S606 - no shell on purpose
-        finally:
-            os._exit(1)
-    os.close(wake)
+    map_group = fork_helper(lambda: os.execv(_NEWGIDMAP, arguments))  # noqa: S606 - no shell
 
     def drop() -> bool:
-        os.write(waker, b"x")
-        os.close(waker)
-        if os.waitpid(helper, 0)[1]:
-            return False
-        os.setgroups([])
-        return True
+        mapped = map_group()
+        if mapped:
+            os.setgroups([])
+        return mapped
 
     return drop

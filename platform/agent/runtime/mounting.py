@@ -1,8 +1,8 @@
 """System calls of a sandbox: namespaces, mounts, user ids, race-free path resolution.
 
 Imported by the programs that run outside the agent process (`shim`, `nsenter`), so of Batholith it
-imports only `groups`. A path that a pod can influence is resolved only once, beneath a
-directory of the agent, and the resulting descriptor is what gets mounted or read.
+imports only `groups` and `forking`. A path that a pod can influence is resolved only once, beneath
+a directory of the agent, and the resulting descriptor is what gets mounted or read.
 """
 
 import ctypes
@@ -10,13 +10,15 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 if __package__:
     from . import groups
+    from .forking import fork_helper
 else:
     import groups  # type: ignore[import-not-found, no-redef]
+    from forking import fork_helper  # type: ignore[import-not-found, no-redef]
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
@@ -261,34 +263,6 @@ def lacks_sandbox_support() -> bool:
     return os.waitpid(child, 0)[1] != 0
 
 
-def fork_helper(work: Callable[[], None], *, error: str) -> Callable[[], None]:
-    """Fork a process that keeps the present privileges and namespaces, and waits.
-
-    The returned function has it call *work* and waits for its exit; it raises CannotStartError with
-    the text *error* if that failed. The helper exits without *work* if this process exits first.
-    """
-    wake, waker = os.pipe()
-    helper = os.fork()
-    if helper == 0:
-        code = 1
-        try:
-            os.close(waker)
-            if os.read(wake, 1):
-                work()
-                code = 0
-        finally:
-            os._exit(code)
-    os.close(wake)
-
-    def run() -> None:
-        os.write(waker, b"x")
-        os.close(waker)
-        if os.waitpid(helper, 0)[1]:
-            raise CannotStartError(error)
-
-    return run
-
-
 def enter_id_range(base: int) -> None:
     """Enter a user namespace that maps its ids to those of the host from *base* on; for root.
 
@@ -303,10 +277,11 @@ def enter_id_range(base: int) -> None:
             target = os.open(name, os.O_WRONLY, dir_fd=me)
             os.write(target, f"0 {base} {ID_RANGE_SIZE}".encode())
 
-    write_maps_outside = fork_helper(write_maps, error="cannot map the pod's range of user ids")
+    write_maps_outside = fork_helper(write_maps)
     os.close(me)
     check_syscall(_LIBC.unshare(NEW_USER), "unshare")
-    write_maps_outside()
+    if not write_maps_outside():
+        raise CannotStartError("cannot map the pod's range of user ids")
 
 
 def drop_privileges(ids: Mapping[str, Any], bounding: Iterable[int]) -> None:

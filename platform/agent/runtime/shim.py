@@ -1,7 +1,7 @@
 """Shim: the process between the agent and one run of a container, which outlives the agent.
 
 It is started by path with `python -I -S starting.py RUN_DIR` and of Batholith it imports only
-`mounting` (and `groups`). In order:
+`mounting` (with `groups`) and `forking`. In order:
 
 1. *Claim* the run: link a file that names this process into the run's directory. The link can
    exist only once, so that a run starts at most once even if the agent is killed.
@@ -27,9 +27,11 @@ import warnings  # noqa: F401 - os.execvpe imports it, perhaps where Python is n
 
 if __package__:
     from . import mounting
+    from .forking import fork_helper
     from .mounting import CannotStartError, HostChangedError
 else:
     import mounting  # type: ignore[import-not-found, no-redef]
+    from forking import fork_helper  # type: ignore[import-not-found, no-redef]
     from mounting import CannotStartError, HostChangedError  # type: ignore[no-redef]
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
@@ -348,13 +350,12 @@ def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
         mounting.drop_privileges(ids, ids["capabilities"])
     else:
         os.chdir("/")  # moves to the new root together with this process's root
-        enter_root = mounting.fork_helper(
-            lambda: mounting.pivot_root(root), error="cannot change the root directory"
-        )
+        enter_root = fork_helper(lambda: mounting.pivot_root(root))
         if ids["namespace"]:
             mounting.enter_id_range(ids["base"])
         mounting.drop_privileges(ids, ids["capabilities"])
-        enter_root()
+        if not enter_root():
+            raise CannotStartError("cannot change the root directory")
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of ids has cleared it
     run_init(launch["argv"], launch["env"], launch["cwd"], failed)
 

@@ -5,12 +5,12 @@ A mask is computed once and updated only for nodes that changed in a way that fi
 a heartbeat or a pod costs nothing here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..plugins.extension_points import FilterPlugin
+from ..plugins.extension_points import FilterPlugin, RejectedNodes
 from ..state.equivalence import EquivalenceClass
 from ..state.node_matrix import NodeMatrix
 from ..state.resources import BoolVector, FloatVector, IntVector
@@ -107,3 +107,12 @@ class FeasibilityCache:
             code = self._codes[reason] = len(self.reasons)
             self.reasons.append(reason)
         return code
+
+
+def pod_masks(
+    function: Callable[[EquivalenceClass, NodeMatrix], Iterable[RejectedNodes]],
+    eq_class: EquivalenceClass,
+    node_matrix: NodeMatrix,
+) -> list[BoolVector]:
+    """Return the masks of *function*, a method of a plugin."""
+    return [each.mask for each in function(eq_class, node_matrix)]

@@ -4,19 +4,18 @@ The actions run in order, and each sees the effects of those before it. A sessio
 no clock and uses no randomness, so the same cache always leads to the same decision.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import numpy as np
 
-from ..plugins.extension_points import RejectedNodes, Rejection
+from ..plugins.extension_points import Rejection
 from ..state.admission_rounds import AdmissionRounds
 from ..state.cache import SchedulerCache
 from ..state.diagnosis import Diagnosis, NodeFit, Stage
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
-from ..state.node_matrix import NodeMatrix
 from ..state.reservations import Purpose, Reservation
 from ..state.resources import MAX_AMOUNT, BoolVector, IntVector
 from ..state.waiting import (
@@ -36,6 +35,7 @@ from .candidate import Candidate
 from .decision import Eviction, GangRef, Nomination, Placement, UngatedPod
 from .derived import Derived
 from .explain import explain
+from .feasibility import pod_masks
 from .framework import Framework
 from .placer import Placer
 from .placer_cache import PlacerCache
@@ -189,7 +189,7 @@ class Session(PluginDecisions):
         node_matrix = self.cache.node_matrix
         rejected = np.zeros(node_matrix.columns, np.bool_)
         for plugin in self._framework.pod_filters:
-            filters = partial(_masks, plugin.pod_filters, eq_class, node_matrix)
+            filters = partial(pod_masks, plugin.pod_filters, eq_class, node_matrix)
             for mask in self.calls.call(plugin, "pod_filters", filters):
                 rejected |= mask
         return rejected
@@ -593,12 +593,3 @@ class Session(PluginDecisions):
             now=cache.cycle_time,
             retry_at=retry_at,
         )
-
-
-def _masks(
-    function: Callable[[EquivalenceClass, NodeMatrix], Iterable[RejectedNodes]],
-    eq_class: EquivalenceClass,
-    node_matrix: NodeMatrix,
-) -> list[BoolVector]:
-    """Return the masks of *function*, a method of a plugin."""
-    return [each.mask for each in function(eq_class, node_matrix)]
