@@ -1,4 +1,4 @@
-"""Helper processes of a sandbox, which keep what their parent gives up.
+"""Helper processes of a sandbox, which keep the privileges that their parent drops.
 
 Imported by `mounting` and `groups`, so it imports no other module of Batholith.
 """
