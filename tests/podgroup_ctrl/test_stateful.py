@@ -79,7 +79,10 @@ class PodGroupMachine(ControllerMachine[PodGroupWorld]):
     @precondition(_has_pods)
     @rule(which=WHICH, phase=st.sampled_from(["Pending", "Running", "Failed"]), pace=PACE)
     def report_pod(self, which: int, phase: str, pace: int | None) -> None:
-        self.world.put(PODS, self._pod(which), status={"phase": phase})
+        """No phase follows a final one."""
+        key = self._pod(which)
+        if self.world.objects_by_key(PODS)[key].get("status", {}).get("phase") != "Failed":
+            self.world.put(PODS, key, status={"phase": phase})
         self._settle_or_advance(pace)
 
     @precondition(_has_pods)
