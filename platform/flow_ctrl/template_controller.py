@@ -1,17 +1,15 @@
 """JobTemplate controller: lists in the status of a template the Jobs created from it."""
 
-import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from ..kube.client.client import Client
-from ..kube.errors import NotFoundError
 from ..kube.informer.informer import Informer, KindSource
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, WorkerSettings, requeue_on_conflict, run_workers
-from ..machinery.lifecycle import Source, run_controller
-from ..machinery.status_writer import ApiStatusWriter
+from ..machinery.reconcile.cache import WriteThroughCache
+from ..machinery.reconcile.controller import Controller, ControllerOptions, Sync
 from ..model.base import ApiStruct
 from ..model.flow import JobTemplate, JobTemplateStatus
 from ..model.meta import ObjectMeta
@@ -28,7 +26,20 @@ class TemplateJob(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class JobTemplateController:
+class TemplateView(msgspec.Struct, frozen=True):
+    """A template and the names of the Jobs created from it."""
+
+    template: JobTemplate
+    jobs: tuple[str, ...]
+
+
+class SetStatus(msgspec.Struct, frozen=True):
+    """Write the status of the template by a merge patch."""
+
+    patch: dict[str, Any]
+
+
+class JobTemplateController(Controller[TemplateView, SetStatus]):
     """Controller of JobTemplates; see :meth:`run`."""
 
     def __init__(
@@ -40,15 +51,19 @@ class JobTemplateController:
         templates: Informer[JobTemplate] | None = None,
     ) -> None:
         """*templates*: informer of all JobTemplates; may be used and run by several controllers."""
-        self._settings = settings or FlowSettings()
-        self._workqueue = ShardedQueue(
-            name="jobtemplate",
-            shards=self._settings.workers,
-            clock=clock if clock is not None else SystemClock(),
-            metrics=self._settings.work_metrics,
+        settings = settings or FlowSettings()
+        super().__init__(
+            ControllerOptions(
+                name="jobtemplate",
+                workers=settings.workers,
+                clock=clock or SystemClock(),
+                reconcile_timeout=settings.reconcile_timeout,
+                work_metrics=settings.work_metrics,
+            )
         )
-        self._templates = (
-            Informer(client, JOBTEMPLATES, JobTemplate) if templates is None else templates
+        templates = templates or Informer(client, JOBTEMPLATES, JobTemplate)
+        self._templates = WriteThroughCache(
+            client, JOBTEMPLATES, JobTemplate, templates, clock=self.clock
         )
         self._jobs = Informer(
             client,
@@ -57,48 +72,39 @@ class JobTemplateController:
             label_selector=CREATED_BY_JOB_TEMPLATE,
             indexes={_TEMPLATE: _template_keys},
         )
-        self._status = ApiStatusWriter(client, JOBTEMPLATES, JobTemplate)
-
-    async def run(
-        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
-    ) -> None:
-        """Sync the informers and run the workers until cancelled, as `run_controller` does.
-
-        When cancelled, it finishes keys in processing and queued, and writes nothing after that.
-        """
-        sources: list[Source] = [
-            KindSource(self._templates, self._on_template),
+        self.sources = [
+            KindSource(templates, self._on_template),
             KindSource(self._jobs, self._on_job),
         ]
-        await run_controller(sources, self._run_workers, ready=ready, elected=elected)
-
-    async def _run_workers(self) -> None:
-        settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
-        await run_workers(self._workqueue, self._reconcile, settings=settings)
+        self.keep(self._templates)
 
     def _on_template(self, old: JobTemplate | None, new: JobTemplate | None) -> None:
         if new is not None:
-            self._workqueue.add(new.metadata.key)
+            self.queue.add(new.metadata.key)
 
     def _on_job(self, old: TemplateJob | None, new: TemplateJob | None) -> None:
         before, after = (set(_template_keys(job)) if job else set() for job in (old, new))
         for key in before ^ after:
-            self._workqueue.add(key)
+            self.queue.add(key)
 
-    async def _reconcile(self, key: str) -> None:
-        template = self._templates.get(key)
+    async def observe(self, sync: Sync) -> TemplateView | None:
+        """Return the template and its Jobs."""
+        template = self._templates.get(sync.key)
         if template is None or template.metadata.deletion_timestamp is not None:
-            return
-        names = sorted(job.metadata.name for job in self._jobs.by_index(_TEMPLATE, key))
-        status = JobTemplateStatus(job_depends_on_list=tuple(names))
-        if status == template.status:
-            return
-        patch = msgspec.to_builtins(status) or {"jobDependsOnList": None}
-        try:
-            with requeue_on_conflict("JobTemplate"):
-                await self._status.write(template.metadata, patch)
-        except NotFoundError:
-            return
+            return None
+        names = sorted(job.metadata.name for job in self._jobs.by_index(_TEMPLATE, sync.key))
+        return TemplateView(template, tuple(names))
+
+    def decide(self, view: TemplateView) -> list[SetStatus]:
+        """Write the status if the Jobs in it differ."""
+        status = JobTemplateStatus(job_depends_on_list=view.jobs)
+        if status == view.template.status:
+            return []
+        return [SetStatus(msgspec.to_builtins(status) or {"jobDependsOnList": None})]
+
+    async def execute(self, sync: Sync, view: TemplateView, effect: SetStatus) -> None:
+        """Write the status."""
+        await self._templates.patch_status(view.template.metadata, effect.patch)
 
 
 def _template_keys(job: TemplateJob) -> Iterator[str]:

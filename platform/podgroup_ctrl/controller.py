@@ -1,56 +1,37 @@
-"""PodGroup controller: creates a PodGroup for pods that have none.
+"""PodGroup controller: event handlers of pods, PodGroups and queues; what is known of a PodGroup.
 
 Its keys are PodGroups, so that all pods of one owner are reconciled together by one worker.
 Selectors exclude the pods of other schedulers and those of Volcano jobs, whose PodGroups the job
-controller creates.
+controller creates. :mod:`.decide` computes the effects, :mod:`.executor` executes them.
 """
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..kube.client.client import Client, PatchType
-from ..kube.errors import (
-    AlreadyExistsError,
-    BadRequestError,
-    ConflictError,
-    ForbiddenError,
-    InvalidError,
-    NotFoundError,
-)
+import msgspec
+
+from ..kube.client.client import Client
+from ..kube.errors import ForbiddenError, NotFoundError
 from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
-from ..machinery.batches import run_concurrently
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import (
-    RECONCILE_TIMEOUT,
-    RequeueError,
-    ShardedQueue,
-    WorkerSettings,
-    requeue_on_conflict,
-    run_workers,
-)
-from ..machinery.event_recorder import Recorder, object_reference
-from ..machinery.expectations import Expectations
-from ..machinery.lifecycle import Source, run_controller
+from ..machinery.controller import RECONCILE_TIMEOUT
+from ..machinery.event_recorder import Recorder
 from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.reconcile.cache import WriteThroughCache
+from ..machinery.reconcile.controller import Controller, ControllerOptions, Sync
+from ..machinery.reconcile.events import Events
 from ..machinery.shards import WHOLE, Shard
-from ..model.meta import OwnerReference, preconditions
-from ..model.names import (
-    GROUP_NAME,
-    PODGROUPS,
-    PODS,
-    QUEUES,
-    SCHEDULER_NAME,
-    TASK_INDEX,
-    Resource,
-)
+from ..model.meta import OwnerReference
+from ..model.names import PODGROUPS, PODS, QUEUES, SCHEDULER_NAME, TASK_INDEX, Resource
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
 from ..model.validation import dns1123_subdomain_error
 from . import build
 from .core_types import Owner, Pod, index_by_podgroup
+from .decide import Effect, PodGroupView, decide, has_scalable_owner, is_scalable, template_of
+from .executor import PodGroupExecutor
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +43,6 @@ OWNERS = {
     ("batch", "Job"): Resource("batch", "v1", "jobs", "Job"),
 }
 """Owners whose annotations are inherited."""
-_SCALABLE_KINDS = ("ReplicaSet", "StatefulSet")
-"""Owners that may be scaled to zero, when their PodGroup is deleted."""
-_REJECTIONS = (BadRequestError, ForbiddenError, InvalidError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +65,7 @@ class PodGroupSettings:
     """Metrics of the work queue, if any."""
 
 
-class PodGroupController:
+class PodGroupController(Controller[PodGroupView, Effect]):
     """Controller of PodGroups for plain pods; see :meth:`run`."""
 
     def __init__(
@@ -105,190 +83,99 @@ class PodGroupController:
 
         Only the PodGroups of *shard* are reconciled, whose objects the other *informers* deliver.
         """
-        self._client = client
-        self._settings = settings or PodGroupSettings()
-        self._recorder = recorder
-        clock = clock if clock is not None else SystemClock()
-        self._workqueue = ShardedQueue(
-            name="podgroup",
-            shards=self._settings.workers,
-            clock=clock,
-            metrics=self._settings.work_metrics,
-            owned=shard,
+        self._settings = settings = settings or PodGroupSettings()
+        super().__init__(
+            ControllerOptions(
+                name="podgroup",
+                workers=settings.workers,
+                clock=clock or SystemClock(),
+                reconcile_timeout=settings.reconcile_timeout,
+                work_metrics=settings.work_metrics,
+                shard=shard,
+            )
         )
+        self._client = client
         factory = informers or NewInformers(client)
         if podgroups is None:
             podgroups = factory.informer(PODGROUPS, PodGroup, owner_key=_own_key)
-        self._podgroups = podgroups
-        self._queues = factory.informer(QUEUES, Queue)
-        self._pods = [
-            _pod_informer(factory, name) for name in dict.fromkeys(self._settings.scheduler_names)
-        ]
-        # Writes not in the informers yet: created PodGroups by name, annotated pods by uid.
-        self._creating = Expectations(clock)
-        self._annotating = Expectations(clock)
+        self._podgroups = WriteThroughCache(
+            client, PODGROUPS, PodGroup, podgroups, clock=self.clock
+        )
+        self._pods = {
+            name: WriteThroughCache(
+                client, PODS, Pod, _pod_informer(factory, name), clock=self.clock
+            )
+            for name in settings.scheduler_names
+        }
         # PodGroups that the server rejected, perhaps because their queue is not open.
         self._rejected: set[str] = set()
-
-    async def run(
-        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
-    ) -> None:
-        """Sync the informers and run the workers until cancelled, as `run_controller` does.
-
-        When cancelled, it finishes keys in processing and queued, and writes nothing after that.
-        """
-        sources: list[Source] = [
-            KindSource(self._podgroups, self._on_podgroup),
-            KindSource(self._queues, self._on_queue),
-            *(KindSource(pods, self._on_pod) for pods in self._pods),
+        self.sources = [
+            KindSource(podgroups, self._on_podgroup),
+            KindSource(factory.informer(QUEUES, Queue), self._on_queue),
+            *(KindSource(pods.informer, self._on_pod) for pods in self._pods.values()),
         ]
-        await run_controller(
-            sources,
-            self._run_workers,
-            ready=ready,
-            elected=elected,
+        self._executor = PodGroupExecutor(
+            podgroups=self._podgroups,
+            pods=self._pods,
+            events=Events(recorder, PODS),
+            rejected=self._rejected,
         )
+        self.keep(self._podgroups)
 
-    async def _run_workers(self) -> None:
-        settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
-        await run_workers(self._workqueue, self._reconcile, settings=settings)
-
-    # Event handlers
+    # Event handlers.
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and (new is None or new.podgroup_name):
-            self._annotating.observe(old.generated_podgroup_key, old.metadata.uid)
         either = new or old
         if either is None or not either.is_managed:
             return
         if old is None or new is None or old.podgroup_name != new.podgroup_name:
-            self._workqueue.add(either.generated_podgroup_key)
+            self.queue.add(either.generated_podgroup_key)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
-            self._workqueue.add(old.metadata.key)
-        elif old is None and new is not None:
-            self._creating.observe(new.metadata.key, new.metadata.name)
-            if _has_scalable_owner(new):  # perhaps scaled to zero before this start
-                self._workqueue.add(new.metadata.key)
+            self.queue.add(old.metadata.key)
+        elif old is None and new is not None and has_scalable_owner(new):
+            self.queue.add(new.metadata.key)  # perhaps scaled to zero before this start
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         opened = new is not None and new.status.state == QueueState.OPEN
         if opened and (old is None or old.status.state != QueueState.OPEN):
-            rejected, self._rejected = self._rejected, set()
+            rejected = [*self._rejected]
+            self._rejected.clear()
             for key in rejected:
-                self._workqueue.add(key)
+                self.queue.add(key)
 
-    # Reconciling
+    def forget(self, key: str) -> None:
+        """Drop what is kept for a PodGroup that neither exists nor is needed."""
+        super().forget(key)
+        self._rejected.discard(key)
 
-    async def _reconcile(self, key: str) -> float | None:
-        pods = [pod for informer in self._pods for pod in informer.by_index(_PODGROUP_INDEX, key)]
-        group = self._podgroups.get(key)
-        if not pods:
-            self._rejected.discard(key)
-            await self._delete_if_scaled_down(group)
-            return None
-        active = [pod for pod in pods if not pod.is_finished]
-        if not active:
-            await self._delete_if_scaled_down(group)
-            return None
-        if group is None and not self._creating.pending(key):
-            await self._create(key, active)
-        annotating = self._annotating.pending(key)
-        unannotated = [
-            pod for pod in active if not pod.podgroup_name and pod.metadata.uid not in annotating
+    # Reconcile.
+
+    async def observe(self, sync: Sync) -> PodGroupView | None:
+        """Return the PodGroup, its pods, and what is needed of the pods' owners."""
+        key = sync.key
+        pods = [
+            pod for cache in self._pods.values() for pod in cache.by_index(_PODGROUP_INDEX, key)
         ]
-        if group is not None and unannotated:
-            await self._update_podgroup(group, unannotated[0])
-        result = await run_concurrently(unannotated, self._annotate_pod)
-        if result.first_error is not None:
-            raise result.first_error
-        expirations = (self._creating.expires_in(key), self._annotating.expires_in(key))
-        return min((seconds for seconds in expirations if seconds is not None), default=None)
+        group = self._podgroups.get(key)
+        view = PodGroupView(
+            key=key, podgroup=group, pods=tuple(pod for pod in pods if not pod.is_finished)
+        )
+        if view.pods:
+            inherited = await self._inherited(view)
+            return msgspec.structs.replace(view, inherited=inherited)
+        controller = group.metadata.controller if group is not None else None
+        if group is not None and controller is not None and has_scalable_owner(group):
+            owner = await self._owner(controller, group.metadata.namespace)
+            return msgspec.structs.replace(view, owner=owner)
+        return None if not pods else view
 
-    async def _create(self, key: str, pods: Sequence[Pod]) -> None:
-        """Create the PodGroup from the first pod without one.
-
-        Raises:
-            ApiError: the PodGroup was not created; a rejection is recorded on the pods.
-        """
-        pod = min(pods, key=lambda pod: (bool(pod.podgroup_name), pod.metadata.name))
-        inherited = await self._owner_annotations(pod)
-        group = build.build(pod, inherited)
-        self._creating.expect(key, [pod.generated_podgroup_name])
-        try:
-            await self._client.create(PODGROUPS, group, namespace=pod.metadata.namespace)
-            log.info("podgroup created", extra={"podgroup": key})
-        except AlreadyExistsError:
-            log.debug("PodGroup already exists", extra={"key": key})
-        except BaseException as error:
-            # Even after a timeout: the name is fixed, so a retry cannot create a second one.
-            self._creating.observe(key, pod.generated_podgroup_name)
-            if isinstance(error, _REJECTIONS):
-                self._rejected.add(key)
-                for each in pods:
-                    self._warn(each, "PodGroupRefused", f"cannot create PodGroup: {error.message}")
-            raise
-        self._warn_misplaced_annotations(pod, group.spec.min_member, inherited)
-
-    def _warn_misplaced_annotations(
-        self, pod: Pod, size: int, inherited: Mapping[str, str]
-    ) -> None:
-        """Record events on annotations that have no effect."""
-        if value := build.ineffective_size(pod, size):
-            self._warn(
-                pod,
-                "GroupMinMemberIgnored",
-                f"annotation {build.MIN_MEMBER}={value} has no effect on a pod; "
-                "put it on the pod's owner",
-            )
-        if value := build.ineffective_queue(pod, inherited):
-            self._warn(
-                pod,
-                "QueueNameIgnored",
-                f"annotation {build.QUEUE}={value} has no effect on the pod's owner; "
-                "put it into the pod template",
-            )
-
-    async def _update_podgroup(self, podgroup: PodGroup, pod: Pod) -> None:
-        """Update a PodGroup whose owner's annotations or pod template may have changed."""
-        controller = pod.metadata.controller
-        if controller is None or controller.kind not in _SCALABLE_KINDS:
-            return
-        meta = podgroup.metadata
-        patch = build.merge_patch(podgroup, build.build(pod, await self._owner_annotations(pod)))
-        if not patch:
-            return
-        patch["metadata"]["resourceVersion"] = meta.resource_version
-        with requeue_on_conflict("PodGroup"):
-            await self._client.patch(PODGROUPS, meta.name, patch, namespace=meta.namespace)
-
-    async def _annotate_pod(self, pod: Pod) -> None:
-        """Write the PodGroup annotation of a pod if the pod is unmodified."""
-        meta = pod.metadata
-        patch = {
-            "metadata": {
-                **preconditions(meta),
-                "annotations": {GROUP_NAME: pod.generated_podgroup_name},
-            }
-        }
-        self._annotating.expect(pod.generated_podgroup_key, [meta.uid])
-        try:
-            await self._client.patch(
-                PODS, meta.name, patch, namespace=meta.namespace, kind=PatchType.STRATEGIC
-            )
-        except BaseException as error:
-            # Even if it took effect: then the pod is modified, and a second patch is a conflict.
-            self._annotating.observe(pod.generated_podgroup_key, meta.uid)
-            if isinstance(error, ConflictError | InvalidError):
-                # The pod was modified or re-created; a patch with the old uid is Invalid.
-                raise RequeueError("pod was modified concurrently") from error
-            if not isinstance(error, NotFoundError):
-                raise  # NotFound: the pod was deleted
-
-    async def _owner_annotations(self, pod: Pod) -> dict[str, str]:
-        """Return the merged annotations of the pod's owners."""
-        if not self._settings.inherit_owner_annotations:
+    async def _inherited(self, view: PodGroupView) -> dict[str, str]:
+        """Return the merged annotations of the pods' owners, if the PodGroup depends on them."""
+        pod = template_of(view)
+        is_read = view.podgroup is None or (view.unannotated and is_scalable(pod))
+        if not self._settings.inherit_owner_annotations or not is_read:
             return {}
         annotations = []
         for owner in pod.metadata.owner_references:
@@ -314,39 +201,13 @@ class PodGroupController:
             )
             return None
 
-    async def _delete_if_scaled_down(self, podgroup: PodGroup | None) -> None:
-        """Delete a PodGroup without active pods whose owner is scaled to zero."""
-        controller = podgroup.metadata.controller if podgroup is not None else None
-        if podgroup is None or controller is None or not _has_scalable_owner(podgroup):
-            return
-        meta = podgroup.metadata
-        owner = await self._owner(controller, meta.namespace)
-        if owner is None or owner.metadata.uid != controller.uid or owner.spec.replicas != 0:
-            return
-        try:
-            with requeue_on_conflict("PodGroup"):
-                await self._client.delete(
-                    PODGROUPS,
-                    meta.name,
-                    namespace=meta.namespace,
-                    uid=meta.uid,
-                    resource_version=meta.resource_version,
-                )
-        except NotFoundError:
-            log.debug("PodGroup already deleted", extra={"key": meta.key})
+    def decide(self, view: PodGroupView) -> Iterable[Effect]:
+        """Return what the PodGroup and its pods need; see :func:`.decide.decide`."""
+        return decide(view)
 
-    def _warn(self, pod: Pod, reason: str, message: str) -> None:
-        if self._recorder is not None:
-            regarding = object_reference(PODS, pod.metadata)
-            self._recorder.record(regarding, type="Warning", reason=reason, message=message)
-
-
-def _has_scalable_owner(podgroup: PodGroup) -> bool:
-    """Return whether the PodGroup was generated for an owner that may be scaled to zero."""
-    owner = podgroup.metadata.controller
-    if owner is None or owner.kind not in _SCALABLE_KINDS:
-        return False
-    return podgroup.metadata.name == f"podgroup-{owner.uid}"
+    async def execute(self, sync: Sync, view: PodGroupView, effect: Effect) -> None:
+        """Execute one effect; see :class:`.executor.PodGroupExecutor`."""
+        await self._executor.execute(view, effect)
 
 
 def _own_key(podgroup: PodGroup) -> str:

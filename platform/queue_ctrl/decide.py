@@ -1,4 +1,4 @@
-"""Decisions of the queue controller: a pure function from a queue's view to a list of changes.
+"""Decisions of the queue controller: a pure function from a queue's view to a list of effects.
 
 Queues form a tree. A queue whose parent is closed is closed too, and annotated, so that it opens
 again with the parent; one that was closed by a Command stays closed. All of this follows from the
@@ -7,9 +7,11 @@ states of the queue and its parent, so that an interrupted sync is completed by 
 
 from dataclasses import dataclass
 
+from ..machinery.reconcile.events import Event
+from ..model.command import Command
 from ..model.job import Action
 from ..model.names import ROOT_QUEUE
-from ..model.queue import Queue, QueueState
+from ..model.queue import Queue, QueueSpec, QueueState
 from .counts import PodGroupCounts
 from .states import CLOSED_STATES, RULES, StateRules
 
@@ -37,6 +39,29 @@ class QueueView:
     parent: Queue | None
     """The parent queue (``root`` by default), if it exists."""
     counts: PodGroupCounts
+    command: Command | None = None
+    """The Command to execute, if any."""
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.queue.metadata.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingQueue:
+    """A queue that does not exist, but is required, or the target of a Command."""
+
+    name: str
+    required: QueueSpec | None = None
+    command: Command | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    """Create the missing queue."""
+
+    spec: QueueSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,57 +87,79 @@ class SetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordEvent:
-    """Record an event, of type Normal unless it is a warning."""
+class Requeue:
+    """Requeue with backoff after the other effects: a precondition is not met."""
 
-    reason: str
     message: str
-    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
-    """Requeue with backoff after the other changes: a precondition is not met."""
+class DeleteCommand:
+    """Delete the Command, which is executed."""
 
-    message: str
-
-
-Change = SetParent | SetClosedByParent | SetStatus | RecordEvent | Requeue
+    command: Command
 
 
-def decide(view: QueueView, action: str | None = None) -> list[Change]:
-    """Return the changes that a queue needs, in order.
+@dataclass(frozen=True, slots=True)
+class TargetNotFound:
+    """Delete the Command, unless its target is merely not in the informer yet."""
 
-    *action* is that of a Command; any other than opening and closing is a sync.
+    command: Command
+
+
+Effect = (
+    CreateQueue
+    | SetParent
+    | SetClosedByParent
+    | SetStatus
+    | Event
+    | DeleteCommand
+    | TargetNotFound
+    | Requeue
+)
+
+
+def decide(view: QueueView | MissingQueue) -> list[Effect]:
+    """Return what a queue needs, in order.
+
+    An action of a Command other than opening and closing is a sync.
 
     Raises:
         InvalidStateError: the queue's state is unknown.
     """
+    command = view.command
+    if isinstance(view, MissingQueue):
+        if view.required is not None:
+            return [CreateQueue(view.required)]
+        return [TargetNotFound(command)] if command is not None else []
+    effects = _decide_action(view, command.action if command is not None else None)
+    return [*effects, DeleteCommand(command)] if command is not None else effects
+
+
+def _decide_action(view: QueueView, action: str | None) -> list[Effect]:
     queue = view.queue
     rules = _rules(queue)
-    changes: list[Change] = []
+    effects: list[Effect] = []
     if not _is_root(queue) and not queue.spec.parent:
-        changes.append(SetParent(ROOT_QUEUE))
+        effects.append(SetParent(ROOT_QUEUE))
     if action == Action.CLOSE_QUEUE and not _is_root(queue):
-        return changes + _close(view, rules, by_parent=False)
+        return effects + _close(view, rules, by_parent=False)
     if action == Action.CLOSE_QUEUE:
-        changes.append(
-            RecordEvent(Action.CLOSE_QUEUE, "the root queue cannot be closed", warning=True)
-        )
+        effects.append(Event(Action.CLOSE_QUEUE, "the root queue cannot be closed", warning=True))
     if action == Action.OPEN_QUEUE and rules.state != QueueState.OPEN:
-        return changes + _open_if_parent_open(view, rules)
+        return effects + _open_if_parent_open(view, rules)
     if action is not None and action not in _ACTIONS:
-        changes.append(_unknown_action(action))
-    return changes + _sync_with_parent(view, rules)
+        effects.append(_unknown_action(action))
+    return effects + _sync_with_parent(view, rules)
 
 
-def _unknown_action(action: str) -> RecordEvent:
+def _unknown_action(action: str) -> Event:
     known = " and ".join((Action.OPEN_QUEUE, Action.CLOSE_QUEUE))
     message = f"unknown action {action!r}; supported are {known}"
-    return RecordEvent("UnknownAction", message, warning=True)
+    return Event("UnknownAction", message, warning=True)
 
 
-def _sync_with_parent(view: QueueView, rules: StateRules) -> list[Change]:
+def _sync_with_parent(view: QueueView, rules: StateRules) -> list[Effect]:
     """Without an open or close action: follow the parent, or sync the state."""
     queue = view.queue
     synced = _status(view, rules.next_state(view.counts.total))
@@ -130,7 +177,7 @@ def _sync_with_parent(view: QueueView, rules: StateRules) -> list[Change]:
     return synced
 
 
-def _open_if_parent_open(view: QueueView, rules: StateRules) -> list[Change]:
+def _open_if_parent_open(view: QueueView, rules: StateRules) -> list[Effect]:
     """Open the queue if its parent is open."""
     parent_state = _parent_state(view)
     if parent_state in CLOSED_STATES:
@@ -142,26 +189,26 @@ def _open_if_parent_open(view: QueueView, rules: StateRules) -> list[Change]:
     return _open(view)
 
 
-def _open(view: QueueView) -> list[Change]:
-    changes = _status(view, _rules(view.queue).transitions[Action.OPEN_QUEUE])
+def _open(view: QueueView) -> list[Effect]:
+    effects = _status(view, _rules(view.queue).transitions[Action.OPEN_QUEUE])
     if _closed_by_parent(view.queue) != "false":
-        changes.append(SetClosedByParent(False))
-    return changes
+        effects.append(SetClosedByParent(False))
+    return effects
 
 
-def _close(view: QueueView, rules: StateRules, *, by_parent: bool) -> list[Change]:
+def _close(view: QueueView, rules: StateRules, *, by_parent: bool) -> list[Effect]:
     """Close; a queue closed by a Command, even if already closed, does not open with its parent."""
-    changes: list[Change] = []
+    effects: list[Effect] = []
     if by_parent != (_closed_by_parent(view.queue) == "true"):
-        changes.append(SetClosedByParent(by_parent))
+        effects.append(SetClosedByParent(by_parent))
     state = RULES[rules.transitions[Action.CLOSE_QUEUE]].next_state(view.counts.total)
-    changes += _status(view, state)
+    effects += _status(view, state)
     if rules.state not in CLOSED_STATES:
-        changes.append(RecordEvent(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
-    return changes
+        effects.append(Event(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
+    return effects
 
 
-def _status(view: QueueView, state: QueueState) -> list[Change]:
+def _status(view: QueueView, state: QueueState) -> list[Effect]:
     """Return the status write, if anything differs."""
     status = view.queue.status
     unchanged = (

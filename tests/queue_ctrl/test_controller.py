@@ -286,7 +286,7 @@ async def test_count_writes_are_rate_limited_and_state_writes_are_not(world: Que
         await wait_for(lambda: world.registry.get_sample_value(metric, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await wait_for(controller._workqueue.delayed_count)
+        await wait_for(controller.queue.delayed_count)
         await world.clock.advance(0.2)
         await wait_for(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
@@ -346,7 +346,7 @@ async def test_inv_pipe_4_informer_objects_are_never_modified(world: QueueHarnes
     world.queue("p", state="")
     world.queue("q", parent="p", state="")
     controller = world.controller()
-    controller._queues.add_event_handler(keep)
+    controller._queues.informer.add_event_handler(keep)
     async with running(controller):
         world.command("c", "CloseQueue", "p")
         await wait_for(lambda: world.state("q") == "Closed")

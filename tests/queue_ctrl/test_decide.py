@@ -7,16 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_
 
+from batholith.machinery.reconcile.events import Event
+from batholith.model.command import Command
 from batholith.model.job import Action
 from batholith.model.meta import ObjectMeta
 from batholith.model.queue import Queue, QueueSpec, QueueState, QueueStatus
 from batholith.queue_ctrl.counts import PodGroupCounts
 from batholith.queue_ctrl.decide import (
     CLOSED_BY_PARENT,
-    Change,
+    DeleteCommand,
+    Effect,
     InvalidStateError,
     QueueView,
-    RecordEvent,
     Requeue,
     SetClosedByParent,
     SetParent,
@@ -27,7 +29,7 @@ from batholith.queue_ctrl.decide import (
 NONE = PodGroupCounts()
 SOME = PodGroupCounts(running=1, total=1)
 DONE = PodGroupCounts(completed=2, total=2)
-CLOSED = RecordEvent("CloseQueue", "Close queue succeed")
+CLOSED = Event("CloseQueue", "Close queue succeed")
 
 STATES = st.sampled_from(["", "Open", "Closed", "Closing", "Unknown"])
 ACTIONS = st.sampled_from([None, "OpenQueue", "CloseQueue", "SyncQueue", "Dance"])
@@ -61,9 +63,19 @@ def view(
     )
 
 
-def written_state(changes: list[Change]) -> str | None:
+def effects(seen: QueueView, action: str | None = None) -> list[Effect]:
+    """What a Command with *action* needs, but for its deletion, which is last."""
+    if action is None:
+        return decide(seen)
+    command = Command(action=action)
+    decided = decide(replace(seen, command=command))
+    assert decided.pop() == DeleteCommand(command)
+    return decided
+
+
+def written_state(decided: list[Effect]) -> str | None:
     """The state written, if any."""
-    return next((one.state for one in changes if isinstance(one, SetStatus)), None)
+    return next((one.state for one in decided if isinstance(one, SetStatus)), None)
 
 
 @pytest.mark.parametrize(
@@ -88,107 +100,107 @@ def written_state(changes: list[Change]) -> str | None:
 )
 def test_state_transition_table(state: str, action: str | None, empty: str, holding: str) -> None:
     """INV-VC-5 in its rows for Closing."""
-    assert (written_state(decide(view(state), action)) or state) == empty
+    assert (written_state(effects(view(state), action)) or state) == empty
     for counts in (SOME, DONE):
-        assert (written_state(decide(view(state, counts), action)) or state) == holding
+        assert (written_state(effects(view(state, counts), action)) or state) == holding
 
 
 def test_quirk_q8_unknown_action_warns_and_changes_nothing() -> None:
-    (event,) = decide(view("Closed"), "Dance")
-    assert isinstance(event, RecordEvent)
+    (event,) = effects(view("Closed"), "Dance")
+    assert isinstance(event, Event)
     assert event.warning
     assert "'Dance'" in event.message
-    assert decide(view("Closed"), "SyncQueue") == []
+    assert effects(view("Closed"), "SyncQueue") == []
 
 
 def test_quirk_q15_closed_queue_stays_closed_when_podgroups_are_added() -> None:
     for action in (None, "CloseQueue"):
-        assert (written_state(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
+        assert (written_state(effects(view("Closed", SOME), action)) or "Closed") == "Closed"
 
 
 def test_unknown_state_raises() -> None:
     with pytest.raises(InvalidStateError, match="'Ajar'"):
-        decide(view("Ajar"))
+        effects(view("Ajar"))
 
 
 def test_new_queue_is_opened_below_the_root() -> None:
     new = QueueView(queue=queue("q", "", parent=""), parent=queue("root", ""), counts=NONE)
-    assert decide(new) == [SetParent("root"), SetStatus(QueueState.OPEN, NONE)]
+    assert effects(new) == [SetParent("root"), SetStatus(QueueState.OPEN, NONE)]
 
 
 def test_root_gets_no_parent_and_cannot_be_closed() -> None:
     root = QueueView(queue=queue("root", "Open"), parent=None, counts=NONE)
-    (event,) = decide(root, Action.CLOSE_QUEUE)
-    assert event == RecordEvent("CloseQueue", "the root queue cannot be closed", warning=True)
-    assert decide(root) == []
+    (event,) = effects(root, Action.CLOSE_QUEUE)
+    assert event == Event("CloseQueue", "the root queue cannot be closed", warning=True)
+    assert effects(root) == []
     shut = replace(root, queue=queue("root", "Closed"))
-    assert written_state(decide(shut, Action.OPEN_QUEUE)) == "Open"
+    assert written_state(effects(shut, Action.OPEN_QUEUE)) == "Open"
 
 
 def test_closing_by_command_records_an_event_and_sets_no_annotation() -> None:
-    assert decide(view("Open"), "CloseQueue") == [SetStatus(QueueState.CLOSED, NONE), CLOSED]
+    assert effects(view("Open"), "CloseQueue") == [SetStatus(QueueState.CLOSED, NONE), CLOSED]
 
 
 def test_quirk_q16_closing_by_command_what_the_parent_closed_keeps_it_closed() -> None:
     shut = view("Closed", closed_by_parent="true", parent="Closed")
-    assert decide(shut, "CloseQueue") == [SetClosedByParent(False)]
+    assert effects(shut, "CloseQueue") == [SetClosedByParent(False)]
     after = apply(shut, [SetClosedByParent(False)])
-    assert decide(replace(after, parent=queue("p", "Open"))) == []
+    assert effects(replace(after, parent=queue("p", "Open"))) == []
 
 
 def test_opening_by_command_annotates_the_queue_as_not_closed_by_its_parent() -> None:
     opened = [SetStatus(QueueState.OPEN, NONE), SetClosedByParent(False)]
-    assert decide(view("Closed"), "OpenQueue") == opened
-    assert decide(view("Closed", closed_by_parent="true"), "OpenQueue") == opened
-    assert decide(view("Closed", closed_by_parent="false"), "OpenQueue") == opened[:1]
+    assert effects(view("Closed"), "OpenQueue") == opened
+    assert effects(view("Closed", closed_by_parent="true"), "OpenQueue") == opened
+    assert effects(view("Closed", closed_by_parent="false"), "OpenQueue") == opened[:1]
 
 
 @pytest.mark.parametrize("parent", ["Closed", "Closing"])
 def test_closed_parent_closes_the_queue_and_annotates_it_first(parent: str) -> None:
     closed = [SetClosedByParent(True), SetStatus(QueueState.CLOSED, NONE), CLOSED]
-    assert decide(view("Open", parent=parent)) == closed
-    assert decide(view("Closed", parent=parent)) == []
+    assert effects(view("Open", parent=parent)) == closed
+    assert effects(view("Closed", parent=parent)) == []
 
 
 def test_opened_parent_opens_the_children_that_it_closed() -> None:
-    assert written_state(decide(view("Closed", closed_by_parent="true"))) == "Open"
-    assert written_state(decide(view("Closing", SOME, closed_by_parent="true"))) == "Open"
-    assert decide(view("Closed", closed_by_parent="false")) == []
-    assert decide(view("Closed")) == []
+    assert written_state(effects(view("Closed", closed_by_parent="true"))) == "Open"
+    assert written_state(effects(view("Closing", SOME, closed_by_parent="true"))) == "Open"
+    assert effects(view("Closed", closed_by_parent="false")) == []
+    assert effects(view("Closed")) == []
 
 
 def test_queue_below_a_closed_parent_is_not_opened() -> None:
-    changes = decide(view("Closed", parent="Closed"), "OpenQueue")
-    assert changes == [Requeue("the parent queue 'p' is Closed and must be opened first")]
+    decided = effects(view("Closed", parent="Closed"), "OpenQueue")
+    assert decided == [Requeue("the parent queue 'p' is Closed and must be opened first")]
 
 
 def test_queue_with_missing_parent_is_requeued_with_its_status_written() -> None:
     for action in (None, "OpenQueue"):
-        changes = decide(view("", parent=None), action)
-        assert changes[0] == SetStatus(QueueState.OPEN, NONE)
-        assert changes[1:] == [Requeue("the parent queue 'p' does not exist")]
+        decided = effects(view("", parent=None), action)
+        assert decided[0] == SetStatus(QueueState.OPEN, NONE)
+        assert decided[1:] == [Requeue("the parent queue 'p' does not exist")]
 
 
 def test_close_by_command_lasts_after_an_interrupted_opening() -> None:
     """The state was written and the process died before it removed the annotation."""
     half = view("Open", closed_by_parent="true")
-    assert decide(half) == [SetClosedByParent(False)]
-    closed = apply(half, decide(half, "CloseQueue"))
+    assert effects(half) == [SetClosedByParent(False)]
+    closed = apply(half, effects(half, "CloseQueue"))
     assert closed.queue.status.state == "Closed"
-    assert decide(closed) == []
+    assert effects(closed) == []
 
 
 def test_counts_are_written_only_when_they_differ() -> None:
-    assert decide(view("Open", SOME)) == [SetStatus(QueueState.OPEN, SOME)]
+    assert effects(view("Open", SOME)) == [SetStatus(QueueState.OPEN, SOME)]
     stored = with_(queue("q"), status=QueueStatus(state="Open", running=1))
     same = QueueView(queue=stored, parent=queue("root"), counts=SOME)
-    assert decide(same) == []
+    assert effects(same) == []
 
 
-def apply(seen: QueueView, changes: list[Change]) -> QueueView:
-    """The view after *changes* are executed."""
+def apply(seen: QueueView, decided: list[Effect]) -> QueueView:
+    """The view after *decided* are executed."""
     now = seen.queue
-    for change in changes:
+    for change in decided:
         match change:
             case SetParent(parent):
                 now = with_(now, spec=with_(now.spec, parent=parent))
@@ -214,9 +226,9 @@ VIEWS = st.builds(
 @given(seen=VIEWS, action=ACTIONS)
 def test_inv_pipe_1_second_sync_changes_nothing(seen: QueueView, action: str | None) -> None:
     """INV-PIPE-1: after any action, one more sync reaches the fixed point."""
-    after = apply(seen, decide(seen, action))
-    settled = apply(after, decide(after))
-    assert [one for one in decide(settled) if not isinstance(one, Requeue)] == []
+    after = apply(seen, effects(seen, action))
+    settled = apply(after, effects(after))
+    assert [one for one in effects(settled) if not isinstance(one, Requeue)] == []
 
 
 @given(seen=VIEWS, action=ACTIONS)
@@ -224,8 +236,8 @@ def test_inv_vc_1_executing_a_command_again_has_no_effect(
     seen: QueueView, action: str | None
 ) -> None:
     """INV-VC-1: the process may die between the writes and the Command's deletion."""
-    once = apply(seen, decide(seen, action))
-    repeated = apply(once, decide(once, action))
+    once = apply(seen, effects(seen, action))
+    repeated = apply(once, effects(once, action))
     assert repeated.queue.status.state == once.queue.status.state
 
 
@@ -234,10 +246,10 @@ def test_inv_lc_4_interrupted_writes_are_completed(
     seen: QueueView, action: str | None, survived: int
 ) -> None:
     """INV-LC-4: the first writes took effect, then the Command is executed again."""
-    whole = apply(seen, decide(seen, action))
-    broken = apply(seen, decide(seen, action)[:survived])
-    again = apply(broken, decide(broken, action))
-    ends = [apply(one, decide(one)).queue.status.state for one in (whole, again)]
+    whole = apply(seen, effects(seen, action))
+    broken = apply(seen, effects(seen, action)[:survived])
+    again = apply(broken, effects(broken, action))
+    ends = [apply(one, effects(one)).queue.status.state for one in (whole, again)]
     assert ends[0] == ends[1]
 
 
@@ -262,10 +274,10 @@ def test_children_of_closed_parents_end_up_closed(
     for step in range(40):
         name = data.draw(st.sampled_from(NAMES)) if step < 20 else NAMES[step % 4]
         seen = QueueView(queue=tree[name], parent=tree.get(tree[name].spec.parent), counts=NONE)
-        tree[name] = apply(seen, decide(seen)).queue
+        tree[name] = apply(seen, effects(seen)).queue
     for name in NAMES[1:]:
         above = tree[tree[name].spec.parent]
         if above.status.state == "Closed":
             assert tree[name].status.state == "Closed"
         seen = QueueView(queue=tree[name], parent=above, counts=NONE)
-        assert decide(seen) == []
+        assert effects(seen) == []

@@ -26,8 +26,8 @@ class Index(Generic[T]):
 
     def update(self, key: str, old: T | None, new: T | None) -> None:
         """Move the object *key* from the groups of *old* to those of *new*."""
-        before = () if old is None else self._index_values(old)
-        after = () if new is None else self._index_values(new)
+        before = () if old is None else self.values(old)
+        after = () if new is None else self.values(new)
         for value in before:
             if value not in after:
                 group = self._groups[value]
@@ -42,7 +42,7 @@ class Index(Generic[T]):
         """Return the keys of each group."""
         return {value: set(group) for value, group in self._groups.items()}
 
-    def _index_values(self, obj: T) -> tuple[str, ...]:
+    def values(self, obj: T) -> tuple[str, ...]:
         """Return the distinct values of an object; none if the function raises, which is logged."""
         try:
             return tuple(dict.fromkeys(self.index_func(obj)))

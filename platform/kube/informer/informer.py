@@ -365,6 +365,19 @@ class Informer(Generic[T]):
         """
         return self._store.indexes[index].get(value)
 
+    @property
+    def index_names(self) -> Collection[str]:
+        """Names of the indexes."""
+        return self._store.indexes.keys()
+
+    def index_values(self, index: str, obj: T) -> Collection[str]:
+        """Return the values of *obj*, which need not be in the store, in *index*.
+
+        Raises:
+            KeyError: the index does not exist.
+        """
+        return self._store.indexes[index].values(obj)
+
     def __iter__(self) -> Iterator[T]:
         """Iterate over all objects; do not await in between."""
         return iter(self._store.objects.values())

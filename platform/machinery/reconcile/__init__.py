@@ -1,0 +1,1 @@
+"""The reconcile kernel: the shape that all controllers share (docs/writing-a-controller.md)."""
