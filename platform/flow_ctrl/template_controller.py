@@ -7,9 +7,9 @@ import msgspec
 
 from ..kube.client.client import Client
 from ..kube.informer.informer import Informer, KindSource
-from ..machinery.clock import Clock, SystemClock
+from ..machinery.clock import Clock
 from ..machinery.reconcile.cache import WriteThroughCache
-from ..machinery.reconcile.controller import Controller, ControllerOptions, Sync
+from ..machinery.reconcile.controller import Controller, Sync
 from ..model.base import ApiStruct
 from ..model.flow import JobTemplate, JobTemplateStatus
 from ..model.meta import ObjectMeta
@@ -51,16 +51,7 @@ class JobTemplateController(Controller[TemplateView, SetStatus]):
         templates: Informer[JobTemplate] | None = None,
     ) -> None:
         """*templates*: informer of all JobTemplates; may be used and run by several controllers."""
-        settings = settings or FlowSettings()
-        super().__init__(
-            ControllerOptions(
-                name="jobtemplate",
-                workers=settings.workers,
-                clock=clock or SystemClock(),
-                reconcile_timeout=settings.reconcile_timeout,
-                work_metrics=settings.work_metrics,
-            )
-        )
+        super().__init__("jobtemplate", settings or FlowSettings(), clock=clock)
         templates = templates or Informer(client, JOBTEMPLATES, JobTemplate)
         self._templates = WriteThroughCache(
             client, JOBTEMPLATES, JobTemplate, templates, clock=self.clock

@@ -15,12 +15,10 @@ from ..kube.client.client import Client
 from ..kube.errors import ForbiddenError, NotFoundError
 from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
-from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import RECONCILE_TIMEOUT
+from ..machinery.clock import Clock
 from ..machinery.event_recorder import Recorder
-from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.reconcile.cache import WriteThroughCache
-from ..machinery.reconcile.controller import Controller, ControllerOptions, Sync
+from ..machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from ..machinery.reconcile.events import Events
 from ..machinery.shards import WHOLE, Shard
 from ..model.meta import OwnerReference
@@ -46,23 +44,14 @@ OWNERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodGroupSettings:
+class PodGroupSettings(ControllerSettings):
     """Options of the PodGroup controller."""
-
-    workers: int = 5
-    """Concurrent reconciles."""
-
-    reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Timeout of one reconcile in seconds."""
 
     scheduler_names: Sequence[str] = (SCHEDULER_NAME,)
     """Schedulers whose pods get PodGroups."""
 
     inherit_owner_annotations: bool = True
     """Whether a PodGroup inherits size and ``volcano.sh/`` annotations from the pod's owners."""
-
-    work_metrics: WorkQueueMetrics | None = None
-    """Metrics of the work queue, if any."""
 
 
 class PodGroupController(Controller[PodGroupView, Effect]):
@@ -84,16 +73,7 @@ class PodGroupController(Controller[PodGroupView, Effect]):
         Only the PodGroups of *shard* are reconciled, whose objects the other *informers* deliver.
         """
         self._settings = settings = settings or PodGroupSettings()
-        super().__init__(
-            ControllerOptions(
-                name="podgroup",
-                workers=settings.workers,
-                clock=clock or SystemClock(),
-                reconcile_timeout=settings.reconcile_timeout,
-                work_metrics=settings.work_metrics,
-                shard=shard,
-            )
-        )
+        super().__init__("podgroup", settings, clock=clock, shard=shard)
         self._client = client
         factory = informers or NewInformers(client)
         if podgroups is None:

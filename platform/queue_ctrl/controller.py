@@ -13,14 +13,13 @@ from ..kube.errors import UNAVAILABLE_ERRORS, ConflictError
 from ..kube.informer.factory import InformerFactory, NewInformers
 from ..kube.informer.informer import Informer, KindSource
 from ..kube.informer.reflector import InformerOptions
-from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import RECONCILE_TIMEOUT, RequeueError
+from ..machinery.clock import Clock
+from ..machinery.controller import RequeueError
 from ..machinery.event_recorder import Recorder
 from ..machinery.lifecycle import Source
-from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.reconcile.cache import WriteThroughCache
 from ..machinery.reconcile.commands import Commands, target_key
-from ..machinery.reconcile.controller import Controller, ControllerOptions, Sync
+from ..machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from ..machinery.reconcile.events import Events
 from ..machinery.reconcile.state import CountThrottle
 from ..machinery.shards import WHOLE, Shard
@@ -44,11 +43,8 @@ event for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+class QueueSettings(ControllerSettings):
     """Options of the queue controller."""
-
-    workers: int = 5
-    """Concurrent reconciles."""
 
     max_requeues: int = 15
     """Retries before a queue is dropped for a while, and a failing Command is deleted; negative:
@@ -56,9 +52,6 @@ class QueueSettings:
 
     count_interval: float = 1.0
     """Minimum seconds between two writes of a queue's counts; states are written at once."""
-
-    reconcile_timeout: float = RECONCILE_TIMEOUT
-    """Timeout of one reconcile in seconds."""
 
     default_queue: str = DEFAULT_QUEUE
     """Queue of jobs without a queue."""
@@ -68,9 +61,6 @@ class QueueSettings:
 
     metrics: QueueMetrics | None = None
     """Metrics of queues, if any; several controllers may share them."""
-
-    work_metrics: WorkQueueMetrics | None = None
-    """Metrics of the work queue, if any."""
 
 
 class QueueController(Controller[QueueView | MissingQueue, Effect]):
@@ -92,17 +82,7 @@ class QueueController(Controller[QueueView | MissingQueue, Effect]):
         Only the queues of *shard* are reconciled, whose objects the other *informers* deliver.
         """
         self._settings = settings = settings or QueueSettings()
-        super().__init__(
-            ControllerOptions(
-                name="queue",
-                workers=settings.workers,
-                clock=clock or SystemClock(),
-                reconcile_timeout=settings.reconcile_timeout,
-                max_requeues=settings.max_requeues,
-                work_metrics=settings.work_metrics,
-                shard=shard,
-            )
-        )
+        super().__init__("queue", settings, clock=clock, shard=shard)
         self._shard = shard
         self.default_queue_ready = asyncio.Event()
         """Set when the default queue exists."""

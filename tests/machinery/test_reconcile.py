@@ -18,7 +18,7 @@ from batholith.kube.informer.informer import Informer, KindSource
 from batholith.machinery.controller import RequeueError
 from batholith.machinery.expectations import TTL
 from batholith.machinery.reconcile.cache import WriteThroughCache
-from batholith.machinery.reconcile.controller import Controller, ControllerOptions, Sync
+from batholith.machinery.reconcile.controller import Controller, ControllerSettings, Sync
 from batholith.machinery.reconcile.events import Event, Events, Notices
 from batholith.machinery.reconcile.state import CountThrottle, KeyStates
 from batholith.machinery.result import Result
@@ -26,6 +26,7 @@ from batholith.machinery.testing import FakeClock
 from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODS, QUEUES
+from batholith.testing import RequestMatcher
 
 
 class Item(ApiStruct, frozen=True):
@@ -34,7 +35,7 @@ class Item(ApiStruct, frozen=True):
 
 
 def colours(item: Item) -> list[str]:
-    return [item.spec["colour"]] if "colour" in item.spec else []
+    return [item.spec["parent"]] if "parent" in item.spec else []
 
 
 class Caches:
@@ -45,12 +46,22 @@ class Caches:
         self.informer = Informer(client, QUEUES, Item, indexes={"colour": colours})
         self.cache = WriteThroughCache(client, QUEUES, Item, self.informer, clock=self.clock)
 
+    async def hold_watch(self) -> None:
+        """Deliver no more events until :meth:`release_watch`."""
+        await wait_for(lambda: self.api.watches(QUEUES))
+        for watch in self.api.watches(QUEUES):
+            watch.stall()
+
+    def release_watch(self) -> None:
+        for watch in self.api.watches(QUEUES):
+            watch.resume()
+
     def stored(self, name: str = "q") -> Item:
         return msgspec.convert(self.api.objects(QUEUES)[name], Item)
 
     def colour(self, name: str = "q") -> object:
         found = self.cache.get(name)
-        return None if found is None else found.spec.get("colour")
+        return None if found is None else found.spec.get("parent")
 
     def names(self, colour: str) -> list[str]:
         return sorted(item.metadata.name for item in self.cache.by_index("colour", colour))
@@ -59,7 +70,7 @@ class Caches:
 @pytest.fixture
 async def caches() -> AsyncIterator[Caches]:
     async with ControllerApi(QUEUES) as api, api.client() as client:
-        api.put(QUEUES, "q", spec={"colour": "red"})
+        api.put(QUEUES, "q", spec={"parent": "red"})
         caches = Caches(api, client)
         task = asyncio.create_task(caches.informer.run())
         await caches.informer.wait_synced()
@@ -71,18 +82,18 @@ async def caches() -> AsyncIterator[Caches]:
 async def patch(caches: Caches, colour: str) -> Item:
     found = caches.cache.get("q")
     assert found is not None
-    return await caches.cache.patch(found.metadata, {"spec": {"colour": colour}})
+    return await caches.cache.patch(found.metadata, {"spec": {"parent": colour}})
 
 
 async def test_own_writes_are_visible_before_the_watch_reports_them(caches: Caches) -> None:
-    caches.api.hold_watches(QUEUES)
+    await caches.hold_watch()
     written = await patch(caches, "blue")
-    await caches.cache.create({"metadata": {"name": "r"}, "spec": {"colour": "blue"}})
+    await caches.cache.create({"metadata": {"name": "r"}, "spec": {"parent": "blue"}})
     assert caches.cache.is_own_write(written)
     assert caches.cache.is_behind("q")
     assert (caches.names("blue"), caches.names("red")) == (["q", "r"], [])
     assert (caches.colour(), caches.colour("r")) == ("blue", "blue")
-    caches.api.release_watches(QUEUES)
+    caches.release_watch()
     await wait_for(lambda: "r" in caches.informer and not caches.cache.is_behind("q"))
     assert caches.names("blue") == ["q", "r"]
     assert caches.colour("r") == "blue"
@@ -90,39 +101,39 @@ async def test_own_writes_are_visible_before_the_watch_reports_them(caches: Cach
 
 
 async def test_later_version_of_the_informer_replaces_an_own_write(caches: Caches) -> None:
-    caches.api.hold_watches(QUEUES)
+    await caches.hold_watch()
     await patch(caches, "blue")
-    caches.api.put(QUEUES, "q", spec={"colour": "green"})
+    caches.api.put(QUEUES, "q", spec={"parent": "green"})
     assert caches.colour() == "blue"
-    caches.api.release_watches(QUEUES)
+    caches.release_watch()
     await wait_for(lambda: caches.colour() == "green")
     assert (caches.names("green"), caches.names("blue")) == (["q"], [])
 
 
 async def test_object_deleted_after_an_own_write_does_not_come_back(caches: Caches) -> None:
-    caches.api.hold_watches(QUEUES)
+    await caches.hold_watch()
     await patch(caches, "blue")
     caches.api.remove(QUEUES, "q")
-    caches.api.release_watches(QUEUES)
+    caches.release_watch()
     await wait_for(lambda: caches.cache.get("q") is None)
     assert caches.names("blue") == []
 
 
 async def test_object_that_this_controller_deleted_is_gone_at_once(caches: Caches) -> None:
-    caches.api.hold_watches(QUEUES)
+    await caches.hold_watch()
     old = caches.stored()
     assert await caches.cache.delete(old.metadata)
     assert caches.cache.get("q") is None
     assert caches.names("red") == []
     assert not await caches.cache.delete(old.metadata)
-    caches.api.put(QUEUES, "q", spec={"colour": "green"})
-    caches.api.release_watches(QUEUES)
+    caches.api.put(QUEUES, "q", spec={"parent": "green"})
+    caches.release_watch()
     await wait_for(lambda: caches.colour() == "green")
 
 
 async def test_own_write_expires_if_the_server_never_reports_it(caches: Caches) -> None:
     """A server that was restored from a backup does not have it."""
-    caches.api.hold_watches(QUEUES)
+    await caches.hold_watch()
     await patch(caches, "blue")
     caches.clock.tick(TTL)
     assert caches.colour() == "blue"
@@ -132,33 +143,33 @@ async def test_own_write_expires_if_the_server_never_reports_it(caches: Caches) 
 
 async def test_conflict_requeues_and_shows_the_old_state(caches: Caches) -> None:
     stale = caches.stored()
-    caches.api.put(QUEUES, "q", spec={"colour": "green"})
+    caches.api.put(QUEUES, "q", spec={"parent": "green"})
     with pytest.raises(RequeueError) as failure:
-        await caches.cache.patch(stale.metadata, {"spec": {"colour": "blue"}})
+        await caches.cache.patch(stale.metadata, {"spec": {"parent": "blue"}})
     assert isinstance(failure.value.__cause__, ConflictError)
     caches.api.remove(QUEUES, "q")
     with pytest.raises(RequeueError, match="not found"):
-        await caches.cache.patch(stale.metadata, {"spec": {"colour": "blue"}})
+        await caches.cache.patch(stale.metadata, {"spec": {"parent": "blue"}})
 
 
 async def test_write_without_a_response_is_confirmed_by_a_read(caches: Caches) -> None:
-    caches.api.hold_watches(QUEUES)
-    caches.api.inject_fault("lost", times=1, method="PATCH", path="/queues")
+    await caches.hold_watch()
+    caches.api.faults.lose_response(RequestMatcher("patch", QUEUES))
     with pytest.raises(ConnectionLostError):
         await patch(caches, "blue")
     assert caches.colour() == "red"
     await caches.cache.confirm("q")
     assert caches.colour() == "blue"
-    requests = len(caches.api.log)
+    requests = caches.api.count()
     await caches.cache.confirm("q")
-    assert len(caches.api.log) == requests
+    assert caches.api.count() == requests
 
 
 async def test_existing_object_of_a_fixed_name_is_returned(caches: Caches) -> None:
-    caches.api.hold_watches(QUEUES)
-    caches.api.put(QUEUES, "r", spec={"colour": "red"})
-    body = Item(metadata=ObjectMeta(name="r"), spec={"colour": "blue"})
-    assert (await caches.cache.create_or_get(body)).spec["colour"] == "red"
+    await caches.hold_watch()
+    caches.api.put(QUEUES, "r", spec={"parent": "red"})
+    body = Item(metadata=ObjectMeta(name="r"), spec={"parent": "blue"})
+    assert (await caches.cache.create_or_get(body)).spec["parent"] == "red"
     assert caches.colour("r") == "red"
 
 
@@ -174,11 +185,11 @@ class Recorded(Controller[int, str]):
     """Counts down a number; each effect is recorded."""
 
     def __init__(self, client: Client, clock: FakeClock) -> None:
-        super().__init__(ControllerOptions(name="recorded", workers=1, clock=clock))
+        super().__init__("recorded", ControllerSettings(workers=1), clock=clock)
         self.left, self.effects, self.failures = 3, list[str](), list[Exception]()
         self.forgotten: list[str] = []
         self.sources = [KindSource(Informer(client, QUEUES, Item), self._on_item)]
-        self.keep(self)  # type: ignore[arg-type]
+        self.keep(self)
 
     def _on_item(self, old: Item | None, new: Item | None) -> None:
         self.queue.add((new or old or Item()).metadata.name)

@@ -36,34 +36,20 @@ class PerKey(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerOptions:
-    """What a controller is built with besides its informers."""
-
-    name: str
-    """Name of the work queue in logs and metrics."""
+class ControllerSettings:
+    """Options that every controller has; the settings of most add their own."""
 
     workers: int = 5
     """Concurrent reconciles."""
-
-    clock: Clock = field(default_factory=SystemClock)
-
-    limiter: RateLimiter | None = None
-    """Backoff of failed keys; the default of controllers if none is given."""
 
     reconcile_timeout: float = RECONCILE_TIMEOUT
     """Timeout of one reconcile in seconds."""
 
     max_requeues: int = -1
-    """Retries before :meth:`Controller.on_give_up` is called for a key; negative: unlimited."""
+    """Retries before a key is dropped until it is added again; negative: unlimited."""
 
     work_metrics: WorkQueueMetrics | None = None
     """Metrics of the work queue, if any."""
-
-    log_fields: Callable[[str], Mapping[str, str]] | None = None
-    """Returns the log fields of a key; ``<name>=<key>`` by default."""
-
-    shard: Shard = WHOLE
-    """The shard of the keys that is reconciled."""
 
 
 @dataclass(slots=True)
@@ -96,21 +82,34 @@ class Controller(ABC, Generic[View, Effect]):
     sources: Sequence[Source]
     """The informers with their event handlers."""
 
-    def __init__(self, options: ControllerOptions) -> None:
-        self.clock = options.clock
+    def __init__(
+        self,
+        name: str,
+        settings: ControllerSettings,
+        *,
+        clock: Clock | None = None,
+        limiter: RateLimiter | None = None,
+        log_fields: Callable[[str], Mapping[str, str]] | None = None,
+        shard: Shard = WHOLE,
+    ) -> None:
+        """*name* is that of the work queue in logs and metrics, the rest as for ShardedQueue.
+
+        *limiter* has the backoff of failed keys; only the keys of *shard* are reconciled.
+        """
+        self.clock: Clock = clock or SystemClock()
         self.queue = ShardedQueue(
-            name=options.name,
-            shards=options.workers,
-            limiter=options.limiter,
-            clock=options.clock,
-            metrics=options.work_metrics,
-            log_fields=options.log_fields,
-            owned=options.shard,
+            name=name,
+            shards=settings.workers,
+            limiter=limiter,
+            clock=self.clock,
+            metrics=settings.work_metrics,
+            log_fields=log_fields,
+            owned=shard,
         )
         self._worker_settings = WorkerSettings(
-            max_requeues=options.max_requeues,
+            max_requeues=settings.max_requeues,
             on_give_up=self.on_give_up,
-            timeout=options.reconcile_timeout,
+            timeout=settings.reconcile_timeout,
         )
         self._per_key: list[PerKey] = []
 
