@@ -74,6 +74,12 @@ def preconditions(meta: ObjectMeta) -> dict[str, str]:
     return {"uid": meta.uid, "resourceVersion": meta.resource_version}
 
 
+class MetadataOnly(ApiStruct, frozen=True):
+    """An object of which only the metadata is read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class HasMeta(Protocol):
     """Any typed object that carries metadata."""
 

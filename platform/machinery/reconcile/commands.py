@@ -9,9 +9,8 @@ import logging
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
 from ...kube.informer.informer import Informer
-from ...model.base import ApiStruct
 from ...model.command import Command, target_kind_error, target_name_error
-from ...model.meta import ObjectMeta
+from ...model.meta import MetadataOnly
 from ...model.names import COMMANDS, QUEUES, Resource
 from ..controller import RequeueError, ShardedQueue, requeue_on_conflict
 from ..event_recorder import Recorder
@@ -21,10 +20,6 @@ log = logging.getLogger(__name__)
 
 INVALID_TARGET = "InvalidTarget"
 """Reason of the event on a Command that can never be executed."""
-
-
-class _Target(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
 
 
 class Commands:
@@ -145,7 +140,7 @@ class Commands:
             await self.reject(key, command, problem)
             return
         try:
-            await self._client.get(self._kind, name, namespace=namespace, view=_Target)
+            await self._client.get(self._kind, name, namespace=namespace, view=MetadataOnly)
         except NotFoundError:
             await self.delete(key, command)
         else:
