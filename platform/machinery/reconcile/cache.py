@@ -243,7 +243,7 @@ class WriteThroughCache(Generic[T]):
     def _deleted(self, meta: ObjectMeta, response: msgspec.Raw) -> None:
         """Keep that an object is deleted, or terminating if finalizers or its grace period hold it.
 
-        The response is the object in the latter case; else a Status, or the object as it was.
+        The response is the object if it is terminating, and else a Status or the deleted object.
         """
         try:
             obj = msgspec.json.decode(response, type=self._view)

@@ -2,7 +2,7 @@
 
 Event handlers add keys to the work queue. For each key a worker calls :meth:`Controller.observe`,
 which reads the object and all that belongs to it from the caches, then the pure
-:meth:`Controller.decide`, then :meth:`Controller.execute` for each effect in order. Whatever is not
+:meth:`Controller.decide`, then :meth:`Controller.execute` for each effect in order. What is not
 done because the process dies is decided again from the state that the next process observes.
 """
 
@@ -76,7 +76,7 @@ class Controller(ABC, Generic[View, Effect]):
 
     A subclass sets :attr:`sources` and implements :meth:`observe`, :meth:`decide` and
     :meth:`execute`. State that it keeps for each key is passed to :meth:`keep`, so that it is
-    dropped when the object is gone.
+    dropped when the object is deleted.
     """
 
     sources: Sequence[Source]
