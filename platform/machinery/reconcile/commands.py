@@ -37,7 +37,7 @@ class Commands:
     ) -> None:
         """*informer* must deliver Commands in the order of their creation (``ordered``).
 
-        With *reports_unknown_kinds* an event is recorded on Commands for kinds that no controller has.
+        With *reports_unknown_kinds* an event is recorded on Commands for kinds without controller.
         """
         self.informer = informer
         self._client = client
