@@ -337,10 +337,10 @@ def _api(
     process: RestProcessFlags,
 ) -> None:
     """Serve the REST command API, with /livez and /readyz."""
-    from ..api.client_certificates import ClientCaError
-    from ..api.cors import OriginPatternError
-    from ..api.server import ApiSettings, CertificateFilesError, serve
-    from ..api.streams import StreamSettings
+    from ..api.http.cors import OriginPatternError
+    from ..api.identity.client_certificates import ClientCaError
+    from ..api.serving.server import ApiSettings, CertificateFilesError, serve
+    from ..api.streams.feeds import StreamSettings
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError

@@ -3,7 +3,7 @@
 import pytest
 
 from batholith.admission.policy_validation import policies_error
-from batholith.api.command_orders import TABLE, CommandAction
+from batholith.api.commands.orders import TABLE, CommandAction
 from batholith.job_ctrl.actions import ACTIONS, Target
 from batholith.job_ctrl.phases import RULES
 from batholith.job_ctrl.pod_info import LifecycleEvent

@@ -13,12 +13,12 @@ from ...machinery.cronjobs.objects import CronJob
 from ...model.job import Job
 from ...model.names import CRONJOBS, INSTANTIATE, JOBS, MANUAL
 from ...model.validation import DNS1123_SUBDOMAIN
-from ..caller import AuthenticatedCaller
-from ..dependencies import Caller, Name, Namespace, OperationId
-from ..job_summaries import summarize_volcano
+from ..identity.caller import AuthenticatedCaller
+from ..jobs.summaries import summarize_volcano
 from ..problems import ProblemError, problem_responses
 from ..schemas.jobs import JobOut
 from ..schemas.strict import StrictBody
+from .dependencies import Caller, Name, Namespace, OperationId
 
 _MAX_NAME = 63
 _GENERATED = 5
