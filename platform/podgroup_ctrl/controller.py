@@ -39,6 +39,8 @@ from ..machinery.shards import WHOLE, Shard
 from ..model.meta import OwnerReference, preconditions
 from ..model.names import (
     GROUP_NAME,
+    PODGROUP_MIN_MEMBER,
+    PODGROUP_QUEUE,
     PODGROUPS,
     PODS,
     QUEUES,
@@ -239,14 +241,14 @@ class PodGroupController:
             self._warn(
                 pod,
                 "GroupMinMemberIgnored",
-                f"annotation {build.MIN_MEMBER}={value} has no effect on a pod; "
+                f"annotation {PODGROUP_MIN_MEMBER}={value} has no effect on a pod; "
                 "put it on the pod's owner",
             )
         if value := build.ineffective_queue(pod, inherited):
             self._warn(
                 pod,
                 "QueueNameIgnored",
-                f"annotation {build.QUEUE}={value} has no effect on the pod's owner; "
+                f"annotation {PODGROUP_QUEUE}={value} has no effect on the pod's owner; "
                 "put it into the pod template",
             )
 

@@ -199,10 +199,9 @@ def _full(name: JobKindName) -> Any:
 
 
 def test_every_kind_of_training_jobs_has_a_path() -> None:
-    assert {each.kind.resource.plural for each in FRAMEWORKS} == set(JobKindName) - {
-        JobKindName.JOBS,
-        JobKindName.BATCHJOBS,
-    }
+    served = [kind.training for kind in KINDS.values() if kind.training is not None]
+    assert served == [framework.kind for framework in FRAMEWORKS]
+    assert KINDS.keys() == set(JobKindName)
     assert set(Phase) >= {each.value for each in JobPhase}
     assert set(SortField) == {"name", "created", "phase", "queue"}
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...job_ctrl.actions import ACTIONS, Target
 from ...model.job import FINAL_PHASES, Action, Job
+from ...model.job_actions import ACTIONS, Target
 from ...model.meta import ObjectMeta
 from ...model.names import PARTITION, POD, TASK
 from ...model.queue import Queue, QueueState

@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.convertors import Convertor, register_url_convertor
 
-from ...batch_ctrl.core_types import COMPLETION_INDEX
 from ...model.meta import ObjectMeta
 from ...model.names import (
     BATCH_JOBS,
+    COMPLETION_INDEX,
     JOB_NAME,
     JOB_NAMESPACE,
     JOBS,
@@ -23,8 +23,7 @@ from ...model.names import (
     Resource,
 )
 from ...model.selectors import Operator, Requirement, Selector, from_label_selector
-from ...model.training.kinds import TrainingKind
-from ...training_ctrl.frameworks import FRAMEWORKS
+from ...model.training.kinds import TRAINING_KINDS, TrainingKind
 from .summaries import (
     BATCH_TASK,
     JobKindName,
@@ -157,8 +156,7 @@ BATCH = JobKind(
     pod_place=_batch_place,
 )
 KINDS: Mapping[JobKindName, JobKind] = {
-    each.name: each
-    for each in (VOLCANO, BATCH, *(_training_kind(framework.kind) for framework in FRAMEWORKS))
+    each.name: each for each in (VOLCANO, BATCH, *map(_training_kind, TRAINING_KINDS))
 }
 """All kinds by name."""
 

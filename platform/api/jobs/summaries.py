@@ -17,9 +17,9 @@ import msgspec
 
 from ...model.job import FINAL_PHASES, Job, JobPhase
 from ...model.meta import Condition, ObjectMeta
-from ...model.names import DEFAULT_QUEUE, SCHEDULER_NAME, SUBMITTED_BY
+from ...model.names import DEFAULT_QUEUE, PODGROUP_QUEUE, SCHEDULER_NAME, SUBMITTED_BY
+from ...model.podgroup import min_member
 from ...model.training.types import ConditionType, JobCondition
-from ...podgroup_ctrl.build import QUEUE, min_member
 from .views import CachedBatchJob, CachedJob, CachedTemplate, CachedTrainingJob
 
 BATCH_TASK = "pods"
@@ -320,7 +320,7 @@ def _queue_of(templates: Iterable[CachedTemplate]) -> str:
     scheduled = [each for each in templates if each.spec.scheduler_name == SCHEDULER_NAME]
     if not scheduled:
         return ""
-    named = (each.metadata.annotations.get(QUEUE, "") for each in scheduled)
+    named = (each.metadata.annotations.get(PODGROUP_QUEUE, "") for each in scheduled)
     return next(filter(None, named), DEFAULT_QUEUE)
 
 

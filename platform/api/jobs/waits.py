@@ -11,9 +11,9 @@ from enum import StrEnum
 
 import msgspec
 
-from ...job_ctrl.effects import Reason
 from ...model import times
 from ...model.described_podgroup import podgroup_of
+from ...model.job_reasons import Reason
 from ...model.names import SCHEDULER_NAME, WHY
 from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue, QueueState

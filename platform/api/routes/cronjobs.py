@@ -5,7 +5,6 @@ import uuid
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...cron_ctrl.core_types import KIND
 from ...kube.client.client import ObjectList
 from ...kube.errors import AlreadyExistsError, NotFoundError
 from ...machinery.cronjobs.build import build_manual_job
@@ -147,7 +146,7 @@ async def create_job_of_cronjob(
     """Create a job from the template, independent of schedule, ``suspend`` and policy."""
     cronjob = await _get(caller, namespace=namespace, name=name)
     job_name = (body.name if body else None) or _generate_name(name, operation)
-    job = build_manual_job(KIND, cronjob, job_name)
+    job = build_manual_job(cronjob, job_name, cronjobs=CRONJOBS, jobs=JOBS)
     try:
         created = await caller.client.create(JOBS, job, namespace=namespace, view=Job)
     except AlreadyExistsError:

@@ -6,9 +6,14 @@ from functools import lru_cache
 
 import msgspec
 
-from ..model.base import ApiStruct
-from ..model.job import TaskSpec
-from ..model.pod_resources import Amounts, PodResources, add, quota_usage
+from .base import ApiStruct
+from .job import TaskSpec
+from .pod_resources import (
+    Amounts,
+    PodResources,
+    add,
+    quota_usage,
+)
 
 
 class PodSpec(PodResources, frozen=True):

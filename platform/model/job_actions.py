@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..model.job import Action, JobPhase
+from .job import Action, JobPhase
 
 
 class Target(StrEnum):
