@@ -107,11 +107,12 @@ def _marks(job: CachedJob) -> tuple[object, ...]:
     return marks, status.state.message, status.state.phase
 
 
-def add_bounded(cache: OrderedDict[str, T], key: str, value: T, *, size: int = CACHE_SIZE) -> None:
-    """Add *value* unless *key* exists; evict the oldest entries beyond *size*."""
-    cache.setdefault(key, value)
-    while len(cache) > size:
+def add_bounded(cache: OrderedDict[str, T], key: str, value: T) -> T:
+    """Add *value* unless *key* exists, and evict the oldest entries; return what *key* has."""
+    found = cache.setdefault(key, value)
+    while len(cache) > CACHE_SIZE:
         cache.popitem(last=False)
+    return found
 
 
 def _version(meta: ObjectMeta) -> int:

@@ -8,8 +8,9 @@ unavailable database is back.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -85,6 +86,24 @@ _WANTED_STATES = {
 }
 
 
+@dataclass(slots=True, eq=False)
+class TrackedCommand:
+    """What this replica knows about a command."""
+
+    id: str
+    awaited: CommandRecord | None = None
+    """Its row, while the deletion of its Command is to be resolved at once: this replica has issued
+    it, and it has no outcome. The sweep resolves the others."""
+    job_lists: int | None = None
+    """Number of lists of Jobs before it was issued; unknown if another replica did."""
+    queue_events: int | None = None
+    """Number of events of queues before it was issued."""
+    uid: str = ""
+    """Uid of the Command, whose row need not have it yet; empty if unknown."""
+    outcome: Outcome | None = None
+    """Its outcome, which need not be written yet."""
+
+
 class Outcomes:
     """Resolves commands."""
 
@@ -115,58 +134,59 @@ class Outcomes:
         """Number of lists of Jobs until then."""
         self.synced = False
         """Whether the informers are synced, so that outcomes are observed."""
-        self._open: OrderedDict[str, CommandRecord] = OrderedDict()
-        """Commands of this replica without an outcome, by id."""
-        self._issued_lists: OrderedDict[str, int] = OrderedDict()
-        """Number of lists of Jobs before each command of this replica, by id."""
-        self._uids: OrderedDict[str, str] = OrderedDict()
-        """Uids of Commands by id, for rows that are not marked as issued."""
-        self._unmarked: dict[str, str] = {}
-        """Uids of Commands whose creation is not recorded yet, by id."""
+        self._tracked: OrderedDict[str, TrackedCommand] = OrderedDict()
+        """The last commands of this replica, and others that it has resolved, by id."""
+        self._unmarked: set[TrackedCommand] = set()
+        """Commands whose creation is not recorded yet."""
         self._mark_due = asyncio.Event()
-        self._finished: OrderedDict[str, Outcome] = OrderedDict()
-        """The last outcomes that this replica has found, by id."""
-        self._unwritten: OrderedDict[str, Outcome] = OrderedDict()
-        """Outcomes not yet written to the database, by id."""
+        self._unwritten: deque[Outcome] = deque()
+        """Outcomes that are not written to the database yet."""
         self._queue_states: dict[str, dict[str, int]] = {}
         """For each queue, by state the number of the last event that showed it."""
         self._queue_events = 0
-        self._queue_events_before: OrderedDict[str, int] = OrderedDict()
-        """Number of events of queues before each command of this replica, by id."""
         self.wakeups = Wakeups()
         """Woken with the id of a command when it has an outcome."""
 
     # What the creator of commands reports.
 
     def expect(self, record: CommandRecord) -> None:
-        """Note a command that this replica is about to issue."""
-        add_bounded(self._open, record.id, record)
-        add_bounded(self._queue_events_before, record.id, self._queue_events)
-        if self.synced:
-            add_bounded(self._issued_lists, record.id, self._jobs.lists)
+        """Note a command that this replica is about to issue, maybe again."""
+        tracked = self._track(record.id)
+        if tracked.awaited is None:
+            tracked.awaited = record
+        if tracked.queue_events is None:
+            tracked.queue_events = self._queue_events
+        if tracked.job_lists is None and self.synced:
+            tracked.job_lists = self._jobs.lists
 
     def note_issued(self, record: CommandRecord, uid: str) -> None:
         """Note that the Command object exists."""
-        add_bounded(self._uids, record.id, uid)
-        if record.id not in self._finished:
-            self._unmarked[record.id] = uid
+        tracked = self._track(record.id)
+        tracked.uid = tracked.uid or uid
+        if tracked.outcome is None:
+            self._unmarked.add(tracked)
             self._mark_due.set()
 
     async def finish(
         self, record: CommandRecord, state: CommandState, detail: str, *, uid: str = ""
     ) -> None:
         """Record an outcome."""
-        id_ = record.id
-        uid = uid or self._uids.get(id_, "")
-        outcome = Outcome(id=id_, state=state, detail=detail, at=self._now(), command_uid=uid)
-        add_bounded(self._finished, id_, outcome)
-        self._open.pop(id_, None)
-        self._unmarked.pop(id_, None)
-        self.wakeups.wake(id_)
+        tracked = self._track(record.id)
+        outcome = Outcome(
+            id=record.id,
+            state=state,
+            detail=detail,
+            at=self._now(),
+            command_uid=uid or tracked.uid,
+        )
+        tracked.outcome = tracked.outcome or outcome
+        tracked.awaited = None
+        self._unmarked.discard(tracked)
+        self.wakeups.wake(record.id)
         try:
             await self._store.finish(outcome)
         except StoreUnavailableError:
-            add_bounded(self._unwritten, id_, outcome)
+            self._unwritten.append(outcome)
             self._sweep_due.set()
         log.info("command finished", extra={**log_fields(record), "state": state, "detail": detail})
 
@@ -174,7 +194,10 @@ class Outcomes:
         """Return *record* with what this replica knows and may not have written yet."""
         if not record.is_open:
             return record
-        outcome, uid = self._finished.get(record.id), self._uids.get(record.id, "")
+        tracked = self._tracked.get(record.id)
+        if tracked is None:
+            return record
+        outcome, uid = tracked.outcome, tracked.uid
         if outcome is not None:
             return msgspec.structs.replace(
                 record,
@@ -190,18 +213,17 @@ class Outcomes:
     async def refresh(self, record: CommandRecord) -> CommandRecord:
         """Return the record, resolved if its Command was deleted unobserved."""
         record = self.latest(record)
-        if not record.is_open or record.id in self._open:
+        if not record.is_open or self._is_awaited(record.id):
             return record
-        await self._resolve_open(record)
+        await self.resolve(record)
         return self.latest(await self._store.get(record.id) or record)
 
-    def was_executed(self, record: CommandRecord) -> bool:
-        """Return whether the Command of *record* is known to have been executed."""
-        return self._jobs.result(record.id) is not None
+    def _track(self, id_: str) -> TrackedCommand:
+        return add_bounded(self._tracked, id_, TrackedCommand(id_))
 
-    async def resolve(self, record: CommandRecord) -> None:
-        """Record the outcome of *record* if it is known."""
-        await self._resolve_open(record)
+    def _is_awaited(self, id_: str) -> bool:
+        tracked = self._tracked.get(id_)
+        return tracked is not None and tracked.awaited is not None
 
     # Tasks.
 
@@ -223,11 +245,12 @@ class Outcomes:
         if old is None or new is not None:
             return
         if old.operation:
-            add_bounded(self._uids, old.operation, old.metadata.uid)
-        if old.operation and old.operation not in self._open:
-            if old.operation not in self._finished:
-                self._plan_sweep()  # a command of another replica, which may have crashed
-            return
+            tracked = self._track(old.operation)
+            tracked.uid = tracked.uid or old.metadata.uid
+            if tracked.awaited is None:
+                if tracked.outcome is None:
+                    self._plan_sweep()  # a command of another replica, which may have crashed
+                return
         self._deleted.put_nowait(old)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
@@ -251,7 +274,8 @@ class Outcomes:
     async def _resolve_by_command(self, command: Command) -> None:
         meta = command.metadata
         try:
-            record = self._open.get(command.operation)
+            tracked = self._tracked.get(command.operation)
+            record = tracked.awaited if tracked is not None else None
             if record is None:
                 record = await self._store.get_open_by_command(meta.namespace, meta.name)
             if record is not None:
@@ -265,7 +289,8 @@ class Outcomes:
 
     def leave_to_sweep(self, id_: str) -> None:
         """Let the sweep, or who reads the command, find out what became of it."""
-        self._open.pop(id_, None)
+        if tracked := self._tracked.get(id_):
+            tracked.awaited = None
         self._sweep_due.set()
 
     async def _mark_issued(self) -> None:
@@ -280,13 +305,13 @@ class Outcomes:
             await self._write_marks()
 
     async def _write_marks(self) -> None:
-        unmarked, self._unmarked = self._unmarked, {}
-        marks = (self._store.mark_issued(id_, command_uid=uid) for id_, uid in unmarked.items())
+        unmarked, self._unmarked = self._unmarked, set()
+        marks = (self._store.mark_issued(each.id, command_uid=each.uid) for each in unmarked)
         try:
             await asyncio.gather(*marks)
         except StoreUnavailableError as error:
             log.warning("cannot mark commands as issued", extra={"error": str(error)})
-            self._unmarked = unmarked | self._unmarked
+            self._unmarked |= unmarked
             self._mark_due.set()
             self._sweep_due.set()
 
@@ -316,9 +341,9 @@ class Outcomes:
             timer.cancel()
 
     async def _resolve_all(self) -> None:
-        for id_, outcome in list(self._unwritten.items()):
-            await self._store.finish(outcome)
-            self._unwritten.pop(id_, None)
+        while self._unwritten:
+            await self._store.finish(self._unwritten[0])
+            self._unwritten.popleft()
         after: Position | None = None
         while True:
             page = await self._store.list_open(limit=SWEEP_PAGE, after=after)
@@ -340,8 +365,8 @@ class Outcomes:
             if command is not None:
                 if record.state == CommandState.ACCEPTED:
                     await self._store.mark_issued(record.id, command_uid=command.metadata.uid)
-            elif record.id not in self._open or not self._is_in_flight(record):
-                await self._resolve_open(record)
+            elif not (self._is_awaited(record.id) and self._is_in_flight(record)):
+                await self.resolve(record)
         except StoreUnavailableError:
             raise
         except Exception:
@@ -352,13 +377,14 @@ class Outcomes:
 
     # Resolution.
 
-    async def _resolve_open(self, record: CommandRecord) -> None:
-        """Resolve *record* if its Command is deleted; without a uid it may not be created yet."""
+    async def resolve(self, record: CommandRecord) -> None:
+        """Record the outcome of *record* if its Command is deleted, or is overdue."""
         is_overdue = record.received_at < timestamp(self._now() - ISSUE_TIMEOUT)
         if not record.command:
             await self._try_resolve(record, "", is_overdue=is_overdue)
             return
-        uid = record.command_uid or self._uids.get(record.id, "")
+        tracked = self._tracked.get(record.id)
+        uid = record.command_uid or (tracked.uid if tracked is not None else "")
         if self._jobs.result(record.id) is None:
             try:
                 namespace = command_namespace(record)
@@ -385,7 +411,8 @@ class Outcomes:
         except (ApiError, ConnectionLostError):
             # The row stays open; a later sweep or read resolves it.
             log.warning("cannot resolve command, will retry", extra=log_fields(record))
-            self._open.pop(record.id, None)
+            if tracked := self._tracked.get(record.id):
+                tracked.awaited = None
 
     async def _resolve_job(self, record: CommandRecord, uid: str, *, is_overdue: bool) -> None:
         """Record the outcome of a deleted Command.
@@ -462,9 +489,9 @@ class Outcomes:
     def _is_watched_since(self, record: CommandRecord) -> bool:
         """Return whether the watch of Jobs has skipped no version since *record*."""
         self._note_lists()
-        lists = self._issued_lists.get(record.id)
-        if lists is not None:
-            return lists == self._jobs.lists
+        tracked = self._tracked.get(record.id)
+        if tracked is not None and tracked.job_lists is not None:
+            return tracked.job_lists == self._jobs.lists
         # Received by another replica, or before a restart.
         return self._listed_at is not None and record.received_at >= self._listed_at
 
@@ -494,7 +521,9 @@ class Outcomes:
                 await self.finish(record, CommandState.FAILED, "the queue was deleted", uid=uid)
             return
         state = queue.status.state or QueueState.OPEN
-        before = self._queue_events_before.get(record.id, self._queue_events)
+        tracked = self._tracked.get(record.id)
+        before = tracked.queue_events if tracked is not None else None
+        before = self._queue_events if before is None else before
         shown = self._queue_states.get(record.job_uid, {})
         reached = [each for each in wanted if shown.get(each, 0) > before]
         if state in wanted:
