@@ -24,7 +24,7 @@ from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.admission.resource_groups import ResourceGroup
 from batholith.admission.serving.handler import AdmissionHandler
 from batholith.admission.serving.object_reader import LOOKED_UP_RESOURCES, InformerReader
-from batholith.admission.serving.server import MAX_BODY, ReviewServer, serve_until_exit
+from batholith.admission.serving.server import MAX_BODY, ReviewServer
 from batholith.apiserver.verbs.patches import json_patch
 from batholith.httpserver.metrics import ListenerMetrics
 from batholith.kube.client.client import Client
@@ -120,9 +120,8 @@ async def opened(
         )
         leaf = issue_leaf(authority)
         assert certificate.load(leaf.certificate_pem, leaf.key_pem)
-        server = ReviewServer(certificate, address="127.0.0.1", port=0, metrics=metrics)
-        listening = serve_until_exit(server, handler)
-        async with listening as url:
+        server = ReviewServer(handler, certificate, address="127.0.0.1", port=0, metrics=metrics)
+        async with server.running() as url:
             yield WebhookClient(url, handler, certificate, authority)
 
 
@@ -236,13 +235,13 @@ async def test_objects_missing_from_informers_are_read_from_the_server(
     asked = request(sent, PODGROUPS)
     async with server.client() as client:
         handler = AdmissionHandler(WEBHOOKS, empty_reader(client))
-        result = await handler(review(asked), webhook="podgroups/mutate")
+        result = await handler.handle("/podgroups/mutate", review(asked))
         patched = json_patch(sent, json.loads(base64.b64decode(result["response"]["patch"])))
         assert patched["spec"]["queue"] == "fresh"
-        result = await handler(review(request(patched, PODGROUPS)), webhook="podgroups/validate")
+        result = await handler.handle("/podgroups/validate", review(request(patched, PODGROUPS)))
         assert result["response"]["allowed"] is True
         child = request(queue("child", parent="fresh"), QUEUES)
-        result = await handler(review(child), webhook="queues/validate")
+        result = await handler.handle("/queues/validate", review(child))
         assert result["response"]["allowed"] is True
 
 

@@ -216,7 +216,7 @@ async def test_a_connection_serves_one_request() -> None:
         response = await reader.read()
         writer.close()
     assert response.count(b"HTTP/1.1 200") == 1
-    assert b"Connection: close" in response
+    assert b"connection: close" in response.lower()
 
 
 async def test_metrics_are_served_with_health_or_at_a_separate_address() -> None:

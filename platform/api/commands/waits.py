@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from ...httpserver.asgi import wait_disconnected
 from ...kube.informer.informer import Informer
 from ...model.job import FINAL_PHASES
 from ...model.meta import HasMeta
@@ -68,7 +69,7 @@ class CommandWaits:
             self._objects.listen(key) as changed,
             self._outcomes.wakeups.listen(record.id) as ended,
         ):
-            disconnected = asyncio.create_task(_disconnected(request))
+            disconnected = asyncio.create_task(wait_disconnected(request.receive))
             try:
                 async with asyncio.timeout(seconds):
                     while not ((progress := self.progress(record)).is_settled or self._stopping):
@@ -130,11 +131,6 @@ def _podgroups(queue: Queue) -> str:
     number = status.pending + status.inqueue + status.running + status.unknown + status.completed
     is_closing = status.state == QueueState.CLOSING
     return f"it has {number} PodGroups left" if is_closing else ""
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _first(disconnected: asyncio.Task[None], *events: asyncio.Event) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from ...httpserver.asgi import wait_disconnected
+
 log = logging.getLogger(__name__)
 
 SEND_TIMEOUT = 300.0
@@ -88,7 +90,7 @@ class TextStream(Response):
         """Run until the text is complete or the client disconnects."""
         output = TextOutput(send)
         writing = asyncio.ensure_future(self._write(output))
-        others: list[asyncio.Future[Any]] = [asyncio.ensure_future(_disconnected(receive))]
+        others: list[asyncio.Future[Any]] = [asyncio.ensure_future(wait_disconnected(receive))]
         if scope["method"] == "HEAD":
             others.append(asyncio.ensure_future(output.started.wait()))
         try:

@@ -1,18 +1,16 @@
 """The REST API server: the application on uvicorn, and the task that watches Commands."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-import uvicorn
 from prometheus_client import CollectorRegistry
 
+from ...httpserver.asgi_server import serve_application
 from ...httpserver.limits import Limits
 from ...httpserver.metrics import ListenerMetrics
 from ...kube.client.client import Client
@@ -40,11 +38,11 @@ from ..routes.watch import QUEUES_KIND
 from ..schemas.queues import QueueOut
 from ..streams.feeds import Streams, StreamSettings
 from .app import create_app
-from .limited_server import LimitedServer
+from .listener import ApiListener
 
 log = logging.getLogger(__name__)
 
-DRAIN_TIMEOUT = 5
+DRAIN_TIMEOUT = 4.0
 """Shutdown timeout for requests in flight, in seconds."""
 
 STORE_RETRY_INTERVAL = 1.0
@@ -90,13 +88,6 @@ class ApiSettings:
     """Whether the history of jobs is recorded, and how much of it is kept."""
 
 
-class _Server(LimitedServer):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        # The process handles signals and stops by cancelling its tasks.
-        yield
-
-
 async def serve(
     client: Client,
     settings: ApiSettings,
@@ -119,7 +110,6 @@ async def serve(
     try:
         state = _new_state(client, database, settings, clock)
         tls = None if files is None else serving_certificate.context
-        server = _new_server(state, settings, tls)
         synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervise("rest caches", state.caches.run))
@@ -135,7 +125,7 @@ async def serve(
             tasks.create_task(supervise("history", work))
             if files is not None:
                 tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
-            await _serve_http(server, settings)
+            await _serve_http(state, settings, tls)
     except ExceptionGroup as group:
         too_new = group.subgroup(SchemaTooNewError)
         if too_new is None:
@@ -171,16 +161,21 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
     )
 
 
-async def _serve_http(server: LimitedServer, settings: ApiSettings) -> None:
-    """Serve until cancelled, then drain requests in flight and end streams."""
+async def _serve_http(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> None:
+    """Serve until cancelled, then end streams and waits, and drain requests in flight."""
     _log_address(settings)
-    serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
-    try:
-        await asyncio.shield(serving)
-        raise RuntimeError("the HTTP server exited unexpectedly")
-    finally:
-        server.should_exit = True
-        await serving
+    app = create_app(state, access_log=settings.access_log)
+    listener = ApiListener(
+        settings.limits, settings.listener_metrics, credential_check=state.callers.find_rejection
+    )
+    async with serve_application(
+        app, listener, [settings.listener], tls=tls, drain_timeout=DRAIN_TIMEOUT
+    ):
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            state.streams.stop()
+            state.waits.stop()
 
 
 async def _migrate_store(
@@ -254,29 +249,3 @@ def _new_streams(caches: Caches, settings: ApiSettings, clock: Clock) -> Streams
         encode=lambda queue: queue.model_dump_json().encode(),
     )
     return streams
-
-
-def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
-    """Create the HTTP server."""
-    config = uvicorn.Config(
-        create_app(state, access_log=settings.access_log),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # any client could forge its address
-        timeout_graceful_shutdown=DRAIN_TIMEOUT,
-    )
-    config.load()
-    config.ssl = tls
-
-    def stop() -> None:
-        state.streams.stop()
-        state.waits.stop()
-
-    return _Server(
-        config,
-        limits=settings.limits,
-        metrics=settings.listener_metrics,
-        credential_check=state.callers.find_rejection,
-        on_stop=stop,
-    )
