@@ -96,7 +96,7 @@ class ReviewServer:
 
 
 def _url_host(address: str) -> str:
-    """Return the host for URLs: ``localhost`` stands for all addresses."""
+    """Return the host for URLs: ``localhost`` for a server of all addresses."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
