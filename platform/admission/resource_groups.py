@@ -67,7 +67,8 @@ def apply_groups(pod: Json, namespace: str, groups: Iterable[ResourceGroup]) -> 
 
 class _GroupSelector(ApiStruct, frozen=True):
     key: str = ""
-    """``namespace``, ``annotation``, or empty: by annotation or by the group's name."""
+    """What selects pods: ``namespace``, ``annotation``, or empty for the annotations or the name of
+    the group."""
     value: tuple[str, ...] = ()
     """Namespaces, or annotations as ``key: value``."""
 

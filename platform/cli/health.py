@@ -250,7 +250,7 @@ async def serve_endpoints(endpoints: Iterable[Endpoint]) -> AsyncIterator[list[i
 
 
 def _with_probe_timeouts(limits: Limits) -> Limits:
-    """The same with the times of probes."""
+    """Return *limits* with the timeouts of probes."""
     return replace(
         limits,
         handshake_timeout=READ_TIMEOUT,

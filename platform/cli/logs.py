@@ -10,7 +10,7 @@ from itertools import islice
 
 _ATTRIBUTES = tuple(vars(logging.makeLogRecord({})))
 _ADDED_ATTRIBUTES = frozenset({"message", "asctime"})
-"""What other formatters add."""
+"""Attributes that the formatters of other libraries add to a record."""
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, object]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..api.identity.authentication import SecuritySettings
 
 DEFAULT_CALLER_RATE = 100.0
-"""Requests per second and caller."""
+"""Default of the requests per second that one caller may send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

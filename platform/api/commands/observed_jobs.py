@@ -101,7 +101,7 @@ class ObservedJobs:
 
 
 def _marks(job: CachedJob) -> tuple[object, ...]:
-    """Return what shows executed Commands."""
+    """Return the fields of the status in which executed Commands are noted."""
     status = job.status
     marks = status.controlled_resources
     return marks, status.state.message, status.state.phase

@@ -75,7 +75,7 @@ TABLE: Mapping[CommandAction | QueueAction, Mapping[CommandTarget, Action]] = {
 """The action of the Command object, by action and target. A job is a Volcano job."""
 
 PATCHED = {CommandAction.SUSPEND: PatchAction.SUSPEND, CommandAction.RESUME: PatchAction.RESUME}
-"""Actions on jobs of other kinds."""
+"""Actions on jobs of other kinds, which have no Commands: ``spec.suspend`` is patched."""
 
 _RUNS = frozenset({Phase.RUNNING, Phase.COMPLETED})
 GOALS: Mapping[str, frozenset[str]] = {
@@ -99,7 +99,7 @@ _UNFINISHED = (Phase.PENDING, Phase.RUNNING, Phase.RESTARTING, Phase.SUSPENDED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The pods of a job that a command names; nothing for the whole job."""
+    """The pods of a job that a command names. Without any, it concerns the whole job."""
 
     task: str = ""
     pod: str = ""
@@ -107,7 +107,7 @@ class Scope:
 
     @property
     def target(self) -> CommandTarget | None:
-        """What they name; ``None`` for a combination without meaning."""
+        """The kind of what is named; ``None`` for a combination that means nothing."""
         named = (bool(self.task), bool(self.pod), bool(self.partition))
         return {
             (False, False, False): CommandTarget.JOB,

@@ -129,9 +129,9 @@ class Outcomes:
         self._sweep_is_planned = False
         self._deleted: asyncio.Queue[Command] = asyncio.Queue()
         self._listed_at: str | None = None
-        """Time at or after which the last list of Jobs was complete."""
+        """A time, with a margin for clocks, at which the last list of Jobs was complete."""
         self._lists = 0
-        """Number of lists of Jobs until then."""
+        """Number of lists of Jobs at that time."""
         self.synced = False
         """Whether the informers are synced, so that outcomes are observed."""
         self._tracked: OrderedDict[str, TrackedCommand] = OrderedDict()
@@ -288,7 +288,7 @@ class Outcomes:
             self.leave_to_sweep(command.operation)
 
     def leave_to_sweep(self, id_: str) -> None:
-        """Let the sweep, or who reads the command, find out what became of it."""
+        """Let the sweep find out what became of a command, or the next request that reads it."""
         if tracked := self._tracked.get(id_):
             tracked.awaited = None
         self._sweep_due.set()
@@ -496,7 +496,7 @@ class Outcomes:
         return self._listed_at is not None and record.received_at >= self._listed_at
 
     def _note_lists(self) -> None:
-        """Remember when Jobs were listed, as of now; the list may have been earlier."""
+        """Remember that Jobs were listed again, at the latest now."""
         if self._jobs.lists != self._lists:
             self._lists = self._jobs.lists
             self._listed_at = timestamp(self._now() + CLOCK_SKEW)
@@ -504,7 +504,8 @@ class Outcomes:
     async def _find(
         self, resource: Resource, name: str, *, namespace: str = "", view: type[T]
     ) -> T | None:
-        """Return an object as it is now; by a list, since the account may not get it."""
+        """Return an object as it is now. It is listed by its name, since the account of the API may
+        list these objects and not get them."""
         selector = f"metadata.name={name}"
         found = await self._client.list(
             resource, namespace=namespace, view=view, field_selector=selector
@@ -556,7 +557,7 @@ class Outcomes:
 
 
 def suspends(job: object) -> bool:
-    """Return ``spec.suspend`` of a job that is none of Volcano's."""
+    """Return ``spec.suspend`` of a batch/v1 Job or a training job."""
     if isinstance(job, CachedTrainingJob):
         return job.spec.run_policy.suspend
     return isinstance(job, CachedBatchJob) and job.spec.suspend

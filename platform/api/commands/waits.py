@@ -34,11 +34,11 @@ class Progress:
     phase: str
     """Phase of the job or state of the queue; empty if it was deleted."""
     reached: bool
-    """The phase is one that the command asks for."""
+    """Whether the phase is one that the command asks for."""
     detail: str
-    """Why it is not."""
+    """Why the phase is not reached; empty if it is."""
     is_settled: bool
-    """Nothing more follows from the command."""
+    """Whether the command has no further effect."""
 
 
 class CommandWaits:

@@ -38,9 +38,9 @@ CONCURRENT_MARKS = 8
 MARKS_LIMIT = 200
 UNKNOWN_JOBS_INTERVAL = 60.0
 UNKNOWN_JOBS_AFTER = timedelta(minutes=10)
-"""Time after the end of the pods of an unknown job, until which the job itself is expected."""
+"""How long after the end of its pods a job that was not observed is still expected."""
 RETRY_DELAY = 5.0
-"""Seconds until the next election after a lost one."""
+"""Seconds between the loss of the Lease and the next candidacy."""
 
 
 def _convert_job(
@@ -152,7 +152,7 @@ class HistoryRecorder:
             await self._clock.sleep(RETRY_DELAY)
 
     async def _write_marks(self, recording: Recording) -> None:
-        """Annotate the finished jobs whose end is stored, as long as there are any."""
+        """Annotate the finished jobs whose end is stored, until none is left."""
         slots = asyncio.Semaphore(CONCURRENT_MARKS)
         while True:
             try:

@@ -43,8 +43,8 @@ MAX_BATCH = 500
 BATCH_INTERVAL = 0.2
 """Seconds after a transaction during which changes are collected for the next one."""
 BUSY_BATCH, BUSY_INTERVAL = 20, 1.0
-"""Changes at once from which on they are collected for longer: many of a burst are of the same job,
-which is then written once."""
+"""Number of changes in one transaction from which on changes are collected for longer: many changes
+of a burst are of the same job, which is then written once."""
 BUFFER_SIZE = 4 * 2**20
 """Bytes that are collected at most; then the server has to wait."""
 POSITION_INTERVAL = 10.0
@@ -56,12 +56,13 @@ WATCH_SECONDS = 480
 """Timeout of a watch, which is then resumed."""
 
 LATE_AFTER = 2.0
-"""Seconds between a change and its reception from which on it is late: the time at which it was
-received is then not taken for the time of the change."""
+"""Seconds between a change and its reception from which on the change is late. Its reception is
+then not recorded as the time of the change."""
 
 _FAILURES = (ApiError, ConnectionLostError, DecodeError, StoreUnavailableError, OutOfStepError)
 _TOO_LARGE = "Too large resource version"
-"""Error of a server that was restored from a backup, and does not have the position yet."""
+"""Text of the error of a server that was restored from a backup and has not reached the position
+yet."""
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -132,7 +133,7 @@ class RecordedStream:
         self._position: Position | None = None
         self._written_at = -POSITION_INTERVAL
         self._live_at = 0
-        """Until when all changes are known to be received, in microseconds."""
+        """Time in microseconds until which all changes are known to be received."""
         self._late_through = 0
         """Revision up to which changes may be late; 0 for none."""
         self._was_busy = False

@@ -55,7 +55,8 @@ def _compile(pattern: str) -> "re2._Regexp[str]":
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Return whether *pattern* has alternatives outside of parentheses, each with its own ends."""
+    """Return whether *pattern* has alternatives outside of parentheses, so that an anchor applies
+    to one of them only."""
     depth, escaped = 0, False
     for sign in pattern:
         if escaped:
@@ -101,7 +102,8 @@ class CorsMiddleware:
 
 
 async def _respond_to_preflight(send: Send, allowed_origin: bytes) -> None:
-    """Respond, to an origin that is not allowed without headers of permission."""
+    """Respond to a preflight request. An origin that is not allowed gets no headers of
+    permission."""
     headers = [_VARY]
     if allowed_origin:
         headers += [

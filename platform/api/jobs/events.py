@@ -12,8 +12,8 @@ from ...model.names import EVENTS, PODS
 from .pods import JobPods
 
 MAX_SELECTED = 6
-"""Objects up to which the server selects the Events of each. For more, those of the whole namespace
-are read, which the server does in either way."""
+"""Number of objects up to which one request per object selects its Events. For more objects, one
+request reads all Events of the namespace, which the server does for each request anyway."""
 
 PAGE = 500
 
@@ -79,7 +79,7 @@ class _Subjects:
 
     uids: set[str] = field(default_factory=set)
     pods: set[str] = field(default_factory=set)
-    """Names of pods: of a pod that was deleted only the name is known."""
+    """Names of the pods. Only the name of a deleted pod is known."""
 
     replicas: dict[str, int] = field(default_factory=dict)
     """Number of the pods that have, or had, a name of this prefix and an index."""
@@ -103,7 +103,8 @@ class _Subjects:
 
     @property
     def selectors(self) -> list[str]:
-        """Field selectors that select the Events of each object; one for all if they are many."""
+        """Field selectors of the Events, one for each object, or a single one that selects all
+        Events if there are many objects."""
         if sum(self.replicas.values()) > MAX_SELECTED:
             return [""]
         by_name = f"involvedObject.kind={PODS.kind},involvedObject.name="

@@ -102,7 +102,8 @@ class JobIndex:
         self._orders: dict[str, list[Position]] = {field: [] for field in SortField}
         self._groups: dict[str, dict[str, set[str]]] = {field: {} for field in _GROUPED}
         self._label_groups: dict[str, dict[str, set[str]]] = {}
-        """Keys by label and value, of the labels asked for last; the oldest first."""
+        """For each label that filters have asked for last, the keys by value; the oldest label is
+        first."""
         self._encoded: dict[str, bytes] = {}
 
     def __len__(self) -> int:
@@ -147,7 +148,7 @@ class JobIndex:
                 _regroup(groups, key, before, after)
 
     def _groups_of_label(self, label: str) -> dict[str, set[str]]:
-        """Return the keys of the jobs with a label by its value."""
+        """Return the keys of the jobs that have a label, by the value of the label."""
         groups = self._label_groups.pop(label, None)
         if groups is None:
             groups = {}
@@ -165,11 +166,12 @@ class JobIndex:
         return Counter(self._rows[key].phase for key in self._groups["queue"].get(queue, ()))
 
     def summary(self, key: str) -> JobSummary:
-        """Return the summary of a job of a page, before the caller awaits anything."""
+        """Return the summary of a job of a page. The caller must not have awaited anything since it
+        got the page."""
         return self._summarize(self._rows[key].job)
 
     def encoded(self, key: str) -> bytes:
-        """Return the summary as JSON, likewise."""
+        """Return the summary as JSON, under the same condition."""
         found = self._encoded.get(key)
         if found is None:
             if len(self._encoded) >= ENCODED_SIZE:
@@ -178,7 +180,8 @@ class JobIndex:
         return found
 
     async def select(self, request: PageRequest) -> JobPage:
-        """Return a page of the jobs that match; all its keys exist until the caller awaits."""
+        """Return a page of the jobs that match. Its jobs are in the index until the caller awaits
+        something."""
         wanted = request.filter
         if wanted.labels.nothing:
             return JobPage(keys=(), total=0, last=None)
@@ -203,7 +206,7 @@ class JobIndex:
         return reduce(sub, excluded, keys)
 
     def _included(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
-        """Yield sets whose intersection is wanted."""
+        """Yield sets of keys; a job must be in all of them."""
         if wanted.namespace:
             yield self._groups["namespace"].get(wanted.namespace, _EMPTY)
         if wanted.phases:
@@ -221,7 +224,7 @@ class JobIndex:
                 yield _union(self._groups_of_label(each.key))
 
     def _excluded(self, wanted: JobFilter) -> Iterator[AbstractSet[str]]:
-        """Yield sets none of which is wanted."""
+        """Yield sets of keys; a job must be in none of them."""
         for each in wanted.labels.requirements:
             if each.operator is Operator.NOT_IN:
                 yield _union(self._groups_of_label(each.key), each.values)

@@ -32,7 +32,7 @@ _TRAINING: Mapping[str, Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEntry:
-    """A phase that a job has, or had."""
+    """A phase in which a job is, or was."""
 
     phase: Phase
     entered_at: str | None = None

@@ -45,7 +45,7 @@ class WaitReason(StrEnum):
     """The job controller has not created its PodGroup."""
 
     NO_GANG = "NoGang"
-    """Its pods are scheduled one by one, so that only they know."""
+    """Its pods are scheduled one by one, so only their own status shows why they wait."""
 
     NOT_REPORTED = "NotReported"
     """No scheduler has reported on its PodGroup."""
@@ -188,7 +188,7 @@ def _running(job: JobSummary) -> str:
 
 
 def _by_state(view: WaitView, podgroup: PodGroup | None) -> tuple[WaitReason, str]:
-    """Return why a job waits of which no scheduler has written an explanation."""
+    """Return why a job waits for which no scheduler has written an explanation."""
     job = view.job
     if podgroup is not None and (condition := _unschedulable(podgroup)) is not None:
         text = condition.message or condition.reason
@@ -234,7 +234,7 @@ def _starting(job: JobSummary, podgroup: PodGroup) -> str:
 
 
 def _unschedulable(podgroup: PodGroup) -> PodGroupCondition | None:
-    """Return the newest condition that is true, unless that is another one than Unschedulable."""
+    """Return the newest condition that is true, if its type is Unschedulable."""
     true = [each for each in podgroup.status.conditions if each.status == "True"]
     found = max(true, key=lambda each: each.last_transition_time or "", default=None)
     return found if found is not None and found.type == "Unschedulable" else None

@@ -16,10 +16,10 @@ from ...model.names import PODS
 from ..problems import RETRY_AFTER, ProblemError
 
 MAX_STREAMS = 256
-"""Logs that one replica reads at a time."""
+"""Maximum number of logs that one replica reads at a time."""
 
 MAX_STREAMS_PER_USER = 128
-"""Logs that it reads at a time for one user."""
+"""Maximum number of logs that it reads at a time for one user."""
 
 IDLE_TIMEOUT = 60.0
 """Seconds without data after which a log that is not followed has failed."""
@@ -63,7 +63,7 @@ class LogOptions:
 async def open_log(
     client: Client, namespace: str, pod: str, options: LogOptions
 ) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Open a log with the rights of *client*; the block gets its bytes.
+    """Open a log with the rights of *client*; the block iterates over its bytes.
 
     Raises:
         ApiError, ConnectionLostError: also from the iteration.

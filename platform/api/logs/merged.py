@@ -44,11 +44,11 @@ RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 30.0
 """Seconds before such an attempt; doubled each time."""
 
 START_DELAY = 5.0
-"""Seconds after which the response starts though no log has been opened: kubelets send nothing
-until a followed log has a line."""
+"""Seconds after which the response starts even if no log is open yet: for a log that is followed,
+kubelets send nothing before its first line."""
 
 RECHECK_INTERVAL = 15.0
-"""Seconds after which a log is read on that has ended while its container runs."""
+"""Seconds after which a log is read again that has ended although its container runs."""
 
 FINISH_INTERVAL = 2.0
 """Seconds between checks whether the job has finished, while no log is read."""
@@ -85,13 +85,14 @@ class _Source:
         self.prefix = prefix.encode()
         self.deleted = False
         self.busy = False
-        """Is queued, is read, or waits to be read again after an error."""
+        """Whether it is queued, is being read, or waits for another attempt after an error."""
         self.position = LogPosition()
         self.failures = 0
         """Attempts that failed since the log was last read."""
         started = pod.container_status(container).has_started
         self.is_tail_pending = started and not joined
-        """Only the end of what the container has written may be requested."""
+        """Whether only the last lines of what the container has written may be read, and were not
+        read yet."""
         self.read_restarts = self.restarts - 1 if self.is_tail_pending else -1
         """Number of the last run of the container that was read to its end. Of a container that
         started before the request, earlier runs count as read."""
@@ -142,7 +143,7 @@ class MergedLogs:
         """Number of sources that are busy."""
         self._reads = asyncio.Semaphore(MAX_FOLLOWED if options.follow else CONCURRENT_READS)
         self._listed = False
-        """Pods that are observed from now on have joined during the request."""
+        """Whether pods that are observed from now on were created during the request."""
         self._changed = asyncio.Event()
         self._helpers: set[asyncio.Task[None]] = set()
         self._missing: list[str] = []
@@ -284,7 +285,8 @@ class MergedLogs:
         self._reads.release()
 
     async def _report_limit(self, output: TextOutput) -> None:
-        """Report once that logs wait until others end, maybe for as long as the job runs."""
+        """Report once that some logs are not read before others have ended, which may be as long as
+        the job runs."""
         has_slot = not self._reads.locked() and self._streams.is_available(self._user)
         if self._options.follow and not has_slot and not self._reported_limit:
             self._reported_limit = True

@@ -9,10 +9,10 @@ from ..jobs.kinds import KINDS
 from ..problems import MEDIA_TYPE, encode_problem
 
 MAX_BODY = 64 * 1024
-"""Bytes; a command has about fifty."""
+"""Maximum bytes of a body; a command has about fifty."""
 
 MAX_MANIFEST = 3 * 1024 * 1024
-"""Bytes of the manifest of a job, as at kube-apiserver."""
+"""Maximum bytes of the manifest of a job, as at kube-apiserver."""
 
 TOO_LARGE = (
     f"the body is larger than {MAX_BODY} bytes, or than {MAX_MANIFEST} bytes where jobs are created"

@@ -23,7 +23,7 @@ MAX_CHANGES = 10_000
 """Changes that are kept."""
 
 PIECE_SIZE = 64 * 1024
-"""Bytes after which a list or a long series of changes is sent in another piece."""
+"""Size in bytes of the pieces in which a list or a long series of changes is sent."""
 
 SYNCED, END = b"synced", b"end"
 """Events other than those of objects."""
@@ -51,7 +51,8 @@ class Selection(Protocol[S]):
 
     @property
     def digest(self) -> str:
-        """The same for equal selections, in any process; of a-z, digits and hyphens."""
+        """A digest that is the same for equal selections in any process, of letters a-z, digits and
+        hyphens."""
         ...
 
     def matches(self, row: S) -> bool:
@@ -67,13 +68,14 @@ class Position(NamedTuple):
     """A position in a stream, as clients know it."""
 
     digest: str
-    """Of the selection: with another one, objects that the client has would not be deleted."""
+    """Digest of the selection. With another selection, the client would keep objects that this one
+    does not contain."""
 
     version: int
     """The client knows every change up to this resourceVersion."""
 
     seen: int
-    """It knows some up to this one, if it has received a part of a batch."""
+    """The client may know changes up to this resourceVersion: it has received a part of a batch."""
 
     epoch: str
     number: int
@@ -257,7 +259,8 @@ class ChangeLog(Generic[T]):
         return self._snapshot
 
     def position(self, digest: str, number: int) -> Position:
-        """Return the position after the batch *number*, for who may have seen later ones."""
+        """Return the position after the batch *number*, for a client that may have received changes
+        of later batches."""
         version = seen = 0  # means nothing to another replica
         if self.is_exact:
             at = number - self.oldest
@@ -434,7 +437,7 @@ def _events(changes: list[Change[T]], selection: Selection[T]) -> Iterator[tuple
         for item in (old, *(each for change in changes for each in (*change.between, change.new)))
         if item is not None and selection.matches(item.row)
     }
-    """What the client may have, by uid: an object of the same name is another one."""
+    """Objects that the client may have, by uid, since a later object may have the same name."""
     is_selected = new is not None and selection.matches(new.row)
     for uid, item in seen.items():
         if new is None or uid != new.row.uid:

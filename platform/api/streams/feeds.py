@@ -176,7 +176,7 @@ class Feed(Generic[T]):
 
 
 class Stream(Generic[T]):
-    """One response: what its client has still to get, and whether it ends."""
+    """One response. It knows what is still to be sent, and whether the stream ends."""
 
     def __init__(
         self, feed: Feed[T], request: StreamRequest[T], *, clock: Clock, metrics: StreamMetrics

@@ -19,7 +19,8 @@ from ..schemas.jobs import ScaleIn
 from .manifests import Json
 
 MAX_ATTEMPTS = 10
-"""Attempts of a write without ``If-Match`` whose object changes in between."""
+"""Attempts of a write without ``If-Match``: it is repeated if the object was changed since it was
+read."""
 
 
 class _Task(ApiStruct, frozen=True):

@@ -185,8 +185,8 @@ def _metadata_errors(metadata: Json, *, namespace: str, user: str) -> Iterable[t
 
 
 def _quantity_errors(spec: object) -> Iterator[tuple[str, str]]:
-    """Yield the malformed amounts of resources: the response of the API server has a
-    regular expression.
+    """Yield the malformed amounts of resources. The API server would report them by the regular
+    expression that they do not match.
 
     Of equal requests and limits of a container only the limit is reported.
     """

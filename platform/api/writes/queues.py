@@ -22,11 +22,12 @@ from ..schemas.queues import QueueManifest, QueuePatch, ShortQueue
 Json = dict[str, Any]
 
 MAX_ATTEMPTS = 10
-"""Attempts of a write without ``If-Match`` whose object changes in between."""
+"""Attempts of a write without ``If-Match``: it is repeated if the object was changed since it was
+read."""
 
 CONFLICT_DELAY = 0.02
-"""Seconds before the second attempt, and more before each further one: a conflict is with a write
-that may not be readable yet."""
+"""Seconds before the second attempt; each further one waits longer, since the write in conflict may
+not be readable yet."""
 
 _MANIFEST_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
 _SET_BY_SERVER = frozenset(
@@ -190,7 +191,7 @@ async def change(
 
 
 def _merge_patch(old: Mapping[str, Any], wanted: Mapping[str, Any]) -> Json:
-    """Return the merge patch after which the fields of *wanted* are as they are there."""
+    """Return the merge patch that sets the fields of *wanted*."""
     patch: Json = {}
     for field, value in wanted.items():
         before = old.get(field)
