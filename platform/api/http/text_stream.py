@@ -111,8 +111,3 @@ class TextStream(Response):
             raise error
         else:
             log.warning("text stream broken", extra={"path": scope["path"], "error": str(error)})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
