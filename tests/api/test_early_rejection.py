@@ -4,27 +4,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from support.rest import RestClient, cluster, rest_at, running_api, sqlite
+from support.rest import RestClient
 from support.rest_jobs import volcano_job
 
 JOBS = "/v1/namespaces/default/jobs"
 SIZE = 3 * 1024 * 1024
 CREDENTIALS = ["", "authorization: Basic YTpi\r\n", "authorization: Bearer wrong\r\n"]
-
-
-@pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
-        yield found
 
 
 @contextlib.asynccontextmanager

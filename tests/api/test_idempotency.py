@@ -27,16 +27,6 @@ Json = dict[str, Any]
 RawResponse = tuple[int, str | None, bytes]
 
 
-@pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
-        yield found
-
-
 async def post(
     rest: RestClient, key: str, path: str = f"{PATH}/commands", **body: Any
 ) -> RawResponse:

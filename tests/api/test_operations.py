@@ -1,27 +1,15 @@
 """Methods, paths and query parameters of the REST API, for all routes alike."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rest import PATH, RestClient, cluster, rest_at, running_api, sqlite
+from support.rest import PATH, RestClient
 
 from batholith.api.http.operations import OperationTable
 from batholith.api.serving.app import document
 
 LIST = "/v1/namespaces/default/jobs"
-
-
-@pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
-        yield found
 
 
 async def test_a_405_names_all_methods_of_the_path(rest: RestClient) -> None:

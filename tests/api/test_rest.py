@@ -9,21 +9,11 @@ import aiohttp
 import pytest
 from support.controller_api import ControllerApi
 from support.polling import wait_until_true
-from support.rest import JOB, PATH, RestClient, cluster, rest_at, running_api, sqlite, starting_api
+from support.rest import JOB, PATH, RestClient, running_api, sqlite, starting_api
 from yarl import URL
 
 from batholith.model.names import COMMANDS, JOBFLOWS, JOBS
 from batholith.testing import RequestMatcher
-
-
-@pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
-        yield found
 
 
 @pytest.mark.parametrize(
