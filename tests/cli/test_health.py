@@ -290,18 +290,6 @@ def test_addresses(address: str, wanted: tuple[str, int]) -> None:
     assert split_host_port(address) == wanted
 
 
-async def test_a_request_with_a_truncated_body_is_not_served() -> None:
-    asked: list[bool] = []
-    health = Health(livez={"x": lambda: asked.append(True) or None})  # type: ignore[func-returns-value]
-    async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=health)]) as [port]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nx")
-        writer.write_eof()
-        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-        writer.close()
-    assert asked == []
-
-
 async def test_limits_and_rejections_are_in_the_metrics() -> None:
     registry = CollectorRegistry()
     endpoint = Endpoint(
