@@ -73,7 +73,7 @@ async def test_nothing_is_served_without_a_valid_token(tmp_path: Path) -> None:
     """Unknown paths and malformed bodies are not distinguished."""
     async with rest(tmp_path, SecuritySettings()) as caller:
         for method, path in (("GET", PATH), ("GET", "/v1/none"), ("PUT", PATH), ("GET", "/v1")):
-            for header in ("", "Bearer", "Bearer ", "Basic YTpi", "Bearer wrong", "Bearer a b"):
+            for header in ("", "Bearer ", "Basic YTpi", "Bearer wrong", "Bearer a b", "Bearer ü"):
                 headers = {"Authorization": header} if header else {}
                 status, _ = await caller.call(method, path, headers=headers, data=b"{")
                 assert status == 401, (path, header)

@@ -101,6 +101,7 @@ async def test_connections_without_a_request_do_not_delay_the_end() -> None:
     [
         REQUEST[:-1],
         b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n6\r\na body\r\n",
+        b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n6\r\na body\r\n0\r\n",
     ],
 )
 async def test_a_truncated_request_does_not_reach_the_application(sent: bytes) -> None:
