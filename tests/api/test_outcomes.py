@@ -14,6 +14,7 @@ from support.rest import JOB, sqlite
 
 from batholith.api.caches import Caches
 from batholith.api.commands.orders import Order
+from batholith.api.commands.outcomes import Outcomes
 from batholith.api.commands.service import CommandService
 from batholith.api.identity.caller import AuthenticatedCaller
 from batholith.api.identity.reviewer import UserInfo
@@ -34,6 +35,7 @@ class Commands:
     api: ControllerApi
     client: Client
     service: CommandService
+    outcomes: Outcomes
 
     async def issue(self, job: str, action: Action) -> tuple[CommandRecord, Command]:
         """Create *job* and send a command."""
@@ -68,7 +70,7 @@ class Commands:
 
         async def is_settled() -> bool:
             nonlocal latest
-            latest = await self.service.refresh(latest)
+            latest = await self.outcomes.refresh(latest)
             return latest.state not in OPEN_STATES
 
         await wait_until_true(is_settled)
@@ -81,12 +83,14 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
     await database.migrate(MIGRATIONS)
     async with ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api, api.client() as client:
         caches = Caches(client)
-        service = CommandService(client, CommandStore(database), caches)
+        store = CommandStore(database)
+        outcomes = Outcomes(client, store, caches)
+        service = CommandService(client, store, outcomes)
         ready = asyncio.Event()
-        work = (caches.jobs.run(), caches.queues.run(), service.run(ready=ready))
+        work = (caches.jobs.run(), caches.queues.run(), outcomes.run(ready=ready))
         running = [asyncio.create_task(each) for each in work]
         await ready.wait()
-        yield Commands(api, client, service)
+        yield Commands(api, client, service, outcomes)
         for task in running:
             task.cancel()
         await asyncio.wait(running)

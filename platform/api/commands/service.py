@@ -6,7 +6,6 @@ Command, and the job controller notes it in the job's status: so the same operat
 again, and is executed once. :mod:`.outcomes` finds out what became of it.
 """
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Callable
@@ -20,11 +19,9 @@ from ...kube.errors import (
     NotFoundError,
     was_rejected,
 )
-from ...machinery.clock import Clock
 from ...model.command import Command
 from ...model.names import COMMANDS, JOBS, OPERATION, QUEUES
 from ...store.commands import QUEUES_KIND, CommandRecord, CommandState, CommandStore, timestamp
-from ..caches import Caches
 from ..identity.caller import AuthenticatedCaller
 from ..jobs.kinds import KINDS
 from ..jobs.summaries import JobKindName
@@ -47,29 +44,15 @@ class CommandService:
         self,
         client: Client,
         store: CommandStore,
-        caches: Caches,
+        outcomes: Outcomes,
         *,
-        clock: Clock | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """*client* only reads."""
         self._client = client
         self._store = store
+        self._outcomes = outcomes
         self._now = now
-        self.outcomes = Outcomes(client, store, caches, clock=clock, now=now)
-
-    @property
-    def synced(self) -> bool:
-        """Whether outcomes are observed."""
-        return self.outcomes.synced
-
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Record outcomes until cancelled; the server runs the caches."""
-        await self.outcomes.run(ready=ready)
-
-    async def refresh(self, record: CommandRecord) -> CommandRecord:
-        """Return the record, resolved if its Command was deleted unobserved."""
-        return await self.outcomes.refresh(record)
 
     async def issue(
         self, order: Order, *, caller: AuthenticatedCaller, operation: uuid.UUID
@@ -87,7 +70,7 @@ class CommandService:
         if await self._store.add(record):
             return await self.repeat(operation, caller=caller) or record
         await self._issue(record, caller.client)
-        return self.outcomes.latest(record)
+        return self._outcomes.latest(record)
 
     async def repeat(
         self, operation: uuid.UUID, *, caller: AuthenticatedCaller
@@ -103,25 +86,25 @@ class CommandService:
             return None
         if await self._must_issue(record):
             await self._issue(record, caller.client)
-        return self.outcomes.latest(record)
+        return self._outcomes.latest(record)
 
     async def _issue(self, record: CommandRecord, client: Client) -> None:
-        self.outcomes.expect(record)
+        self._outcomes.expect(record)
         log.info("command accepted", extra=log_fields(record))
         try:
             if not record.command:
                 suspend = record.action == PatchAction.SUSPEND
                 await self._patch(record, client, suspend=suspend)
                 detail = describe_suspend(suspend)
-                await self.outcomes.finish(record, CommandState.EXECUTED, detail)
+                await self._outcomes.finish(record, CommandState.EXECUTED, detail)
             elif uid := await self._create_command(record, client):
-                self.outcomes.note_issued(record, uid)
+                self._outcomes.note_issued(record, uid)
         except (ApiError, ConnectionLostError) as error:
             if isinstance(error, ApiError) and was_rejected(error):
                 detail = f"not issued: {error.message}"
-                await self.outcomes.finish(record, CommandState.FAILED, detail)
+                await self._outcomes.finish(record, CommandState.FAILED, detail)
             else:
-                self.outcomes.leave_to_sweep(record.id)
+                self._outcomes.leave_to_sweep(record.id)
             raise
 
     def _new_record(self, order: Order, who: str, operation: uuid.UUID) -> CommandRecord:
@@ -144,12 +127,12 @@ class CommandService:
 
     async def _must_issue(self, record: CommandRecord) -> bool:
         """Return whether a command whose row exists has still to be issued."""
-        latest = self.outcomes.latest(record)
+        latest = self._outcomes.latest(record)
         if not latest.is_open or latest.state == CommandState.ISSUED:
             return False
         if record.command:
-            await self.outcomes.resolve(record)
-        return self.outcomes.latest(record).state == CommandState.ACCEPTED
+            await self._outcomes.resolve(record)
+        return self._outcomes.latest(record).state == CommandState.ACCEPTED
 
     async def _patch(self, record: CommandRecord, client: Client, *, suspend: bool) -> None:
         kind = KINDS[JobKindName(record.kind)]
@@ -200,7 +183,7 @@ class CommandService:
             # Executed since: the deletion is on the watch, or will be found by the sweep.
             return ""
         if existing.operation != record.id:
-            await self.outcomes.finish(record, CommandState.FAILED, NAME_TAKEN)
+            await self._outcomes.finish(record, CommandState.FAILED, NAME_TAKEN)
             raise ProblemError(409, NAME_TAKEN)
         return existing.metadata.uid
 

@@ -210,7 +210,7 @@ async def _page(
     next_cursor = None
     if len(found) > limit:
         next_cursor = encode_cursor(query, (records[-1].received_at, records[-1].id))
-    latest = [state.commands.outcomes.latest(record) for record in records]
+    latest = [state.outcomes.latest(record) for record in records]
     body = encode_page(latest, next_cursor=next_cursor)
     return Response(body, media_type="application/json")
 
@@ -220,5 +220,5 @@ async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> Response:
     if record is None or (record.kind, record.namespace, record.job) != of:
         what = "queue" if of[0] == QUEUES_KIND else "job"
         raise ProblemError(404, f"{what} {of[2]!r} has no command {id_!r}")
-    body = encode_command(await state.commands.refresh(record))
+    body = encode_command(await state.outcomes.refresh(record))
     return Response(body, media_type="application/json")

@@ -13,6 +13,7 @@ from ...store.commands import CommandStore
 from ...store.history import HistoryStore
 from ...store.usage import UsageStore
 from ..caches import Caches
+from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
 from ..http.idempotency import HEADER, MAX_KEY, PATTERN, IdempotencyService, attempt_of
@@ -43,6 +44,7 @@ class AppState:
     callers: Callers
     security: SecuritySettings
     commands: CommandService
+    outcomes: Outcomes
     waits: CommandWaits
     idempotency: IdempotencyService
     store: CommandStore

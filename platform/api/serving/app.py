@@ -84,7 +84,7 @@ async def _check_request(request: Request, _: Caller) -> None:
 
 async def _readiness_errors(state: AppState) -> list[str]:
     """Return why the API is not ready; empty if it is."""
-    synced = state.commands.synced and state.caches.synced
+    synced = state.outcomes.synced and state.caches.synced
     errors = [] if synced else ["informers: not synced"]
     if not await state.store.ping():
         errors.append("store: not reachable")

@@ -25,6 +25,7 @@ from ...store.idempotency import IdempotencyStore
 from ...store.migrations import MIGRATIONS
 from ...store.usage import UsageStore
 from ..caches import Caches
+from ..commands.outcomes import Outcomes
 from ..commands.service import CommandService
 from ..commands.waits import CommandWaits
 from ..history.tasks import HistorySettings, run_history
@@ -113,7 +114,7 @@ async def serve(
         synced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervise("rest caches", state.caches.run))
-            work = partial(state.commands.run, ready=synced)
+            work = partial(state.outcomes.run, ready=synced)
             tasks.create_task(supervise("rest commands", work))
             tasks.create_task(supervise("rest streams", state.streams.run))
             tasks.create_task(state.idempotency.run())
@@ -139,9 +140,9 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
     """Create what the routes depend on."""
     store = CommandStore(database)
     caches = Caches(client)
-    commands = CommandService(client, store, caches, clock=clock)
+    outcomes = Outcomes(client, store, caches, clock=clock)
     idempotency = IdempotencyService(IdempotencyStore(database), clock=clock)
-    waits = CommandWaits(caches, commands.outcomes)
+    waits = CommandWaits(caches, outcomes)
     reviewer = AccessReviewer(client, clock=clock, audiences=settings.security.audiences)
     return AppState(
         client=client,
@@ -149,7 +150,8 @@ def _new_state(client: Client, database: Database, settings: ApiSettings, clock:
         reviewer=reviewer,
         callers=Callers(client, reviewer, settings.security, clock=clock),
         security=settings.security,
-        commands=commands,
+        commands=CommandService(client, store, outcomes),
+        outcomes=outcomes,
         waits=waits,
         idempotency=idempotency,
         store=store,
