@@ -16,7 +16,7 @@ from ...store.commands import QUEUES_KIND, CommandRecord
 from ..jobs.kinds import JobKind
 from ..jobs.summaries import Phase
 from ..jobs.views import CachedJob, CachedObject
-from ..problems import ProblemError
+from ..problems import ProblemError, invalid_fields
 
 MAX_TARGETS = 1000
 """Maximum number of jobs that one request commands."""
@@ -146,19 +146,17 @@ def check_action(kind: JobKind, action: CommandAction, scope: Scope) -> Action |
     if not kind.is_volcano:
         if action not in PATCHED:
             known = " and ".join(PATCHED)
-            raise _invalid("action", f"{kind.label} supports only {known}")
+            raise invalid_fields(("action", f"{kind.label} supports only {known}"))
         if scope != Scope():
-            raise _invalid("action", f"{kind.label} has no commands for some of its pods")
+            raise invalid_fields(("action", f"{kind.label} has no commands for some of its pods"))
         return PATCHED[action]
     target = scope.target
     if target is None:
-        raise _invalid(
-            "partition" if scope.partition else "pod",
-            "name a task, a pod, or a task and its partition",
-        )
+        field = "partition" if scope.partition else "pod"
+        raise invalid_fields((field, "name a task, a pod, or a task and its partition"))
     found = TABLE[action].get(target)
     if found is None:
-        raise _invalid("action", f"{action} concerns the whole job, not a {target}")
+        raise invalid_fields(("action", f"{action} concerns the whole job, not a {target}"))
     return found
 
 
@@ -222,14 +220,14 @@ def _check_unfinished(kind: JobKind, job: CachedObject) -> None:
 def _check_scope(job: CachedJob | Job, scope: Scope) -> None:
     tasks = {task.name: task.replicas for task in job.spec.tasks}
     if scope.task and scope.task not in tasks:
-        raise _invalid("task", f"the job has no task {scope.task!r}")
+        raise invalid_fields(("task", f"the job has no task {scope.task!r}"))
     if scope.pod:
         stem, _, index = scope.pod.rpartition("-")
         task = stem.removeprefix(f"{job.metadata.name}-")
         is_index = index.isdecimal() and index.isascii() and str(int(index)) == index
         is_pod = stem == f"{job.metadata.name}-{task}" and task in tasks
         if not (is_index and is_pod and int(index) < tasks[task]):
-            raise _invalid("pod", f"the job has no pod {scope.pod!r}")
+            raise invalid_fields(("pod", f"the job has no pod {scope.pod!r}"))
 
 
 def target_of(action: str) -> CommandTarget:
@@ -260,7 +258,3 @@ def command_fields(record: CommandRecord) -> dict[str, object]:
         "received_at": record.received_at,
         "finished_at": record.finished_at,
     }
-
-
-def _invalid(field: str, message: str) -> ProblemError:
-    return ProblemError(422, f"{field}: {message}", errors=({"field": field, "message": message},))

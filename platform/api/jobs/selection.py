@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ...model import times
-from ...model.selectors import Selector
+from ...model.selectors import Selector, SelectorError, parse_label_selector
+from ..problems import invalid_fields
 from .summaries import JobSummary
 
 ALL = Selector()
@@ -77,6 +78,18 @@ class JobFilter:
             )
         )
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def parse_labels(text: str) -> Selector:
+    """Parse the parameter ``label_selector``.
+
+    Raises:
+        ProblemError: 422 if it is none.
+    """
+    try:
+        return parse_label_selector(text)
+    except SelectorError as error:
+        raise invalid_fields(("label_selector", str(error))) from None
 
 
 def _earliest(limit: datetime | None) -> str:

@@ -15,7 +15,6 @@ import msgspec
 
 from ...kube.errors import ApiError, ConnectionLostError
 from ...machinery.batches import run_concurrently
-from ...model.selectors import SelectorError, parse_label_selector
 from ...store.commands import CommandRecord
 from ...store.database import StoreUnavailableError
 from ..commands.orders import MAX_TARGETS, CommandAction, Scope, check_action
@@ -23,8 +22,8 @@ from ..http.idempotency import Attempt
 from ..identity.caller import AuthenticatedCaller
 from ..identity.reviewer import AccessAttributes
 from ..jobs.kinds import JobKind
-from ..jobs.selection import JobFilter
-from ..problems import RETRY_AFTER, ProblemError, from_api_error
+from ..jobs.selection import JobFilter, parse_labels
+from ..problems import RETRY_AFTER, ProblemError, from_api_error, invalid_fields
 from .command_issuing import authorize, find_order
 from .dependencies import AppState
 
@@ -126,11 +125,8 @@ def is_complete(results: Sequence[TargetResult]) -> bool:
 def _choose_targets(state: AppState, order: BulkOrder) -> tuple[Target, ...]:
     given = (order.label_selector, order.queue, order.names, order.phases or None)
     if all(each is None for each in given):
-        raise _invalid("label_selector", "give label_selector, phase, queue or names")
-    try:
-        labels = parse_label_selector(order.label_selector or "")
-    except SelectorError as error:
-        raise _invalid("label_selector", str(error)) from None
+        raise invalid_fields(("label_selector", "give label_selector, phase, queue or names"))
+    labels = parse_labels(order.label_selector or "")
     filter_ = JobFilter(
         namespace=order.namespace, phases=order.phases, queue=order.queue, labels=labels
     )
@@ -194,7 +190,3 @@ async def _issue(
     if order.dry_run:
         return None
     return await state.commands.issue(found, caller=caller, operation=own_operation)
-
-
-def _invalid(field: str, message: str) -> ProblemError:
-    return ProblemError(422, f"{field}: {message}", errors=({"field": field, "message": message},))

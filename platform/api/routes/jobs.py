@@ -9,14 +9,13 @@ from pydantic import BaseModel
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
-from ...model.selectors import Selector, SelectorError, parse_label_selector
 from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor, page_body
 from ..http.preconditions import IfMatch, KnownVersions, etag, is_known
 from ..http.query_values import WHOLE_NUMBER, QueryFlag, QueryTime
 from ..identity.reviewer import AccessAttributes
 from ..jobs.index import PageRequest, SortField
 from ..jobs.kinds import JobKind
-from ..jobs.selection import JobFilter, TimeRange
+from ..jobs.selection import JobFilter, TimeRange, parse_labels
 from ..jobs.summaries import JobSummary, Phase
 from ..problems import ProblemError, invalid_fields, problem_responses
 from ..schemas.jobs import IDENTITY, JobList, JobManifest, JobOut, ScaleIn, ShortJob
@@ -86,7 +85,7 @@ async def _list_query(
             phases=frozenset(phase),
             queue=queue,
             user=user,
-            labels=_selector(label_selector),
+            labels=parse_labels(label_selector),
             created=TimeRange.between(created_after, created_before),
         ),
         sort=sort,
@@ -94,13 +93,6 @@ async def _list_query(
         cursor=cursor,
         fields=_fields(fields),
     )
-
-
-def _selector(text: str) -> Selector:
-    try:
-        return parse_label_selector(text)
-    except SelectorError as error:
-        raise invalid_fields(("label_selector", str(error))) from None
 
 
 def _fields(text: str | None) -> tuple[str, ...]:
