@@ -8,22 +8,22 @@ from collections.abc import Iterable
 
 from ..machinery import cron
 from ..machinery.cron import TimeZoneProblem
-from ..model import unscheduled_fields, validation
-from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
+from ..model import job_defaults, unscheduled_fields, validation
+from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, nested_object
 from ..model.field_errors import join_errors, quote
 from ..model.job import Job
 from ..model.names import QUEUES, Resource
 from ..model.queue import QueueState
-from . import job_defaults
-from .decoding import decode, nested_object
+from .decoding import decode
 from .job_validation import validate_job_create
 from .settings import AdmissionSettings
 
 _MAX_JOB_NAME = 63
 _SUFFIX = "-12345678"
-"""As long as a time in the name of a Job."""
+"""A suffix with the length of the time in the name of a Job."""
 _MAX_NAME = _MAX_JOB_NAME - 11
-"""Volcano's limit, one or two characters below what the suffix requires."""
+"""Volcano's limit of the length of names. It is one or two characters lower than the suffix
+requires."""
 
 _ZONE_PROBLEMS = {
     TimeZoneProblem.EMPTY: "timeZone must be nil or non-empty string, got empty string",
@@ -77,7 +77,8 @@ def warnings(request: AdmissionRequest, settings: AdmissionSettings) -> list[str
 
 
 class _OpenQueues:
-    """A reader for which each queue exists and is open: it may be when a Job is created."""
+    """A reader that reports each queue as existing and open, since it may be when a Job is
+    created."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """Return an open queue."""

@@ -7,14 +7,13 @@ from itertools import pairwise
 import msgspec
 
 from ..model import durations, quantity, validation
-from ..model.admission import DeniedError, Json, ObjectReader
+from ..model.admission import DeniedError, Json, ObjectReader, nested_object
 from ..model.field_errors import ErrorList, join_errors, quote
 from ..model.job import Job, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import QueueState
 from . import policy_validation
-from .decoding import nested_object
 from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings
@@ -27,7 +26,7 @@ from .task_validation import (
 )
 
 MAX_CACHED_TEMPLATE = 16 * 1024
-"""Maximum bytes of a template whose errors are cached."""
+"""Maximum size in bytes of a template whose errors are cached."""
 
 
 def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSettings) -> None:
@@ -111,7 +110,7 @@ def _template_errors(text: bytes, index: int, *, whole_cpus: bool) -> Sequence[s
 
 
 _cached_template_errors = lru_cache(maxsize=128)(_template_errors)
-"""The same for a template of recent jobs: the jobs of a burst often have equal ones."""
+"""Return the errors of a template, from a cache: the jobs of a burst often have equal templates."""
 
 
 def _whole_cpu_errors(template: PodTemplate, task: int) -> Iterator[str]:

@@ -164,7 +164,8 @@ def _validate_capability(name: str, capability: Amounts, ancestors: list[Queue])
 
 
 def _max_descendant_capability(name: str, resource: str, tree: QueueTree) -> Quantity:
-    """Return the largest capability below *name*; a queue with one hides its descendants."""
+    """Return the largest capability below *name*. The descendants of a queue with a capability do
+    not count, since they cannot have more."""
     largest, level, seen = quantity.ZERO, [name], {name}
     while level:
         children = [child for parent in level for child in tree.children(parent)]

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from ..model.admission import Json
+from ..model.admission import Json, nested_list, nested_object
 from ..model.base import ApiStruct
-from .decoding import nested_list, nested_object
 
 GROUP_ANNOTATION = "volcano.sh/resource-group"
 """Pod annotation: name of its resource group."""
@@ -68,7 +67,8 @@ def apply_groups(pod: Json, namespace: str, groups: Iterable[ResourceGroup]) -> 
 
 class _GroupSelector(ApiStruct, frozen=True):
     key: str = ""
-    """``namespace``, ``annotation``, or empty: by annotation or by the group's name."""
+    """What selects pods: ``namespace``, ``annotation``, or empty for the annotations or the name of
+    the group."""
     value: tuple[str, ...] = ()
     """Namespaces, or annotations as ``key: value``."""
 

@@ -3,17 +3,18 @@
 Paths and parameters are those of the kubelet, so that any API server can proxy to it.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import parse_qsl
 
-from aiohttp import web
-
-from ..httpserver.aiohttp_server import serve_application
+from ..httpserver.asgi import Receive, Response, Scope, Send, wait_disconnected
+from ..httpserver.asgi_server import serve_application
 from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
@@ -70,13 +71,6 @@ class LogServer:
     source: LogSource
     clock: Clock
 
-    def application(self) -> web.Application:
-        """Return the application with its routes."""
-        app = web.Application()
-        app.router.add_get("/healthz", self._health)
-        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
-        return app
-
     @asynccontextmanager
     async def running(
         self,
@@ -101,50 +95,53 @@ class LogServer:
             metrics=metrics,
         )
         sockets = await bind("127.0.0.1", port)
-        serving = serve_application(
-            self.application(), fronts, sockets, tls=context, shutdown_timeout=0.5
-        )
-        async with serving:
+        async with serve_application(self._serve, fronts, sockets, tls=context, drain_timeout=0.5):
             yield sockets[0].getsockname()[1]
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok")
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        match scope["path"].split("/")[1:]:
+            case _ if scope["method"] not in ("GET", "HEAD"):
+                await Response(status=405, headers=(("allow", "GET, HEAD"),)).send(send)
+            case ["healthz"]:
+                await Response.text("ok").send(send)
+            case ["containerLogs", namespace, pod, container]:
+                query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"))))
+                try:
+                    options = self._options(query)
+                    previous = _flag(query, "previous")
+                    found = self.source.find_log(f"{namespace}/{pod}", container, previous=previous)
+                except LogUnavailableError as error:
+                    await Response.text(str(error), status=error.status).send(send)
+                else:
+                    await self._send_log(receive, send, found, options)
+            case _:
+                await Response.text("404 page not found\n", status=404).send(send)
 
-    async def _logs(self, request: web.Request) -> web.StreamResponse:
-        match, query = request.match_info, request.query
-        try:
-            options = self._options(query)
-            found = self.source.find_log(
-                f"{match['namespace']}/{match['pod']}",
-                match["container"],
-                previous=_flag(query, "previous"),
-            )
-        except LogUnavailableError as error:
-            return web.Response(status=error.status, text=str(error))
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        with suppress(ConnectionResetError):  # the client has disconnected
-            await response.prepare(request)
-            if found.path.exists():
-                await self._send(response, request, found, options)
-        return response
-
-    async def _send(
-        self,
-        response: web.StreamResponse,
-        request: web.Request,
-        found: LogFile,
-        options: logs.LogOptions,
+    async def _send_log(
+        self, receive: Receive, send: Send, found: LogFile, options: logs.LogOptions
     ) -> None:
+        disconnected = asyncio.ensure_future(wait_disconnected(receive))
+
         def is_finished() -> bool:
             # A client may disconnect while nothing is written.
-            return found.is_finished() or request.transport is None
+            return found.is_finished() or disconnected.done()
 
-        # Closed here, and its file with it, also when the client has disconnected.
-        async with aclosing(
-            logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
-        ) as chunks:
-            async for chunk in chunks:
-                await response.write(chunk)
+        headers = [(b"content-type", b"text/plain")]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if found.path.exists():
+                # Closed here, and its file with it, also when the client has disconnected.
+                async with aclosing(
+                    logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
+                ) as chunks:
+                    async for chunk in chunks:
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                        if disconnected.done():
+                            return
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            disconnected.cancel()
 
     def _options(self, query: Mapping[str, str]) -> logs.LogOptions:
         try:

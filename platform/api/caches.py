@@ -16,10 +16,10 @@ from ..model.meta import ObjectMeta
 from ..model.names import DEFAULT_QUEUE, PODGROUPS, QUEUES
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue
-from .job_index import JobIndex
-from .job_kinds import KINDS, VOLCANO, JobKind
-from .job_summaries import JobKindName
-from .job_views import CachedJob, without_manifest
+from .jobs.index import JobIndex
+from .jobs.kinds import KINDS, VOLCANO, JobKind
+from .jobs.summaries import JobKindName
+from .jobs.views import CachedJob, without_manifest
 
 __all__ = ["CachedJob", "Caches", "KindCache"]
 
@@ -32,14 +32,15 @@ class KindCache:
     def __init__(self, kind: JobKind, informer: Informer[Any], served: ServedResources) -> None:
         self.kind = kind
         self.informer = informer
-        """The same for the life of the process; empty while the kind is not served."""
+        """This informer exists as long as the process. It is empty while the cluster does not serve
+        the kind."""
         self.index = JobIndex(kind.summarize)
         informer.add_event_handler(self.index.on_event)
         self._served = served
 
     @property
     def is_served(self) -> bool:
-        """Whether the cluster has this kind; Volcano's jobs count as always there."""
+        """Whether the cluster serves this kind. Volcano's jobs are assumed to be always served."""
         return self.kind.is_volcano or self._served.has(self.kind.resource)
 
     async def run(self) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 _CANNOT_IMPERSONATE = re.compile(r'User "[^"]*" cannot impersonate(-on:\S+)? (resource|path) "')
-"""In the message of an API server that forbids impersonation."""
+"""Text in the message of an API server that forbids impersonation."""
 
 RETRY_AFTER = 2.0
 """``Retry-After`` in seconds while the Kubernetes API or the database is unavailable."""
@@ -34,7 +34,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the argument *responses* of a route that responds with problems of *statuses*.
 
     Name only the statuses that are special to the route (404, 409, 410, 412): those that every
-    route of its kind has are added to the description of the API by :mod:`.openapi`.
+    route of its kind has are added to the description of the API by :mod:`.serving.openapi`.
     """
     return {
         status: {
@@ -120,7 +120,7 @@ def _from_validation_error(error: RequestValidationError) -> ProblemError:
 
 
 def from_api_error(error: ApiError) -> ProblemError:
-    """Return the problem that a rejection by the API server is for the caller."""
+    """Return the problem to report to the caller whose request the API server has rejected."""
     if isinstance(error, CallerUnauthorizedError):
         return ProblemError(401, "the cluster rejects this token")
     if isinstance(error, ForbiddenError) and _CANNOT_IMPERSONATE.search(error.message):

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ..model.names import Resource
 
 MIN_WRITES_IN_FLIGHT = 8
-"""Of the job controller of each shard; without shards it has many more."""
+"""Minimum of concurrent writes that the job controller of one shard may have. A process without
+shards has the larger limit of the client."""
 
 
 _MODULES = {

@@ -7,8 +7,8 @@ BATCH_CRON_JOB = "batch-cronjob-controller"
 TRAINING = "training-controller"
 
 OFF_BY_DEFAULT = (BATCH_JOB, BATCH_CRON_JOB, TRAINING)
-"""Controllers that only their name enables: other systems' objects, and most clusters have a
-controller for them already."""
+"""Controllers that run only if they are named, since most clusters have another controller for
+their objects."""
 
 CONTROLLERS = (
     "job-controller",
@@ -27,7 +27,7 @@ UNSUPPORTED_CONTROLLERS = (
     "colocation-config-controller",
     "sharding-controller",
 )
-"""Volcano's controllers without a counterpart. The job controller does the work of its
+"""Volcano's controllers that Batholith does not have. The job controller does the work of
 ``gc-controller``."""
 
 DEFAULT = "*,-sharding-controller"

@@ -151,7 +151,7 @@ async def _run_with_leader(
 
 @dataclass(frozen=True, slots=True)
 class ReadyWhenSet:
-    """A component that does nothing and is ready once *event* is set."""
+    """A component that does nothing. It is ready once *event* is set."""
 
     event: asyncio.Event
 

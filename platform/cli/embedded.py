@@ -39,7 +39,8 @@ NO_SANDBOX_WARNING = (
 AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds for pods to terminate at shutdown, in addition to their grace periods."""
 COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
-"""One supervised replica of each component; Deployments in the cluster have no controller."""
+"""Flags of the controllers and the scheduler: the supervisor runs one replica of each, and Volcano
+cannot run here, since the cluster has no controller of Deployments."""
 CONTROLLERS_FLAGS = {
     controller_selection.BATCH_JOB: ("--manage-all-jobs",),
     controller_selection.TRAINING: (
@@ -47,12 +48,13 @@ CONTROLLERS_FLAGS = {
         "--mpi-kubectl-delivery-image=busybox",
     ),
 }
-"""By controller that needs them. No other controller reconciles the Jobs of this cluster. The init
-container with kubectl exits at once: pods cannot reach the API server."""
+"""Flags by the controller that has them. All Jobs are managed, since this cluster has no other
+controller of Jobs. The init container that would bring kubectl exits at once, since pods cannot
+reach the API server."""
 SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
-"""Pods request the queue gate by an annotation; others are not gated."""
+"""Enables the scheduling gate of queues, which only pods with its annotation get."""
 API_FLAGS = ("--record-history", "--no-leader-elect", "--caller-rate=0")
-"""All callers are one user: no limit for each."""
+"""No limit per caller, since all callers are the same user."""
 
 MAX_UNIX_PATH = 107
 """Maximum bytes of a Unix socket's path on Linux."""
@@ -74,7 +76,7 @@ class Options:
     podgroups: Literal["all", "gangs"] = "all"
     max_pods_per_job: int = MAX_PODS
     controllers: Collection[str] = controller_selection.CONTROLLERS
-    """Names of the controllers that run."""
+    """The controllers that run, as in ``--controllers``."""
     host_dirs: tuple[HostDir, ...] = ()
     """Directories of the machine that pods may mount."""
 
@@ -189,7 +191,7 @@ class EmbeddedCluster:
         )
 
     def _bind(self, what: str, requested: int | None, default: int, *, last: int) -> socket.socket:
-        """Listen on the *requested* port, or on the *last* one again if any free port will do."""
+        """Listen on the *requested* port. If any free port will do, prefer the *last* one."""
         if requested == 0:
             return _listen_preferring(last)
         try:
@@ -303,7 +305,7 @@ class EmbeddedCluster:
 
 
 class _Ports(msgspec.Struct):
-    """The ports of the last start; 0: unknown."""
+    """Ports that the last start used; 0 if that is unknown."""
 
     kubernetes: int = 0
     rest: int = 0

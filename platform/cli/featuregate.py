@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator
 from .go_flags import FALSE_VALUES, TRUE_VALUES
 
 QUEUE_GATES = "SchedulingGatesQueueAdmission"
-"""Pods that request it are gated until their queue has capacity."""
+"""The scheduling gate of queues: a pod that requests it is not scheduled before its queue has
+capacity."""
 
 UPSTREAM_DEFAULTS = {
     "WorkLoadSupport": True,

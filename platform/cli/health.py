@@ -14,12 +14,14 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
+from urllib.parse import parse_qs
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from ..httpserver.asgi import Receive, Response, Scope, Send
+from ..httpserver.asgi_server import serve_application
 from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.metrics import ListenerMetrics
@@ -29,6 +31,9 @@ log = logging.getLogger(__name__)
 
 READ_TIMEOUT, WRITE_TIMEOUT = 5.0, 60.0
 """Seconds for a client to send the request, and to receive the response."""
+
+DRAIN_TIMEOUT = 1.0
+"""Seconds of the shutdown for requests in flight."""
 
 _MAX_BODY = 64 * 1024
 """Maximum bytes of a request body, which is ignored."""
@@ -139,7 +144,7 @@ class Health:
         self.readyz["leader"] = ready
         self.details["leader"] = role
 
-    def handle(self, path: str, *, verbose: bool) -> web.Response | None:
+    def handle(self, path: str, *, verbose: bool) -> Response | None:
         """Return the response to GET *path*; ``None`` if the path is unknown."""
         _, endpoint, *rest = path.split("/")
         checks: dict[str, Check] = {"ping": lambda: None, **self.livez}
@@ -161,7 +166,7 @@ class Health:
 
     def _render(
         self, endpoint: str, results: Mapping[str, str | None], *, failed: bool, verbose: bool
-    ) -> web.Response:
+    ) -> Response:
         lines = [
             f"[-]{name}: {error}" if error else self._passed_line(name)
             for name, error in results.items()
@@ -171,8 +176,8 @@ class Health:
         elif failed:
             lines = [line for line in lines if line.startswith("[-]")]
         else:
-            return web.Response(text="ok")
-        return web.Response(status=503 if failed else 200, text="\n".join(lines) + "\n")
+            return Response.text("ok")
+        return Response.text("\n".join(lines) + "\n", status=503 if failed else 200)
 
     def _passed_line(self, name: str) -> str:
         detail = self.details.get(name)
@@ -189,12 +194,12 @@ class _FrozenMetrics:
         yield from self._families
 
 
-async def _render_metrics(registry: CollectorRegistry) -> web.Response:
+async def _render_metrics(registry: CollectorRegistry) -> Response:
     """Collect on the loop, without concurrent changes; render in a thread."""
     view = CollectorRegistry(auto_describe=False)
     view.register(_FrozenMetrics(registry.collect()))
     body = await asyncio.to_thread(generate_latest, view)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(body=body, content_type=CONTENT_TYPE_LATEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,16 +217,21 @@ class Endpoint:
 
     listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
 
-    async def handle(self, request: web.BaseRequest) -> web.Response:
-        """Handle one request."""
-        if request.method not in ("GET", "HEAD"):
-            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
-        if request.path == "/metrics" and self.registry is not None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, and close its connection."""
+        await (await self._respond(scope)).send(send, close=True)
+
+    async def _respond(self, scope: Scope) -> Response:
+        if scope["method"] not in ("GET", "HEAD"):
+            return Response(status=405, headers=(("allow", "GET, HEAD"),))
+        path = scope["path"]
+        if path == "/metrics" and self.registry is not None:
             return await _render_metrics(self.registry)
         response = None
         if self.health is not None:
-            response = self.health.handle(request.path, verbose="verbose" in request.query)
-        return response or web.Response(status=404, text="404 page not found\n")
+            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            response = self.health.handle(path, verbose="verbose" in query)
+        return response or Response.text("404 page not found\n", status=404)
 
 
 @contextlib.asynccontextmanager
@@ -240,7 +250,7 @@ async def serve_endpoints(endpoints: Iterable[Endpoint]) -> AsyncIterator[list[i
 
 
 def _with_probe_timeouts(limits: Limits) -> Limits:
-    """The same with the times of probes."""
+    """Return *limits* with the timeouts of probes."""
     return replace(
         limits,
         handshake_timeout=READ_TIMEOUT,
@@ -272,20 +282,12 @@ async def _serve_endpoint(endpoint: Endpoint) -> AsyncIterator[int]:
     contents = {"health": endpoint.health, "metrics": endpoint.registry}
     name = " ".join(key for key, content in contents.items() if content is not None)
 
-    async def handle(request: web.BaseRequest) -> web.Response:
-        response = await endpoint.handle(request)
-        response.force_close()
-        listener.on_response_sent(request.protocol)
-        return response
-
-    server = web.Server(handle, access_log=None)
     listener = BufferingListener(
         name=name,
         body_limit=_MAX_BODY,
         limits=_with_probe_timeouts(endpoint.limits),
         metrics=endpoint.listener_metrics,
     )
-    listener.backend_factory = server
     host, port = split_host_port(endpoint.address)
     try:
         sockets = await bind(host, port)
@@ -293,15 +295,11 @@ async def _serve_endpoint(endpoint: Endpoint) -> AsyncIterator[int]:
         text = f"cannot listen on {endpoint.address}: {error.strerror or error}"
         raise CannotListenError(text) from error
     bound_port: int = sockets[0].getsockname()[1]
-    for listen_socket in sockets:
-        listener.listen(listen_socket, tls=endpoint.tls)
-    log.info("listening", extra={"serves": name, "address": f"{host}:{bound_port}"})
-    try:
+    async with serve_application(
+        endpoint.serve, listener, sockets, tls=endpoint.tls, drain_timeout=DRAIN_TIMEOUT
+    ):
+        log.info("listening", extra={"serves": name, "address": f"{host}:{bound_port}"})
         yield bound_port
-    finally:
-        listener.stop()
-        await server.shutdown(1.0)
-        listener.abort_all()
 
 
 def split_host_port(address: str) -> tuple[str, int]:

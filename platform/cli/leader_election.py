@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENT_FLUSH_TIMEOUT = 0.5
-"""Seconds to write the last event."""
+"""Seconds for which the last event may be written before the process exits."""
 
 
 class UnsupportedLockError(ValueError):
@@ -101,7 +101,7 @@ def _seconds(flag: str, text: str) -> float:
 
 
 class LeaderElectionRunnable(Protocol):
-    """A component that can run as standby."""
+    """A component that can wait for its election while it runs."""
 
     def run(
         self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None

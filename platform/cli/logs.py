@@ -10,7 +10,7 @@ from itertools import islice
 
 _ATTRIBUTES = tuple(vars(logging.makeLogRecord({})))
 _ADDED_ATTRIBUTES = frozenset({"message", "asctime"})
-"""What other formatters add."""
+"""Attributes that the formatters of other libraries add to a record."""
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
@@ -79,5 +79,3 @@ def configure(*, log_format: str = "text", level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # No line per admission review: /metrics counts them.
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

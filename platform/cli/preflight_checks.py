@@ -35,7 +35,7 @@ Outcome = Literal["ok", "warning", "failed", "skipped"]
 MIN_VERSION = (1, 30)
 """Oldest version of Kubernetes that the manifests are for."""
 EMBEDDED = "batholith"
-"""Part of the version of the embedded API server."""
+"""Text in the version of the embedded API server, by which it is recognized."""
 INSTALLED = (
     ("", "namespaces"),
     ("", "serviceaccounts"),

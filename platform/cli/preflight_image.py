@@ -42,7 +42,7 @@ class ImageOptions:
     """Namespace of the installation; ``default`` is used if it does not exist yet."""
     pull_secret: str
     timeout: float
-    """Seconds until the pod must have ended."""
+    """Seconds that the pod may take until it has ended."""
 
 
 class _State(ApiStruct, frozen=True):

@@ -148,7 +148,7 @@ def _registry(parent: "CollectorRegistry") -> "Iterator[CollectorRegistry]":
 
 
 async def _run_all(controllers: Collection[LeaderElectionRunnable]) -> None:
-    """Run until cancelled; the end of one of them is an error."""
+    """Run all until cancelled. It is an error if one of them ends before."""
     if not controllers:
         await asyncio.Event().wait()
     async with asyncio.TaskGroup() as tasks:

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..model.kubeconfig import default_paths
 from .credentials import CredentialSource, PluginToken, StaticToken, TokenFile
 from .effects import Secret
 from .errors import ConfigError
 from .exec_plugin import PluginCredential
-from .kubeconfig import KubeContext, check_private, default_paths, load_context
+from .kubeconfig import KubeContext, check_private, load_context
 from .timing import Timing
 
 URL_VARIABLE = "BATHOLITH_API_URL"
@@ -148,13 +149,13 @@ def _find_source(options: Options, timing: Timing, *, has_url: bool) -> _Source:
     if options.token or options.token_file is not None:
         return _given_token(options)
     if options.kubeconfig is not None or options.context is not None:
-        paths = [options.kubeconfig] if options.kubeconfig is not None else default_paths()
+        paths = [options.kubeconfig] if options.kubeconfig is not None else _default_paths()
         if not paths:
             raise ConfigError("no kubeconfig in $KUBECONFIG or ~/.kube/config")
         return _from_context(load_context(paths, options.context), timing)
     if options.data_dir is not None:
         return _from_data_dir(options.data_dir, timing)
-    paths = default_paths()
+    paths = _default_paths()
     if paths:
         source = _from_context(load_context(paths), timing)
         if source.url or has_url:
@@ -179,6 +180,10 @@ def _given_token(options: Options) -> _Source:
     )
     url = "" if options.data_dir is None else _url_of_data_dir(options.data_dir)
     return _Source(credentials=lambda _: source, url=url)
+
+
+def _default_paths() -> list[Path]:
+    return [path for path in default_paths() if path.exists()]
 
 
 def _from_context(found: KubeContext, timing: Timing) -> _Source:

@@ -1,4 +1,4 @@
-"""Limits in front of an HTTP server without limits: uvicorn's or aiohttp's, the backend.
+"""Limits in front of an HTTP server without limits, uvicorn's: the backend.
 
 A :class:`BufferingConnection` reads a request completely before the backend sees it, and forwards
 it in one piece with a length. So truncated requests are never executed, the backend needs no memory
@@ -80,6 +80,10 @@ class BufferingListener(Listener):
         body of every request is read.
         """
         return None
+
+    def request_state(self, connection: "BufferingConnection") -> Mapping[str, object]:
+        """Return what the application gets as the state of each request of *connection*."""
+        return {}
 
     def connection_of(self, backend: asyncio.BaseProtocol) -> "BufferingConnection | None":
         """Return the connection that *backend* serves."""

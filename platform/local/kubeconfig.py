@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from ..kube.client.config import OWN_USER_PREFIX, UNIX_SOCKET_EXTENSION
+from ..kube.client.config import UNIX_SOCKET_EXTENSION
+from ..model.kubeconfig import OWN_USER_PREFIX
 from .files import write_private
 
 CLUSTER_NAME = "batholith"

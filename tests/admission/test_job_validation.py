@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.admission import (
     ObjectReaderStub,
     admit,
+    check,
     container,
     denial,
     job,
@@ -77,39 +78,13 @@ def test_quirk_g17_plugins_add_their_dependencies(given_plugins: Json, stored: J
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        pytest.param(job() | {"spec": {"queue": "default"}}, "No task specified", id="C1"),
         pytest.param(job(plugins={"mpi": ["--master=x"]}), 'no task is named "x"', id="C2"),
-        pytest.param(
-            job(networkTopology={"highestTierAllowed": 0, "highestTierName": "x"}),
-            "simultaneously",
-            id="C3",
-        ),
-        pytest.param(job(task(minAvailable=2)), "in task: t, job: j", id="C4"),
-        pytest.param(job(task(), task()), "duplicated task name t", id="C5"),
-        pytest.param(
-            job(task(policies=[{"event": "PodFailed"}])),
-            'spec.tasks[0].policies: Invalid value: "": invalid policy action',
-            id="C6",
-        ),
         pytest.param(job(name="n" * 62), f"create pod with name {'n' * 62}-t-0", id="C7"),
         pytest.param(
             job(task(pod={"containers": []})), "template.spec.containers: Required", id="C8"
         ),
-        pytest.param(job(task(topologyPolicy="restricted")), "isn't an integer", id="C9"),
-        pytest.param(
-            job(task(replicas=3, partitionPolicy={"totalPartitions": 2, "partitionSize": 2})),
-            "'Replicas' are not equal",
-            id="C10",
-        ),
         pytest.param(job(name="n" * 64), "create job with name", id="C11"),
-        pytest.param(job(minAvailable=2), "should not be greater than total replicas", id="C12"),
-        pytest.param(job(policies=[{"action": "AbortJob"}]), "spec.policies: either", id="C13"),
-        pytest.param(job(plugins={"nosuch": []}), "unable to find job plugin: nosuch", id="C14"),
-        pytest.param(job(volumes=[{"mountPath": "/a"}]), "must be specified", id="C15"),
-        pytest.param(job(queue="x"), '"x" not found', id="C16"),
-        pytest.param(job(queue="closed"), "`closed` status is `Closed`", id="C17"),
         pytest.param(job(queue="root"), "can not submit job to root queue", id="C18"),
-        pytest.param(job(queue="parent"), "has 1 child queues", id="C19"),
         pytest.param(
             job(task("a", dependsOn={"name": ["b"]}), task("b", dependsOn={"name": ["a"]})),
             "directed acyclic graph",
@@ -119,10 +94,8 @@ def test_quirk_g17_plugins_add_their_dependencies(given_plugins: Json, stored: J
     ],
 )
 def test_invalid_jobs_are_denied(sent: Json, expected: str) -> None:
-    reader = ObjectReaderStub(
-        queue("closed", state="Closed"), queue("parent"), queue("c", parent="parent")
-    )
-    assert expected in denial(sent, reader)
+    """Rules whose phrases are in the table of denial phrases have their cases there."""
+    assert expected in denial(sent)
 
 
 def test_a_queue_without_a_state_is_open() -> None:
@@ -161,11 +134,7 @@ def test_quirk_a3_the_name_of_the_last_pod_must_be_valid() -> None:
 def test_quirks_a4_and_g9_the_name_must_be_valid_for_objects_named_after_the_job(
     name: str, extra: Json, fits: bool
 ) -> None:
-    sent = job(name=name, **extra)
-    if fits:
-        admit(sent)
-    else:
-        assert f'metadata.name: Invalid value: "{name}"' in denial(sent)
+    check("" if fits else f'metadata.name: Invalid value: "{name}"', job(name=name, **extra))
 
 
 def test_plugins_of_entry_points_can_be_allowed() -> None:
@@ -174,20 +143,10 @@ def test_plugins_of_entry_points_can_be_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("volumes", "expected"),
-    [
-        ([{"mountPath": "/a", "volumeClaimName": "c"}], ""),
-        ([{"mountPath": "/a", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}], ""),
-        ([{"mountPath": "/a", "volumeClaimName": "c"}] * 2, "duplicated mountPath: /a"),
-        ([{"mountPath": "/a", "volumeClaimName": "c", "volumeClaim": {}}], "conflict"),
-        ([{"mountPath": "/a", "volumeClaimName": "C"}], "invalid VolumeClaimName C"),
-    ],
+    "volume", [{"volumeClaimName": "c"}, {"volumeClaim": {"accessModes": ["ReadWriteOnce"]}}]
 )
-def test_volumes(volumes: list[Json], expected: str) -> None:
-    if expected:
-        assert expected in denial(job(volumes=volumes))
-    else:
-        admit(job(volumes=volumes))
+def test_a_volume_has_a_claim_or_the_name_of_one(volume: Json) -> None:
+    admit(job(volumes=[{"mountPath": "/a"} | volume]))
 
 
 @pytest.mark.parametrize(
@@ -195,9 +154,6 @@ def test_volumes(volumes: list[Json], expected: str) -> None:
     [
         ({"totalPartitions": 2, "partitionSize": 2}, ""),
         ({"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1}, ""),
-        ({"totalPartitions": 0, "partitionSize": 2}, "'TotalPartitions' must be greater"),
-        ({"totalPartitions": 2, "partitionSize": 0}, "'PartitionSize' must be greater"),
-        ({"totalPartitions": 3, "partitionSize": 2}, "'Replicas' are not equal"),
         (
             {
                 "totalPartitions": 2,
@@ -210,10 +166,7 @@ def test_volumes(volumes: list[Json], expected: str) -> None:
 )
 def test_partitions(policy: Json, expected: str) -> None:
     sent = job(task(replicas=4, partitionPolicy=policy))
-    if expected:
-        assert expected in denial(sent)
-    else:
-        admit(sent)
+    check(expected, sent)
 
 
 def test_min_partitions_determine_min_available() -> None:
@@ -235,10 +188,7 @@ def test_min_partitions_determine_min_available() -> None:
 )
 def test_dependencies(dependencies: list[str], expected: str) -> None:
     sent = job(task("a", dependsOn={"name": dependencies}), task("b"))
-    if expected:
-        assert expected in denial(sent)
-    else:
-        admit(sent)
+    check(expected, sent)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +203,8 @@ def test_dependencies(dependencies: list[str], expected: str) -> None:
 )
 def test_topology_policies_require_whole_cpus(resources: Json, whole: bool) -> None:
     pod = {"containers": [container(resources=resources)]}
-    sent = job(task(pod=pod, topologyPolicy="best-effort"))
-    if whole:
-        admit(sent)
-    else:
-        assert "cpu request isn't an integer in spec.task[0]" in denial(sent)
+    expected = "" if whole else "cpu request isn't an integer in spec.task[0]"
+    check(expected, job(task(pod=pod, topologyPolicy="best-effort")))
     admit(job(task(pod=pod, topologyPolicy="none")))
 
 

@@ -4,31 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.admission import ObjectReaderStub, container, job, queue, task
+from support.admission import container, job, queue, task, warnings
 from support.embedded_apiserver import embedded_server
 
 from batholith.admission import AdmissionSettings
 from batholith.admission.webhooks import webhooks
 from batholith.model import crds
-from batholith.model.admission import AdmissionRequest
 from batholith.model.names import JOBS, QUEUES
 
 Json = dict[str, Any]
-
-
-def warnings(new: Json | None, *others: Json, old: Json | None = None) -> list[str]:
-    subject = new or old or {}
-    hooks = webhooks(AdmissionSettings())
-    (hook,) = (each for each in hooks if each.resource.kind == subject["kind"] and each.validate)
-    assert hook.warn is not None
-    review = AdmissionRequest(
-        operation="DELETE" if new is None else "UPDATE" if old else "CREATE",
-        namespace="ns",
-        name=subject["metadata"]["name"],
-        object=new,
-        old_object=old,
-    )
-    return hook.warn(review, ObjectReaderStub(*others))
 
 
 def requesting(

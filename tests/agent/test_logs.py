@@ -13,13 +13,12 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.polling import DEFAULT_TIMEOUT, wait_for
+from support.polling import DEFAULT_TIMEOUT
 
 from batholith.agent.runtime import logs
 from batholith.agent.runtime.logs import LogOptions, punch_log_head, read
 from batholith.agent.server import LogServer, LogUnavailableError
 from batholith.agent.settings import ServingFiles
-from batholith.httpserver.metrics import ListenerMetrics
 from batholith.local import pki
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.serving_certificate import KeyPairFiles
@@ -342,27 +341,3 @@ async def request_log(url: str, own: pki.Pki, pair: KeyPairFiles | None) -> tupl
         context.load_cert_chain(pair.certificate, pair.key)
     async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as response:
         return response.status, await response.text()
-
-
-async def test_truncated_log_request_is_rejected(tmp_path: Path) -> None:
-    own = pki.ensure(tmp_path / "pki")
-    (tmp_path / "0.log").write_text(LINES)
-    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
-    context = ssl.create_default_context(cafile=str(own.ca))
-    context.load_cert_chain(own.client.certificate, own.client.key)
-    source, metrics = SingleLogSource(tmp_path / "0.log"), ListenerMetrics()
-    found: list[str] = []
-
-    class Source(SingleLogSource):
-        def find_log(self, pod: str, container: str, *, previous: bool) -> SingleLogSource:
-            found.append(container)
-            return source
-
-    server = LogServer(Source(source.path), SystemClock())
-    async with server.running(files, port=0, metrics=metrics) as port:
-        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-        path = b"/containerLogs/default/p/c"
-        writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
-        writer.close()
-        await wait_for(lambda: metrics.rejections["agent", "truncated"] == 1)
-    assert found == []

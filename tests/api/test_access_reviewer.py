@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from batholith.api.auth import AccessAttributes, AccessReviewer
+from batholith.api.identity.reviewer import AccessAttributes, AccessReviewer
 from batholith.api.problems import ProblemError
 from batholith.apiserver.http.auth import ANONYMOUS, Authenticator, User
 from batholith.apiserver.http.reviews import review
@@ -23,9 +23,11 @@ ATTRIBUTES = AccessAttributes(verb="list", resource=JOBS, namespace="default")
 
 
 @asynccontextmanager
-async def access_reviewer(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
+async def access_reviewer(
+    allowed: Mapping[str, Any], user: User = ADA
+) -> AsyncIterator[AccessReviewer]:
     """A reviewer on a cluster whose authorizer allows users with the attributes *allowed*."""
-    known = Authenticator({"token": ADA})
+    known = Authenticator({"token": user})
 
     async def serve_review(request: web.Request) -> web.Response:
         body = await request.json()
@@ -70,18 +72,7 @@ async def test_users_with_other_attributes_are_denied() -> None:
 
 async def test_user_whose_name_has_a_nul_character_is_rejected() -> None:
     """PostgreSQL cannot store the name."""
-
-    async def serve_review(request: web.Request) -> web.Response:
-        body = await request.json()
-        status = {"authenticated": True, "user": {"username": "a\0da"}}
-        return web.json_response({**body, "status": status}, status=201)
-
-    app = web.Application()
-    app.router.add_post("/{path:.*}", serve_review)
-    async with TestServer(app) as server:
-        credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
-        async with Client(credentials, user_agent="tests") as client:
-            reviewer = AccessReviewer(client, clock=SystemClock())
-            with pytest.raises(ProblemError) as caught:
-                await reviewer.authenticate("token")
+    async with access_reviewer({}, User(name="a\0da", uid="", groups=())) as there:
+        with pytest.raises(ProblemError) as caught:
+            await there.authenticate("token")
     assert caught.value.status == 401

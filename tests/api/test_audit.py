@@ -3,27 +3,22 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from support.admission import cronjob
-from support.controller_api import ControllerApi
 from support.polling import wait_for
-from support.rest import running_api, sqlite
+from support.rest import cronjob_api
 
-from batholith.api.audit import AuditMiddleware, RouteMiddleware
-from batholith.api.identity import SecuritySettings
-from batholith.kube.client.client import Client
-from batholith.model.names import COMMANDS, CRONJOBS, JOBS
+from batholith.api.identity.audit import AuditMiddleware, RouteMiddleware
+from batholith.api.identity.authentication import SecuritySettings
+from batholith.model.names import CRONJOBS
 from batholith.testing import RequestMatcher
 
 ONE = "/v1/namespaces/default/cronjobs/report"
 TEMPLATE = "/v1/namespaces/{namespace}/cronjobs/{name}"
-LOGGER = "batholith.api.audit"
+LOGGER = "batholith.api.identity.audit"
 
 
 @pytest.fixture(autouse=True)
@@ -41,21 +36,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     ]
 
 
-@asynccontextmanager
-async def rest(
-    tmp_path: Path, **security: Any
-) -> AsyncIterator[tuple[ControllerApi, aiohttp.ClientSession]]:
-    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api:
-        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
-        headers = {"Authorization": f"Bearer {api.credentials_of('admin').token}"}
-        async with (
-            Client(api.credentials_of("api"), user_agent="rest") as client,
-            running_api(client, sqlite(tmp_path), security=SecuritySettings(**security)) as url,
-            aiohttp.ClientSession(url, headers=headers) as session,
-        ):
-            yield api, session
-
-
 async def send(session: aiohttp.ClientSession, method: str, path: str, **more: Any) -> int:
     async with session.request(method, path, **more) as response:
         await response.read()
@@ -65,7 +45,7 @@ async def send(session: aiohttp.ClientSession, method: str, path: str, **more: A
 async def test_a_write_is_logged_with_user_object_and_outcome(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rest(tmp_path) as (_, session):
+    async with cronjob_api(tmp_path) as (_, session):
         assert await send(session, "GET", ONE) == 200
         assert await send(session, "PATCH", ONE, json={"suspend": True}) == 200
         await wait_for(lambda: lines(caplog))
@@ -88,7 +68,7 @@ async def test_the_source_cannot_be_forged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A header of the client names another address; through a port-forward it is from loopback."""
-    async with rest(tmp_path) as (_, session):
+    async with cronjob_api(tmp_path) as (_, session):
         forged = {"X-Forwarded-For": "10.9.9.9"}
         assert await send(session, "PATCH", ONE, json={"suspend": True}, headers=forged) == 200
         await wait_for(lambda: lines(caplog))
@@ -98,7 +78,7 @@ async def test_the_source_cannot_be_forged(
 async def test_rejected_writes_are_logged_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rest(tmp_path) as (api, session):
+    async with cronjob_api(tmp_path) as (api, session):
         api.faults.error(RequestMatcher("patch", CRONJOBS), 403, message="not you")
         wrong = {"Authorization": "Bearer wrong"}
         for more, status in (
@@ -126,7 +106,7 @@ async def test_rejected_writes_are_logged_too(
 async def test_requests_beyond_the_rate_are_logged_with_their_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rest(tmp_path, caller_rate=0.01) as (_, session):
+    async with cronjob_api(tmp_path, SecuritySettings(caller_rate=0.01)) as (_, session):
         assert await send(session, "PATCH", ONE, json={"suspend": True}) == 200
         assert await send(session, "PATCH", ONE, json={"suspend": True}) == 429
         await wait_for(lambda: len(lines(caplog)) == 2)
@@ -140,7 +120,7 @@ async def test_neither_tokens_nor_bodies_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In no log, and in no error."""
-    async with rest(tmp_path) as (api, session):
+    async with cronjob_api(tmp_path) as (api, session):
         api.faults.error(RequestMatcher("create", "tokenreviews", nth=2), 500)
         for token in (api.credentials_of("admin").token, "SECRET-1", "SECRET-2", "SECRET 3"):
             headers = {"Authorization": f"Bearer {token}"}

@@ -10,16 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 from support.polling import wait_until_true
-from support.rest import (
-    JOB,
-    PATH,
-    RestClient,
-    cluster,
-    rest_at,
-    running_api,
-    sqlite,
-    starting_api,
-)
+from support.rest import JOB, PATH, RestClient, cluster, rest_api, rest_at, sqlite, starting_api
 
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
@@ -42,11 +33,7 @@ Json = dict[str, Any]
 
 @pytest.fixture
 async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path, with_training_jobs=True) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
+    async with rest_api(tmp_path, with_training_jobs=True) as found:
         yield found
 
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.controller_api import ControllerApi
-from support.rest import running_api, sqlite
+from support.rest import cronjob_api
 
-from batholith.api.cors import OriginPatternError, OriginPatterns
-from batholith.api.identity import SecuritySettings
-from batholith.model.names import COMMANDS, JOBFLOWS, JOBS
+from batholith.api.http.cors import OriginPatternError, OriginPatterns
+from batholith.api.identity.authentication import SecuritySettings
 
-PATH = "/v1/jobflows"
+PATH = "/v1/cronjobs"
 PREFLIGHT = {
     "Origin": "https://console.example.org",
     "Access-Control-Request-Method": "GET",
@@ -25,14 +23,9 @@ PREFLIGHT = {
 async def rest(tmp_path: Path, *origins: str) -> AsyncIterator[aiohttp.ClientSession]:
     """A session without token at a REST API that allows *origins*."""
     security = SecuritySettings(cors_allowed_origins=origins)
-    async with ControllerApi(JOBFLOWS, COMMANDS, JOBS) as api, api.client() as client:
-        token = api.credentials_of("admin").token
-        async with (
-            running_api(client, sqlite(tmp_path), security=security) as url,
-            aiohttp.ClientSession(url) as session,
-        ):
-            session.headers["X-Token"] = token
-            yield session
+    async with cronjob_api(tmp_path, security, user="") as (api, session):
+        session.headers["X-Token"] = api.credentials_of("admin").token
+        yield session
 
 
 def bearer(session: aiohttp.ClientSession) -> dict[str, str]:

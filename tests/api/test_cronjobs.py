@@ -1,20 +1,16 @@
 """CronJobs over REST: list, suspend and resume, and a job now."""
 
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 from support.admission import cronjob
-from support.controller_api import ControllerApi
-from support.rest import RestClient, cluster, rest_at, running_api, sqlite
+from support.rest import RestClient, cronjob_api, rest_api
 
 from batholith.cron_ctrl.core_types import KIND, Job
-from batholith.kube.client.client import Client
 from batholith.machinery.cronjobs.objects import CronJob
-from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES
+from batholith.model.names import CRONJOBS, JOBS
 from batholith.testing import RequestMatcher
 
 PATH = "/v1/namespaces/default/cronjobs"
@@ -23,15 +19,11 @@ ONE = f"{PATH}/report"
 
 @pytest.fixture
 async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
+    async with rest_api(tmp_path) as found:
         spec = cronjob("0 9 * * 1-5", timeZone="Europe/Berlin")["spec"]
         template = spec["jobTemplate"] | {"metadata": {"annotations": {"note": "a"}}}
         body = {"metadata": {"name": "report"}, "spec": spec | {"jobTemplate": template}}
-        await client.create(CRONJOBS, body, namespace="default")
+        await found.client.create(CRONJOBS, body, namespace="default")
         yield found
 
 
@@ -120,28 +112,6 @@ async def test_invalid_bodies_are_rejected(
     assert not (await stored(rest)).spec.suspend
 
 
-@pytest.mark.parametrize("token", ["", "wrong"])
-async def test_requests_without_a_valid_token_are_rejected(rest: RestClient, token: str) -> None:
-    for method, path in (("GET", ONE), ("GET", PATH), ("PATCH", ONE), ("POST", f"{ONE}/jobs")):
-        body = {"suspend": True} if method == "PATCH" else None
-        assert (await rest.call(method, path, json=body, token=token))[0] == 401
-    assert await jobs(rest) == {}
-
-
-@contextlib.asynccontextmanager
-async def api_of_own_account(directory: Path) -> AsyncIterator[tuple[ControllerApi, ClientSession]]:
-    """The API server, and a session of the admin at a REST API that runs as its own account."""
-    async with ControllerApi(CRONJOBS, COMMANDS, JOBS, PODGROUPS, QUEUES) as api:
-        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
-        token = api.credentials_of("admin").token
-        async with (
-            Client(api.credentials_of("api"), user_agent="tests") as client,
-            running_api(client, sqlite(directory)) as url,
-            ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as session,
-        ):
-            yield api, session
-
-
 REQUESTS = (
     ("GET", PATH, None),
     ("GET", ONE, None),
@@ -151,7 +121,7 @@ REQUESTS = (
 
 
 async def test_requests_on_cronjobs_have_the_identity_of_the_caller(tmp_path: Path) -> None:
-    async with api_of_own_account(tmp_path) as (api, session):
+    async with cronjob_api(tmp_path) as (api, session):
         before = len(api.faults.requests)
         for method, path, body in REQUESTS:
             async with session.request(method, path, json=body) as response:
@@ -173,7 +143,7 @@ async def test_requests_on_cronjobs_have_the_identity_of_the_caller(tmp_path: Pa
 
 
 async def test_a_caller_without_rights_changes_nothing(tmp_path: Path) -> None:
-    async with api_of_own_account(tmp_path) as (api, session):
+    async with cronjob_api(tmp_path) as (api, session):
         api.faults.error(RequestMatcher("", CRONJOBS, count=None), 403, message="not you")
         for method, path, body in REQUESTS:
             async with session.request(method, path, json=body) as response:

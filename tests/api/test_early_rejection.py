@@ -4,27 +4,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from support.rest import RestClient, cluster, rest_at, running_api, sqlite
+from support.rest import RestClient
 from support.rest_jobs import volcano_job
 
 JOBS = "/v1/namespaces/default/jobs"
 SIZE = 3 * 1024 * 1024
 CREDENTIALS = ["", "authorization: Basic YTpi\r\n", "authorization: Bearer wrong\r\n"]
-
-
-@pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
-        yield found
 
 
 @contextlib.asynccontextmanager
@@ -135,9 +124,9 @@ async def test_a_body_in_pieces_of_an_authenticated_client_is_read(rest: RestCli
 async def test_the_rejection_is_in_the_audit_log(
     rest: RestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="batholith.api.audit"):
+    with caplog.at_level(logging.INFO, logger="batholith.api.identity.audit"):
         async with connection(rest) as (reader, writer):
             writer.write(head(""))
             await response(reader)
-    [record] = [each for each in caplog.records if each.name == "batholith.api.audit"]
+    [record] = [each for each in caplog.records if each.name == "batholith.api.identity.audit"]
     assert (vars(record)["status"], vars(record)["path"]) == (401, JOBS)

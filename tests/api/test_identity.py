@@ -13,34 +13,23 @@ from typing import Any
 import aiohttp
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from support.admission import cronjob
 from support.client_certificates import ClientSubject, client_context, der, issue
 from support.controller_api import ControllerApi
-from support.rest import running_api, sqlite
+from support.rest import controller_api_with_cronjob, running_api, sqlite
 
-from batholith.api.client_certificates import ClientCaError, parse_client_certificate
-from batholith.api.identity import SecuritySettings
-from batholith.api.server import ApiSettings, serve
+from batholith.api.identity.authentication import SecuritySettings
+from batholith.api.identity.client_certificates import ClientCaError, parse_client_certificate
+from batholith.api.serving.server import ApiSettings, serve
 from batholith.apiserver.http.reviews import AUDIENCE
-from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.serving_certificate import KeyPairFiles
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
-from batholith.model.names import COMMANDS, CRONJOBS, JOBS
+from batholith.model.names import JOBS
 from batholith.testing import RecordedRequest, RequestMatcher
 
 PATH = "/v1/namespaces/default/cronjobs"
 CREATE = f"{PATH}/report/jobs"
 DENIED = 'users "jane" is forbidden: User "api" cannot impersonate resource "users" in API group ""'
-
-
-@contextlib.asynccontextmanager
-async def api_server() -> AsyncIterator[tuple[ControllerApi, Client]]:
-    """An API server with a CronJob, and a client of the REST API's account."""
-    async with ControllerApi(CRONJOBS, COMMANDS, JOBS) as api:
-        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
-        async with Client(api.credentials_of("api"), user_agent="rest") as client:
-            yield api, client
 
 
 @dataclass
@@ -70,7 +59,7 @@ class Caller:
 @contextlib.asynccontextmanager
 async def rest(tmp_path: Path, security: SecuritySettings) -> AsyncIterator[Caller]:
     async with (
-        api_server() as (api, client),
+        controller_api_with_cronjob() as (api, client),
         running_api(client, sqlite(tmp_path), security=security) as url,
         aiohttp.ClientSession(url) as session,
     ):
@@ -84,7 +73,7 @@ async def test_nothing_is_served_without_a_valid_token(tmp_path: Path) -> None:
     """Unknown paths and malformed bodies are not distinguished."""
     async with rest(tmp_path, SecuritySettings()) as caller:
         for method, path in (("GET", PATH), ("GET", "/v1/none"), ("PUT", PATH), ("GET", "/v1")):
-            for header in ("", "Bearer", "Bearer ", "Basic YTpi", "Bearer wrong", "Bearer a b"):
+            for header in ("", "Bearer ", "Basic YTpi", "Bearer wrong", "Bearer a b", "Bearer ü"):
                 headers = {"Authorization": header} if header else {}
                 status, _ = await caller.call(method, path, headers=headers, data=b"{")
                 assert status == 401, (path, header)
@@ -212,7 +201,7 @@ async def tls_rest(directory: Path, security: SecuritySettings) -> AsyncIterator
         certificate=files,
         security=replace(security, client_ca_file=directory / "clients.crt"),
     )
-    async with api_server() as (api, client), aiohttp.ClientSession() as unused:
+    async with controller_api_with_cronjob() as (api, client), aiohttp.ClientSession() as unused:
         ready = asyncio.Event()
         serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
         try:
@@ -291,7 +280,7 @@ async def test_authorities_that_cannot_be_loaded_are_an_error_at_start(
             listener=listener,
             security=SecuritySettings(client_ca_file=path),
         )
-        async with api_server() as (_, client):
+        async with controller_api_with_cronjob() as (_, client):
             with pytest.raises(ClientCaError, match="--client-ca-file"):
                 await serve(client, settings, clock=SystemClock())
 

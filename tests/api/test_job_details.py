@@ -1,16 +1,13 @@
 """Pods, events, timeline and wait of a job over REST, on both API servers."""
 
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 from support.agent import container
-from support.api_servers import ServerFactory, add_namespace
-from support.job_pods import RestSession, objects_cluster
+from support.job_pods import RestSession, in_own_namespace
 from support.polling import wait_until_true
 
 from batholith.model.names import BATCH_JOBS, EVENTS, JOBS, PODGROUPS, PODS, QUEUES, WHY
@@ -21,24 +18,9 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[RestSession]:
-    """One server and REST API for all tests of this module."""
-    async with objects_cluster(servers, tmp_path_factory.mktemp("world")) as created:
-        for name in ("root", "default"):
-            await created.call("POST", "/v1/queues", {"name": name})
-            await created.set_queue_state(name, "Open")
-        yield created
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def rest(shared: RestSession) -> RestSession:
-    """The same in a namespace of this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.cluster.server, name)
-    return replace(shared, cluster=replace(shared.cluster, namespace=name), job_uids={})
+    return await in_own_namespace(shared)
 
 
 async def record(

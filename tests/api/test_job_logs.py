@@ -1,20 +1,18 @@
 """Logs of a job's pods over REST, with pods that run, on both API servers."""
 
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
 from support.agent import container
-from support.api_servers import ServerFactory, add_namespace
-from support.job_pods import RestSession, logs_cluster
+from support.api_servers import ServerFactory
+from support.job_pods import RestSession, in_own_namespace, logs_cluster
 from support.polling import wait_for
 
-from batholith.api import merged_logs
+from batholith.api.logs import merged as merged_logs
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
 
@@ -34,11 +32,8 @@ async def shared(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def rest(shared: RestSession, monkeypatch: pytest.MonkeyPatch) -> RestSession:
-    """The same in a namespace of this test."""
     monkeypatch.setattr(merged_logs, "FINISH_INTERVAL", 0.1)
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.cluster.server, name)
-    return replace(shared, cluster=replace(shared.cluster, namespace=name), job_uids={})
+    return await in_own_namespace(shared)
 
 
 def shell(script: str, *, name: str = "c") -> Json:

@@ -1,27 +1,15 @@
 """Methods, paths and query parameters of the REST API, for all routes alike."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rest import PATH, RestClient, cluster, rest_at, running_api, sqlite
+from support.rest import PATH, RestClient
 
-from batholith.api.app import document
-from batholith.api.operations import OperationTable
+from batholith.api.http.operations import OperationTable
+from batholith.api.serving.app import document
 
 LIST = "/v1/namespaces/default/jobs"
-
-
-@pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as found,
-    ):
-        yield found
 
 
 async def test_a_405_names_all_methods_of_the_path(rest: RestClient) -> None:
@@ -160,7 +148,7 @@ def test_parameters_are_repeatable_if_they_are_lists() -> None:
 
 async def test_a_request_whose_head_was_read_is_ended() -> None:
     """HEAD of a stream does not last as long as the stream."""
-    from batholith.api.operations import OperationMiddleware
+    from batholith.api.http.operations import OperationMiddleware
 
     ended = asyncio.Event()
 

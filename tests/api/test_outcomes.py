@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from support.controller_api import NAMESPACE, ControllerApi
 from support.polling import wait_until_true
 from support.rest import JOB, sqlite
 
-from batholith.api.auth import UserInfo
 from batholith.api.caches import Caches
-from batholith.api.caller import AuthenticatedCaller
-from batholith.api.command_orders import Order
-from batholith.api.commands import CommandService
+from batholith.api.commands.orders import Order
+from batholith.api.commands.outcomes import Outcomes
+from batholith.api.commands.service import CommandService
+from batholith.api.identity.caller import AuthenticatedCaller
+from batholith.api.identity.reviewer import UserInfo
 from batholith.kube.client.client import Client
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
@@ -34,6 +35,7 @@ class Commands:
     api: ControllerApi
     client: Client
     service: CommandService
+    outcomes: Outcomes
 
     async def issue(self, job: str, action: Action) -> tuple[CommandRecord, Command]:
         """Create *job* and send a command."""
@@ -68,7 +70,7 @@ class Commands:
 
         async def is_settled() -> bool:
             nonlocal latest
-            latest = await self.service.refresh(latest)
+            latest = await self.outcomes.refresh(latest)
             return latest.state not in OPEN_STATES
 
         await wait_until_true(is_settled)
@@ -81,12 +83,14 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
     await database.migrate(MIGRATIONS)
     async with ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api, api.client() as client:
         caches = Caches(client)
-        service = CommandService(client, CommandStore(database), caches)
+        store = CommandStore(database)
+        outcomes = Outcomes(client, store, caches)
+        service = CommandService(client, store, outcomes)
         ready = asyncio.Event()
-        work = (caches.jobs.run(), caches.queues.run(), service.run(ready=ready))
+        work = (caches.jobs.run(), caches.queues.run(), outcomes.run(ready=ready))
         running = [asyncio.create_task(each) for each in work]
         await ready.wait()
-        yield Commands(api, client, service)
+        yield Commands(api, client, service, outcomes)
         for task in running:
             task.cancel()
         await asyncio.wait(running)
@@ -116,73 +120,37 @@ async def delayed_watch(api: ControllerApi, seconds: float) -> AsyncIterator[Non
             watch.resume()
 
 
-Sent = tuple[CommandRecord, str]
-"""A command and its outcome."""
+CASES: Mapping[str, tuple[Action, Sequence[str], str]] = {
+    "executed": (Action.ABORT_JOB, ("Aborting",), "Executed"),
+    # The status names the later Command only.
+    "executed-before-another": (Action.ABORT_JOB, ("Aborting", "later"), "Executed"),
+    "completed-with-ttl-zero": (Action.COMPLETE_JOB, ("Completing", "delete"), "Executed"),
+    "deleted": (Action.RESTART_JOB, ("delete",), "Failed"),
+    "executed-and-created-again": (
+        Action.TERMINATE_JOB,
+        ("Terminating", "delete", "create"),
+        "Executed",
+    ),
+    "created-again": (Action.TERMINATE_JOB, ("delete", "create"), "Failed"),
+    "without-effect": (Action.RESUME_JOB, (), "Ignored"),
+}
+"""By name: the action, what happens before the Command is deleted, and its outcome."""
 
 
-async def executed(commands: Commands, job: str) -> Sent:
-    record, command = await commands.issue(job, Action.ABORT_JOB)
-    await commands.execute(job, command.metadata.uid, "Aborting")
+async def run_case(commands: Commands, name: str, job: str) -> CommandRecord:
+    action, steps, _ = CASES[name]
+    record, command = await commands.issue(job, action)
+    for step in steps:
+        if step == "delete":
+            await commands.delete(job)
+        elif step == "create":
+            await commands.create(job)
+        elif step == "later":
+            await commands.execute(job, "later", "Restarting")
+        else:
+            await commands.execute(job, command.metadata.uid, step)
     await commands.drop(command)
-    return record, "Executed"
-
-
-async def executed_before_another(commands: Commands, job: str) -> Sent:
-    """The status names the later Command only."""
-    record, command = await commands.issue(job, Action.ABORT_JOB)
-    await commands.execute(job, command.metadata.uid, "Aborting")
-    await commands.execute(job, "later", "Restarting")
-    await commands.drop(command)
-    return record, "Executed"
-
-
-async def completed_with_ttl_zero(commands: Commands, job: str) -> Sent:
-    record, command = await commands.issue(job, Action.COMPLETE_JOB)
-    await commands.execute(job, command.metadata.uid, "Completing")
-    await commands.delete(job)
-    await commands.drop(command)
-    return record, "Executed"
-
-
-async def deleted(commands: Commands, job: str) -> Sent:
-    record, command = await commands.issue(job, Action.RESTART_JOB)
-    await commands.delete(job)
-    await commands.drop(command)
-    return record, "Failed"
-
-
-async def executed_and_created_again(commands: Commands, job: str) -> Sent:
-    record, command = await commands.issue(job, Action.TERMINATE_JOB)
-    await commands.execute(job, command.metadata.uid, "Terminating")
-    await commands.delete(job)
-    await commands.create(job)
-    await commands.drop(command)
-    return record, "Executed"
-
-
-async def created_again(commands: Commands, job: str) -> Sent:
-    record, command = await commands.issue(job, Action.TERMINATE_JOB)
-    await commands.delete(job)
-    await commands.create(job)
-    await commands.drop(command)
-    return record, "Failed"
-
-
-async def without_effect(commands: Commands, job: str) -> Sent:
-    record, command = await commands.issue(job, Action.RESUME_JOB)
-    await commands.drop(command)
-    return record, "Ignored"
-
-
-KINDS: tuple[Callable[[Commands, str], Awaitable[Sent]], ...] = (
-    executed,
-    executed_before_another,
-    completed_with_ttl_zero,
-    deleted,
-    executed_and_created_again,
-    created_again,
-    without_effect,
-)
+    return record
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5])
@@ -191,15 +159,12 @@ async def test_outcome_is_right_with_a_delayed_watch(
     commands: Commands, delay: float, count: int
 ) -> None:
     async with delayed_watch(commands.api, delay):
-        cases = await asyncio.gather(
-            *(
-                kind(commands, f"{kind.__name__.replace('_', '-')}-{n}")
-                for kind in KINDS
-                for n in range(count)
-            )
+        names = [name for name in CASES for _ in range(count)]
+        records = await asyncio.gather(
+            *(run_case(commands, name, f"{name}-{n}") for n, name in enumerate(names))
         )
-        found = await asyncio.gather(*(commands.outcome(record) for record, _ in cases))
-    assert found == [expected for _, expected in cases]
+        found = await asyncio.gather(*map(commands.outcome, records))
+    assert found == [CASES[name][2] for name in names]
 
 
 async def test_outcome_is_unknown_if_the_watch_has_a_gap(commands: Commands) -> None:

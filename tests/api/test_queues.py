@@ -3,18 +3,15 @@
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.api_servers import ServerFactory, add_namespace
-from support.job_pods import RestSession, objects_cluster
+from support.job_pods import RestSession, in_own_namespace
 from support.polling import wait_until_true
 
-from batholith.api import queue_writes
 from batholith.api.problems import ProblemError
+from batholith.api.writes import queues as queue_writes
 from batholith.model.names import PODGROUPS, QUEUES, WHY
 
 Json = dict[str, Any]
@@ -24,26 +21,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _numbers = itertools.count()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(
-    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[RestSession]:
-    """One server and REST API for all tests of this module."""
-    async with objects_cluster(servers, tmp_path_factory.mktemp("world")) as created:
-        for name in ("root", "default"):
-            status, body = await created.call("POST", "/v1/queues", {"name": name})
-            assert status == 201, body
-            state = {"status": {"state": "Open"}}
-            await created.cluster.client.patch(QUEUES, name, state, subresource="status")
-        yield created
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def rest(shared: RestSession) -> RestSession:
-    """The same in a namespace of this test."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await add_namespace(shared.cluster.server, name)
-    return replace(shared, cluster=replace(shared.cluster, namespace=name))
+    return await in_own_namespace(shared)
 
 
 def new_name() -> str:

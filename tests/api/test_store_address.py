@@ -17,6 +17,17 @@ pytestmark = pytest.mark.process
 PASSWORD = "open-sesame"
 
 
+@pytest.fixture
+def access(tmp_path: Path) -> Path:
+    """A kubeconfig of a server that nobody reaches."""
+    path = tmp_path / "kubeconfig"
+    unreachable = kubeconfig.ClusterAccess(
+        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
+    )
+    kubeconfig.write(path, unreachable)
+    return path
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
@@ -27,13 +38,8 @@ PASSWORD = "open-sesame"
     ids=["no driver", "no address", "no directory"],
 )
 async def test_errors_of_the_store_do_not_contain_the_password(
-    address: str, expected: str, tmp_path: Path
+    address: str, expected: str, access: Path
 ) -> None:
-    access = tmp_path / "kubeconfig"
-    unreachable = kubeconfig.ClusterAccess(
-        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
-    )
-    kubeconfig.write(access, unreachable)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "batholith.cli", "api", "--listen-address=127.0.0.1:0",
         stdin=asyncio.subprocess.DEVNULL,
@@ -48,12 +54,7 @@ async def test_errors_of_the_store_do_not_contain_the_password(
     assert PASSWORD.encode() not in out
 
 
-async def test_logs_of_an_unavailable_store_do_not_contain_the_password(tmp_path: Path) -> None:
-    access = tmp_path / "kubeconfig"
-    unreachable = kubeconfig.ClusterAccess(
-        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
-    )
-    kubeconfig.write(access, unreachable)
+async def test_logs_of_an_unavailable_store_do_not_contain_the_password(access: Path) -> None:
     store = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/x"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}")
     async with component(*arguments, BATHOLITH_STORE=store) as process:
@@ -64,12 +65,9 @@ async def test_logs_of_an_unavailable_store_do_not_contain_the_password(tmp_path
     assert PASSWORD not in process.text
 
 
-async def test_a_store_of_a_newer_version_ends_the_process_with_one_line(tmp_path: Path) -> None:
-    access = tmp_path / "kubeconfig"
-    unreachable = kubeconfig.ClusterAccess(
-        server="https://127.0.0.1:1", ca=b"", user="api", token="t"
-    )
-    kubeconfig.write(access, unreachable)
+async def test_a_store_of_a_newer_version_ends_the_process_with_one_line(
+    access: Path, tmp_path: Path
+) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "api.db")) as database, database:
         database.execute("CREATE TABLE schema_version (only INTEGER PRIMARY KEY, version INTEGER)")
         database.execute("INSERT INTO schema_version VALUES (1, 99)")

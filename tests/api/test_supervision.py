@@ -1,18 +1,15 @@
 """A failed task of the REST API is logged, counted and restarted."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from support.controller_api import ControllerApi
 from support.rest import cluster, rest_at, sqlite, starting_api
 
 from batholith.kube.client.client import Client
 from batholith.kube.supervision import TASK_RESTARTS
-from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES, Resource
+from batholith.model.names import JOBS, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
 
@@ -76,23 +73,3 @@ async def test_a_failed_sweep_is_restarted(tmp_path: Path, monkeypatch: pytest.M
             assert (await rest.wait_outcome(body["id"]))["state"] == "Unknown"
             assert TASK_RESTARTS["command sweep"] == before + 1
             assert not serving.done()
-
-
-async def test_an_unexpected_exit_of_the_http_server_ends_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise the process would run without being reachable."""
-
-    async def ends(_: uvicorn.Server, **_more: object) -> None:
-        """As uvicorn does when its start fails."""
-
-    monkeypatch.setattr(uvicorn.Server, "serve", ends)
-    async with (
-        ControllerApi(JOBS, COMMANDS, PODGROUPS, QUEUES) as api,
-        api.client() as client,
-        starting_api(client, sqlite(tmp_path)) as (_, _, serving),
-    ):
-        await asyncio.wait((serving,))
-        failure = serving.exception()
-    assert isinstance(failure, ExceptionGroup)
-    assert [str(each) for each in failure.exceptions] == ["the HTTP server exited unexpectedly"]

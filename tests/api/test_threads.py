@@ -4,15 +4,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from support.rest import PATH, cluster, rest_at, running_api, sqlite
+from support.rest import PATH, RestClient
 
-from batholith.api.app import ROUTERS
+from batholith.api.serving.app import ROUTERS
 
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
@@ -31,24 +30,19 @@ def test_no_function_of_a_route_is_called_in_a_thread(route: APIRoute) -> None:
         assert inspect.iscoroutinefunction(call), call
 
 
-async def test_many_streams_and_requests_start_no_thread(tmp_path: Path) -> None:
+async def test_many_streams_and_requests_start_no_thread(rest: RestClient) -> None:
     paths = ("/v1/watch/jobs?phase=Running", "/v1/jobs", "/v1/podgroups", "/v1/history/jobs", PATH)
-    async with (
-        cluster(tmp_path) as (server, client),
-        running_api(client, sqlite(tmp_path)) as url,
-        rest_at(url, server, client) as rest,
-    ):
-        headers = {"Authorization": f"Bearer {rest.token}"}
+    headers = {"Authorization": f"Bearer {rest.token}"}
 
-        async def request(path: str) -> int:
-            async with rest.session.get(url + path, headers=headers) as response:
-                return response.status
+    async def request(path: str) -> int:
+        async with rest.session.get(rest.url + path, headers=headers) as response:
+            return response.status
 
-        for path in paths:  # the threads of the store are started
-            assert await request(path) == 200
-        before = threading.active_count()
-        for _ in range(10):
-            found = await asyncio.gather(*(request(path) for path in paths * 10))
-            assert set(found) == {200}
-        assert threading.active_count() <= before + 1  # the second reader of the store
-        assert "AnyIO worker thread" not in [each.name for each in threading.enumerate()]
+    for path in paths:  # the threads of the store are started
+        assert await request(path) == 200
+    before = threading.active_count()
+    for _ in range(10):
+        found = await asyncio.gather(*(request(path) for path in paths * 10))
+        assert set(found) == {200}
+    assert threading.active_count() <= before + 1  # the second reader of the store
+    assert "AnyIO worker thread" not in [each.name for each in threading.enumerate()]

@@ -216,7 +216,7 @@ async def test_a_connection_serves_one_request() -> None:
         response = await reader.read()
         writer.close()
     assert response.count(b"HTTP/1.1 200") == 1
-    assert b"Connection: close" in response
+    assert b"connection: close" in response.lower()
 
 
 async def test_metrics_are_served_with_health_or_at_a_separate_address() -> None:
@@ -288,18 +288,6 @@ async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) ->
 )
 def test_addresses(address: str, wanted: tuple[str, int]) -> None:
     assert split_host_port(address) == wanted
-
-
-async def test_a_request_with_a_truncated_body_is_not_served() -> None:
-    asked: list[bool] = []
-    health = Health(livez={"x": lambda: asked.append(True) or None})  # type: ignore[func-returns-value]
-    async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=health)]) as [port]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nx")
-        writer.write_eof()
-        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-        writer.close()
-    assert asked == []
 
 
 async def test_limits_and_rejections_are_in_the_metrics() -> None:

@@ -11,7 +11,6 @@ HEAVY = (
     "aiohttp",
     "alembic",
     "fastapi",
-    "kopf",
     "kubernetes",
     "numpy",
     "pydantic",

@@ -357,3 +357,17 @@ async def test_unix_socket_replaces_tls(tmp_path: Path) -> None:
 def test_malformed_certificate_raises_config_error() -> None:
     with pytest.raises(ConfigError, match="certificates for https://x"):
         tls_context(Credentials(server="https://x", ca_data=b"nonsense"))
+
+
+def test_a_malformed_file_is_not_quoted_in_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("users:\n- token: s3cret: x\n")
+    with pytest.raises(ConfigError, match=r"is not YAML \(line 2\)") as raised:
+        load_credentials(str(path))
+    assert "s3cret" not in str(raised.value)
+
+
+def test_data_that_is_not_base64_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "config", user={"client-key-data": "%%%%"})
+    with pytest.raises(ConfigError, match="client-key-data is not base64"):
+        load_credentials(path)

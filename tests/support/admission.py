@@ -125,6 +125,30 @@ def denial(
     return str(denied.value)
 
 
+def check(expected: str, obj: Json, reader: ObjectReaderStub | None = None) -> None:
+    """A write is refused with a text that contains *expected*, or admitted if that is empty."""
+    if expected:
+        assert expected in denial(obj, reader)
+    else:
+        admit(obj, reader)
+
+
+def warnings(new: Json | None, *others: Json, old: Json | None = None) -> list[str]:
+    """The warnings about a write; *others* are stored, too."""
+    subject = new or old or {}
+    hooks = webhooks(AdmissionSettings())
+    (hook,) = (each for each in hooks if each.resource.kind == subject["kind"] and each.validate)
+    assert hook.warn is not None
+    review = AdmissionRequest(
+        operation="DELETE" if new is None else "UPDATE" if old else "CREATE",
+        namespace="ns",
+        name=subject["metadata"]["name"],
+        object=new,
+        old_object=old,
+    )
+    return hook.warn(review, ObjectReaderStub(*others))
+
+
 def stored_spec(stored: Json) -> Json:
     spec: Json = stored["spec"]
     return spec

@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from support.agent import container
 from support.agent_cluster import NODE, AgentCluster, agent_cluster
-from support.api_servers import ServerFactory
+from support.api_servers import ServerFactory, add_namespace
 from support.embedded_apiserver import Server
 from support.polling import DEFAULT_TIMEOUT, wait_until_true
 from support.rest import running_api, sqlite
@@ -165,6 +166,13 @@ class RestSession:
             namespace=self.cluster.namespace,
             subresource="status",
         )
+
+
+async def in_own_namespace(shared: RestSession) -> RestSession:
+    """The same caller in a namespace of one test."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await add_namespace(shared.cluster.server, name)
+    return replace(shared, cluster=replace(shared.cluster, namespace=name), job_uids={})
 
 
 @contextlib.asynccontextmanager

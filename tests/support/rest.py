@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from support.admission import cronjob
+from support.controller_api import ControllerApi
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 
-from batholith.api.history_tasks import HistorySettings
-from batholith.api.identity import SecuritySettings
-from batholith.api.server import ApiSettings, serve
+from batholith.api.history.tasks import HistorySettings
+from batholith.api.identity.authentication import SecuritySettings
+from batholith.api.serving.server import ApiSettings, serve
 from batholith.kube.client.client import Client
 from batholith.machinery.clock import SystemClock
 from batholith.model import crds
 from batholith.model.command import Command
 from batholith.model.controlled_resources import COMMAND_PHASE, COMMAND_UID
-from batholith.model.names import COMMANDS, JOBS
+from batholith.model.names import COMMANDS, CRONJOBS, JOBS, PODGROUPS, QUEUES
 
 JOB = {
     "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -162,6 +164,42 @@ async def cluster(
     ):
         await client.create(JOBS, JOB, namespace="default")
         yield server, client
+
+
+@contextlib.asynccontextmanager
+async def rest_api(
+    directory: Path, *, with_training_jobs: bool = False
+) -> AsyncIterator[RestClient]:
+    """The API on a cluster that holds one job."""
+    async with (
+        cluster(directory, with_training_jobs=with_training_jobs) as (server, client),
+        running_api(client, sqlite(directory)) as url,
+        rest_at(url, server, client) as found,
+    ):
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def cronjob_api(
+    directory: Path, security: SecuritySettings | None = None, *, user: str = "admin"
+) -> AsyncIterator[tuple[ControllerApi, aiohttp.ClientSession]]:
+    """An API server with a CronJob, and a session of *user* at a REST API with its own account."""
+    async with controller_api_with_cronjob() as (api, client):
+        headers = {"Authorization": f"Bearer {api.credentials_of(user).token}"} if user else {}
+        async with (
+            running_api(client, sqlite(directory), security=security) as url,
+            aiohttp.ClientSession(url, headers=headers) as session,
+        ):
+            yield api, session
+
+
+@contextlib.asynccontextmanager
+async def controller_api_with_cronjob() -> AsyncIterator[tuple[ControllerApi, Client]]:
+    """An API server with a CronJob, and a client of the REST API's account."""
+    async with ControllerApi(CRONJOBS, COMMANDS, JOBS, PODGROUPS, QUEUES) as api:
+        await api.create(CRONJOBS, {**cronjob(), "metadata": {"name": "report"}})
+        async with Client(api.credentials_of("api"), user_agent="rest") as client:
+            yield api, client
 
 
 @contextlib.asynccontextmanager

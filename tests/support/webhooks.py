@@ -19,7 +19,7 @@ from support.polling import wait_until_true
 from batholith.admission.serving.handler import AdmissionHandler
 from batholith.admission.serving.object_reader import LOOKED_UP_RESOURCES, InformerReader
 from batholith.admission.serving.registration import Registration, WebhookEndpoint
-from batholith.admission.serving.server import ReviewServer, serve_until_exit
+from batholith.admission.serving.server import ReviewServer
 from batholith.machinery.serving_certificate import ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from batholith.model.admission import Webhook
@@ -66,7 +66,7 @@ async def serve_webhooks(
         counts = ReviewCounter()
         handler = AdmissionHandler(webhooks, reader, registry=counts.registry)
         presenter, bundle = _serving_certificate()
-        listening = serve_until_exit(ReviewServer(presenter, address="127.0.0.1", port=0), handler)
+        listening = ReviewServer(handler, presenter, address="127.0.0.1", port=0).running()
         url = await stack.enter_async_context(listening)
         stack.push_async_callback(_unregister, server, webhooks, counts)
         registration = Registration(webhooks=webhooks, endpoint=WebhookEndpoint(url=url))

@@ -31,7 +31,7 @@ class UnknownPathError(Exception):
 
 
 class AdmissionHandler:
-    """Handles admission reviews for *webhooks*; implements kopf's ``WebhookFn``."""
+    """Handles admission reviews for *webhooks*."""
 
     def __init__(
         self,
@@ -55,26 +55,18 @@ class AdmissionHandler:
         """Replace the webhooks for subsequent reviews."""
         self._webhooks = {webhook.path: webhook for webhook in webhooks}
 
-    async def __call__(
-        self,
-        request: object,
-        *,
-        webhook: str | None = None,
-        headers: object = None,
-        sslpeer: object = None,
-    ) -> Json:
-        """Return the AdmissionReview response to *request* at path *webhook*.
+    async def handle(self, path: str, body: object) -> Json:
+        """Return the AdmissionReview response to *body*, decoded JSON, at *path*.
 
         Raises:
             UnknownPathError: no webhook is served at the path.
-            MalformedReviewError: *request* is not an AdmissionReview.
+            MalformedReviewError: *body* is not an AdmissionReview.
         """
-        path = f"/{webhook}"
         rule = self._webhooks.get(path)
         if rule is None:
             raise UnknownPathError(path)
         started = time.perf_counter()
-        review = reviews.decode(request)
+        review = reviews.decode(body)
         try:
             _check_target(rule, review)
             admission_request = review.to_request()

@@ -24,7 +24,7 @@ from ...machinery.serving_certificate import ServingCertificate
 from ...model.admission import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
-from ..webhooks import all_webhooks
+from ..webhooks import webhooks
 from .ca_injector import CaInjector
 from .cert_files import CertificateFiles, FileCertProvider
 from .cert_secret import SecretCertProvider, SecretSettings
@@ -32,7 +32,7 @@ from .handler import AdmissionHandler
 from .leader_tasks import CertificateProvider, LeaderTasks
 from .object_reader import LOOKED_UP_RESOURCES, InformerReader
 from .registration import Registration, WebhookEndpoint
-from .server import ReviewServer, serve_until_exit
+from .server import ReviewServer
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class AdmissionOptions:
         Raises:
             UnknownPathsError: a path has no webhook.
         """
-        known = {webhook.path: webhook for webhook in all_webhooks(settings)}
+        known = {webhook.path: webhook for webhook in webhooks(settings)}
         unknown = [path for path in self.paths if path not in known]
         if unknown:
             raise UnknownPathsError(
@@ -173,15 +173,14 @@ class AdmissionService:
             watch = partial(self._watch_resource_groups, self._options.resource_groups)
             background.append(supervise("resource groups", watch))
         server = ReviewServer(
+            self._handler,
             self._serving_certificate,
             address=listen.address,
             port=listen.port,
             limits=listen.limits,
             metrics=listen.metrics,
         )
-        async with serve_until_exit(
-            server, self._handler, shutdown_timeout=listen.shutdown_timeout
-        ) as self.url:
+        async with server.running(shutdown_timeout=listen.shutdown_timeout) as self.url:
             log.info("listening", extra={"serves": "webhooks", "address": self.url})
             ready.set()
             try:

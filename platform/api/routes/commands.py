@@ -9,23 +9,17 @@ from ...kube.errors import NotFoundError
 from ...model.names import COMMANDS, QUEUE_COMMAND_NAMESPACE, QUEUES
 from ...model.queue import Queue
 from ...store.commands import QUEUES_KIND, CommandRecord, Position
-from ..auth import AccessAttributes
-from ..caller import AuthenticatedCaller
-from ..command_issuing import command_location, issue_for_job
-from ..command_orders import Order, order_for_queue
-from ..command_responses import encode_command, encode_page, encode_result
-from ..dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
-from ..idempotency import is_repeated
-from ..paging import decode_cursor, encode_cursor
+from ..commands.orders import Order, order_for_queue
+from ..http.idempotency import is_repeated
+from ..http.paging import decode_cursor, encode_cursor
+from ..http.query_values import WHOLE_NUMBER
+from ..identity.caller import AuthenticatedCaller
+from ..identity.reviewer import AccessAttributes
 from ..problems import ProblemError, problem_responses
-from ..query_values import WHOLE_NUMBER
-from ..schemas.commands import (
-    CommandIn,
-    CommandList,
-    CommandOut,
-    CommandResult,
-    QueueCommandIn,
-)
+from ..schemas.commands import CommandIn, CommandList, CommandOut, CommandResult, QueueCommandIn
+from .command_issuing import command_location, issue_for_job
+from .command_responses import encode_command, encode_page, encode_result
+from .dependencies import AppState, Caller, Kind, Name, Namespace, OperationId, State
 
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of commands."), WHOLE_NUMBER]
@@ -216,7 +210,7 @@ async def _page(
     next_cursor = None
     if len(found) > limit:
         next_cursor = encode_cursor(query, (records[-1].received_at, records[-1].id))
-    latest = [state.commands.outcomes.latest(record) for record in records]
+    latest = [state.outcomes.latest(record) for record in records]
     body = encode_page(latest, next_cursor=next_cursor)
     return Response(body, media_type="application/json")
 
@@ -226,5 +220,5 @@ async def _one(state: AppState, of: tuple[str, str, str], id_: str) -> Response:
     if record is None or (record.kind, record.namespace, record.job) != of:
         what = "queue" if of[0] == QUEUES_KIND else "job"
         raise ProblemError(404, f"{what} {of[2]!r} has no command {id_!r}")
-    body = encode_command(await state.commands.refresh(record))
+    body = encode_command(await state.outcomes.refresh(record))
     return Response(body, media_type="application/json")

@@ -6,17 +6,18 @@ A caller sees the kinds of jobs that it may list in the namespace, or in all nam
 import asyncio
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Depends, Path, Query
 
 from ...store.history import FIRST, Cursor, JobFilter
-from ..auth import AccessAttributes
-from ..dependencies import AppState, Caller, Name, Namespace, State
-from ..job_kinds import KINDS
-from ..job_summaries import JobKindName, Phase
-from ..paging import MAX_CURSOR, decode_cursor, encode_cursor
+from ..http.paging import MAX_CURSOR, decode_cursor, encode_cursor
+from ..http.query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
+from ..identity.reviewer import AccessAttributes
+from ..jobs.kinds import KINDS
+from ..jobs.summaries import JobKindName, Phase
 from ..problems import ProblemError, problem_responses
-from ..query_values import NAME_PATTERN, UID_PATTERN, WHOLE_NUMBER, QueryTime, StorableText
 from ..schemas.history import HistoryJobDetails, HistoryJobList, HistoryJobOut
+from .dependencies import AppState, Caller, Name, Namespace, State
 
 router = APIRouter(prefix="/v1", tags=["history"])
 
@@ -149,16 +150,8 @@ async def _page(
 ) -> HistoryJobList:
     kinds = await _allowed_kinds(state, caller, which.kinds, namespace)
     after = None if cursor is None else _decode(cursor, _query(which, namespace))
-    filter_ = JobFilter(
-        namespace=namespace,
-        kinds=() if len(kinds) == len(KINDS) else kinds,
-        name=which.name,
-        phases=which.phases,
-        queue=which.queue,
-        user=which.user,
-        ended_from=which.ended_from,
-        ended_to=which.ended_to,
-    )
+    kinds = () if len(kinds) == len(KINDS) else kinds
+    filter_ = msgspec.structs.replace(which, namespace=namespace, kinds=kinds)
     jobs, next_ = await state.history.jobs(filter_, limit=limit, after=after)
     next_cursor = None if next_ is None else _encode(which, namespace, next_)
     return HistoryJobList(items=[HistoryJobOut.of(job) for job in jobs], next_cursor=next_cursor)

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -10,16 +10,16 @@ from fastapi.responses import Response
 
 from ...model.names import QUEUES
 from ...model.queue import QueueState
-from ...model.selectors import Selector, SelectorError, parse_label_selector
-from ..auth import AccessAttributes
-from ..caller import AuthenticatedCaller
-from ..change_log import Selection
-from ..dependencies import AppState, Caller, Kind, Name, Namespace, State
-from ..job_kinds import JobKind
-from ..job_summaries import JobSummary, Phase
-from ..problems import ProblemError, problem_responses
+from ..identity.caller import AuthenticatedCaller
+from ..identity.reviewer import AccessAttributes
+from ..jobs.kinds import JobKind
+from ..jobs.selection import JobFilter, parse_labels
+from ..jobs.summaries import JobSummary, Phase
+from ..problems import problem_responses
 from ..schemas.queues import QueueOut
-from ..streams import EventStreamResponse, StreamRequest
+from ..streams.change_log import Selection
+from ..streams.feeds import EventStreamResponse, StreamRequest
+from .dependencies import AppState, Caller, Kind, Name, Namespace, State
 
 RETRY = (1000, 3000)
 """Range of the time in milliseconds after which clients reconnect, so that not all do at once."""
@@ -34,27 +34,19 @@ class JobSelection:
     """Jobs of a stream."""
 
     kind: str
-    namespace: str = ""
+    filter: JobFilter
     name: str = ""
-    phases: frozenset[str] = frozenset()
-    queue: str | None = None
-    labels: Selector = field(default_factory=Selector)
 
     @property
     def digest(self) -> str:
         """See :class:`.change_log.Selection`."""
-        values = (self.namespace, self.name, sorted(self.phases), self.queue, str(self.labels))
-        return _digest(self.kind, values)
+        which = self.filter
+        phases, labels = sorted(which.phases), str(which.labels)
+        return _digest(self.kind, (which.namespace, self.name, phases, which.queue, labels))
 
     def matches(self, row: JobSummary) -> bool:
         """See :class:`.change_log.Selection`."""
-        return (
-            self.namespace in ("", row.namespace)
-            and self.name in ("", row.name)
-            and (not self.phases or row.phase in self.phases)
-            and self.queue in (None, row.queue)
-            and self.labels.matches(row.labels)
-        )
+        return self.name in ("", row.name) and self.filter.matches(row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,29 +92,18 @@ _RESPONSES: dict[int | str, dict[str, Any]] = problem_responses(410) | {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JobQuery:
-    phases: frozenset[str]
-    queue: str | None
-    labels: Selector
-
-
 async def _job_query(
     phase: Annotated[list[Phase], Query(description="Any of these phases.")] = [],  # noqa: B006
     queue: Annotated[str | None, Query(max_length=253)] = None,
     label_selector: Annotated[
         str, Query(max_length=16384, description="As of `kubectl -l`, e.g. `tier in (a,b),!test`.")
     ] = "",
-) -> _JobQuery:
-    try:
-        labels = parse_label_selector(label_selector)
-    except SelectorError as error:
-        field = {"field": "label_selector", "message": str(error)}
-        raise ProblemError(422, f"label_selector: {error}", errors=(field,)) from None
-    return _JobQuery(phases=frozenset(phase), queue=queue, labels=labels)
+) -> JobFilter:
+    labels = parse_labels(label_selector)
+    return JobFilter(phases=frozenset(phase), queue=queue, labels=labels)
 
 
-JobQuery = Annotated[_JobQuery, Depends(_job_query)]
+JobQuery = Annotated[JobFilter, Depends(_job_query)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,17 +139,11 @@ class _Opening:
         return EventStreamResponse(state.streams, stream, retry=random.randint(*RETRY))
 
     async def stream_jobs(
-        self, kind: JobKind, query: _JobQuery, *, namespace: str = "", name: str = ""
+        self, kind: JobKind, query: JobFilter, *, namespace: str = "", name: str = ""
     ) -> Response:
         """Stream jobs of one kind."""
-        selection = JobSelection(
-            kind=kind.name,
-            namespace=namespace,
-            name=name,
-            phases=query.phases,
-            queue=query.queue,
-            labels=query.labels,
-        )
+        which = replace(query, namespace=namespace)
+        selection = JobSelection(kind=kind.name, filter=which, name=name)
         access = AccessAttributes(
             verb="watch", resource=kind.resource, namespace=namespace, name=name
         )

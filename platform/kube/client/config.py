@@ -4,24 +4,24 @@ Common forms are parsed here. Users with ``exec`` or ``auth-provider`` credentia
 client, which :mod:`.auth` imports only then: it costs time and memory at start.
 """
 
-import base64
-import binascii
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from ...model.kubeconfig import (
+    Document,
+    Entry,
+    KubeconfigError,
+    default_paths,
+    extension,
+    find_context,
+    parse,
+)
 from ..errors import ConfigError, UnsafePathError
 from ..private_files import read_private
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts the service account token of a pod."""
-
-OWN_USER_PREFIX = "batholith-"
-"""User names in kubeconfigs of ``batholith up``, which must be private to their owner."""
 
 UNIX_SOCKET_EXTENSION = "batholith.io/unix-socket"
 """Extension of a kubeconfig's cluster: the ``path`` of a Unix socket to use instead of TLS."""
@@ -79,15 +79,14 @@ def load_credentials(kubeconfig: str | None = None, *, context: str | None = Non
     Raises:
         ConfigError: nothing was found, or what was found cannot be used.
     """
-    if kubeconfig:
-        return _from_files([Path(kubeconfig)], context)
-    listed = [Path(path) for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    if listed:
-        return _from_files(listed, context)
-    # Unlike Path.expanduser this does not fail for a uid without passwd entry, as in pods.
-    home = Path(os.path.expanduser("~/.kube/config"))
-    if home.exists():
-        return _from_files([home], context)
+    paths = [Path(kubeconfig)] if kubeconfig else default_paths()
+    # Without a name, the file in the home directory may be missing.
+    is_named = kubeconfig or os.environ.get("KUBECONFIG", "").strip(os.pathsep)
+    if is_named or paths[0].exists():
+        try:
+            return _from_files(paths, context)
+        except KubeconfigError as error:
+            raise ConfigError(str(error)) from None
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return in_cluster_credentials()
     raise ConfigError("no kubeconfig given, none in $KUBECONFIG or ~/.kube, and not in a cluster")
@@ -114,94 +113,43 @@ def in_cluster_credentials(directory: Path = SERVICE_ACCOUNT_DIR) -> Credentials
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A named kubeconfig entry and the file that contains it."""
-
-    body: Mapping[str, Any]
-    path: Path
-
-    def text(self, key: str) -> str:
-        value = self.body.get(key)
-        return "" if value is None else str(value)
-
-    def file(self, key: str) -> str:
-        """Return a path; a relative one is resolved against the kubeconfig's directory."""
-        value = self.text(key)
-        return str(self.path.parent / Path(value).expanduser()) if value else ""
-
-    def data(self, key: str) -> bytes:
-        try:
-            return base64.b64decode(self.text(key), validate=False)
-        except binascii.Error as error:
-            raise ConfigError(f"{self.path}: {key} is not base64") from error
-
-
-def _from_files(paths: list[Path], context: str | None) -> Credentials:
-    """Merge kubeconfig files (the first definition of a name wins) and select one context."""
+def _from_files(paths: list[Path], name: str | None) -> Credentials:
     unsafe: dict[Path, str] = {}
-    documents = [
-        (path, _read_kubeconfig(path, unsafe)) for path in paths if len(paths) == 1 or path.exists()
-    ]
+    documents = [_read(path, unsafe) for path in paths if len(paths) == 1 or path.exists()]
     if not documents:
         raise ConfigError(f"none of the kubeconfig files exists: {', '.join(map(str, paths))}")
-    current = (str(document.get("current-context") or "") for _, document in documents)
-    context_name = context or next(filter(None, current), "")
-    if not context_name:
-        raise ConfigError(f"{documents[0][0]}: no context given and no current-context set")
-    chosen = _find_entry(documents, "context", context_name)
-    cluster = _find_entry(documents, "cluster", chosen.text("cluster"))
-    user_name = chosen.text("user")
-    user = _find_entry(documents, "user", user_name) if user_name else _Entry({}, chosen.path)
-    if user_name.startswith(OWN_USER_PREFIX) and user.path in unsafe:
+    context = find_context(documents, name)
+    user = context.user
+    if context.must_be_private and user.path in unsafe:
         raise ConfigError(unsafe[user.path])
-    found = _with_user_credentials(_cluster_credentials(cluster), user)
+    found = _with_user_credentials(_cluster_credentials(context.cluster), user)
     if "exec" in user.body or "auth-provider" in user.body:
         files = os.pathsep.join(str(path) for path, _ in documents)
-        found = replace(found, plugin=(files, context_name))
-    return replace(found, namespace=chosen.text("namespace") or "default")
+        found = replace(found, plugin=(files, context.name))
+    return replace(found, namespace=context.namespace)
 
 
-def _read_kubeconfig(path: Path, unsafe: dict[Path, str]) -> dict[str, Any]:
-    """Parse a kubeconfig; *unsafe* gets the reason if its permissions are unsafe."""
+def _read(path: Path, unsafe: dict[Path, str]) -> Document:
+    """Read a kubeconfig; *unsafe* gets the reason if its permissions are unsafe."""
     try:
         try:
             text = read_private(path)
         except UnsafePathError as error:
             unsafe[path] = str(error)
             text = path.read_bytes()
-        document = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"cannot read kubeconfig {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path} is not a kubeconfig: its top level is no mapping")
-    return document
+    return parse(path, text)
 
 
-def _find_entry(documents: list[tuple[Path, dict[str, Any]]], kind: str, name: str) -> _Entry:
-    """Find the entry *name* in the list ``<kind>s`` of the first document that has it."""
-    for path, document in documents:
-        for entry in document.get(f"{kind}s") or ():
-            if isinstance(entry, dict) and entry.get("name") == name:
-                body = entry.get(kind) or {}
-                if not isinstance(body, dict):
-                    raise ConfigError(f"{path}: {kind} {name!r} is no mapping")
-                return _Entry(body, path)
-    raise ConfigError(f"{documents[0][0]}: there is no {kind} named {name!r}")
-
-
-def _cluster_credentials(cluster: _Entry) -> Credentials:
+def _cluster_credentials(cluster: Entry) -> Credentials:
     server = cluster.text("server").rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise ConfigError(f"{cluster.path}: server is no http or https address: {server!r}")
     return Credentials(
         server=server,
-        unix_socket=_unix_socket(cluster),
-        ca_file=cluster.file("certificate-authority"),
+        unix_socket=str((extension(cluster, UNIX_SOCKET_EXTENSION) or {}).get("path") or ""),
+        ca_file=_file(cluster, "certificate-authority"),
         ca_data=cluster.data("certificate-authority-data"),
         insecure=cluster.body.get("insecure-skip-tls-verify") is True,
         tls_server_name=cluster.text("tls-server-name"),
@@ -209,20 +157,16 @@ def _cluster_credentials(cluster: _Entry) -> Credentials:
     )
 
 
-def _unix_socket(cluster: _Entry) -> str:
-    extensions = cluster.body.get("extensions")
-    for each in extensions if isinstance(extensions, list) else ():
-        if isinstance(each, dict) and each.get("name") == UNIX_SOCKET_EXTENSION:
-            return str((each.get("extension") or {}).get("path") or "")
-    return ""
+def _file(entry: Entry, key: str) -> str:
+    return str(entry.file(key) or "")
 
 
-def _has_entry(entry: _Entry, key: str) -> bool:
+def _has_entry(entry: Entry, key: str) -> bool:
     """Return whether *key* is set, as a file or as data."""
     return bool(entry.text(key) or entry.text(f"{key}-data"))
 
 
-def _with_user_credentials(found: Credentials, user: _Entry) -> Credentials:
+def _with_user_credentials(found: Credentials, user: Entry) -> Credentials:
     if user.body.get("as-user-extra"):
         # Ignoring it would act with more permissions than requested.
         raise ConfigError(f"{user.path}: as-user-extra is not supported")
@@ -232,12 +176,12 @@ def _with_user_credentials(found: Credentials, user: _Entry) -> Credentials:
     acting += [("Impersonate-Group", str(group)) for group in user.body.get("as-groups") or ()]
     return replace(
         found,
-        cert_file=user.file("client-certificate"),
+        cert_file=_file(user, "client-certificate"),
         cert_data=user.data("client-certificate-data"),
-        key_file=user.file("client-key"),
+        key_file=_file(user, "client-key"),
         key_data=user.data("client-key-data"),
         token=user.text("token"),
-        token_file=user.file("tokenFile"),
+        token_file=_file(user, "tokenFile"),
         username=user.text("username"),
         password=user.text("password"),
         impersonate=tuple((header, value) for header, value in acting if value),

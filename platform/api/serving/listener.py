@@ -1,0 +1,87 @@
+"""The listener of the REST API: it reads large bodies only from callers who may send them."""
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from ...httpserver.buffering import BufferingConnection, BufferingListener
+from ...httpserver.limits import Limits
+from ...httpserver.listener import explain
+from ...httpserver.metrics import ListenerMetrics
+from ..identity.authentication import REJECTION
+from ..identity.client_certificates import (
+    CERTIFICATE,
+    ClientCertificate,
+    parse_client_certificate,
+)
+from ..problems import MEDIA_TYPE, encode_problem
+from .limits import MAX_BODY, TOO_LARGE, body_limit
+
+CredentialCheck = Callable[[str | None, ClientCertificate | None, str], Awaitable[Exception | None]]
+"""Why a request is rejected by its ``Authorization`` header, certificate and source address."""
+
+
+class _Connection(BufferingConnection):
+    @cached_property
+    def certificate(self) -> ClientCertificate | None:
+        """The client certificate, if there is one that was verified."""
+        tls = self.transport.get_extra_info("ssl_object")
+        der = tls.getpeercert(binary_form=True) if tls is not None else None
+        if not der or tls.context.verify_mode is ssl.CERT_NONE:
+            return None
+        return parse_client_certificate(der)
+
+
+class ApiListener(BufferingListener):
+    """Accepts bodies from authenticated clients only, and large ones where jobs are created."""
+
+    def __init__(
+        self, limits: Limits, metrics: ListenerMetrics, *, credential_check: CredentialCheck
+    ) -> None:
+        """Initialize without listening."""
+        super().__init__(
+            name="api",
+            body_limit=MAX_BODY,
+            limits=limits,
+            metrics=metrics,
+            error_content=_describe,
+        )
+        self._credential_check = credential_check
+
+    def create_connection(self) -> BufferingConnection:
+        """Return the protocol of a new connection."""
+        return _Connection(self)
+
+    def body_limit_of(self, connection: BufferingConnection, headers: Mapping[bytes, bytes]) -> int:
+        """Return the limit by method and path."""
+        method, url = connection.target
+        return body_limit(method, unquote(url.partition("?")[0]))
+
+    def check_credentials(
+        self, connection: BufferingConnection, headers: Mapping[bytes, bytes]
+    ) -> Awaitable[Exception | None]:
+        """Check them as for a complete request."""
+        authorization = headers.get(b"authorization")
+        peer = connection.transport.get_extra_info("peername")
+        return self._credential_check(
+            None if authorization is None else authorization.decode("latin-1"),
+            _certificate_of(connection),
+            peer[0] if isinstance(peer, tuple) else "",
+        )
+
+    def request_state(self, connection: BufferingConnection) -> Mapping[str, object]:
+        """Return the client certificate, and why the request was rejected without its body."""
+        state = {CERTIFICATE: _certificate_of(connection), REJECTION: connection.rejection}
+        return {key: value for key, value in state.items() if value is not None}
+
+
+def _certificate_of(connection: BufferingConnection) -> ClientCertificate | None:
+    return connection.certificate if isinstance(connection, _Connection) else None
+
+
+def _describe(status: int) -> tuple[str, bytes]:
+    """Return an error body in the API's format."""
+    is_too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    return MEDIA_TYPE, encode_problem(status, TOO_LARGE if is_too_large else explain(status))
